@@ -1,0 +1,8 @@
+//! Rota's domain, decided in pure code.
+//!
+//! Everything here is a function of its arguments: time arrives as `now`, ids
+//! and jitter from a source handed in, and nothing waits, spawns or does I/O.
+//! Stores, engines and servers apply what this crate decides.
+
+pub mod duration;
+pub mod ids;
