@@ -1,0 +1,220 @@
+//! Slots: the right to run under a concurrency key.
+//!
+//! A key has one row with its limit, how many hold a slot and how many wait.
+//! The store locks the rows it needs in key order, asks [`Slot::enter`] for
+//! each run that comes, [`Slot::leave`] for each that goes, and
+//! [`Slot::admit`] for how many waiting runs may now hold one. Every exit from
+//! a holding state leaves in its own transaction, so no slot can leak.
+//!
+//! Which waiting run is admitted is the store's to find (the first in order);
+//! rate limits are in [`crate::rate`].
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::ids::{JobId, TenantId};
+
+/// A concurrency key, as a number: the first eight bytes of a SHA-256 over
+/// tenant, job and the rendered key. A cryptographic hash, because the key is
+/// made of a tenant's own data and must not be steerable onto another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SlotKey(pub i64);
+
+impl SlotKey {
+    pub fn new(tenant: TenantId, job: JobId, rendered: &str) -> Self {
+        Self(digest(b"slot", tenant, job, rendered))
+    }
+}
+
+/// A key of `unique`, hashed like a [`SlotKey`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UniqueKey(pub i64);
+
+impl UniqueKey {
+    pub fn new(tenant: TenantId, job: JobId, rendered: &str) -> Self {
+        Self(digest(b"unique", tenant, job, rendered))
+    }
+}
+
+fn digest(kind: &[u8], tenant: TenantId, job: JobId, rendered: &str) -> i64 {
+    let mut hash = Sha256::new();
+    hash.update(kind);
+    hash.update(tenant.0.to_le_bytes());
+    hash.update(job.0.to_le_bytes());
+    hash.update(rendered.as_bytes());
+    let bytes = hash.finalize();
+    i64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]])
+}
+
+/// What becomes of a run that finds every slot of its key taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenFull {
+    /// It waits, unless `max_queued` already wait.
+    #[default]
+    Queue,
+    /// It is left out, and that is recorded.
+    Skip,
+    /// Its maker is refused.
+    Reject,
+    /// It waits, and takes the place of all that waited.
+    Replace,
+    /// It waits, and those that hold a slot are asked to stop.
+    CancelRunning,
+}
+
+/// What a run asks of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotAsk {
+    pub key: SlotKey,
+    pub limit: u32,
+    pub when_full: WhenFull,
+    /// How many may wait; none means no bound.
+    pub max_queued: Option<u32>,
+}
+
+/// One key's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub limit: u32,
+    pub held: u32,
+    pub waiting: u32,
+}
+
+/// The answer to a run that wants a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It holds a slot.
+    Holds,
+    /// It waits its turn.
+    Waits,
+    /// It waits, and all that waited before it are to be displaced.
+    WaitsAlone,
+    /// It waits, and all that hold a slot are to be asked to stop.
+    WaitsForCancel,
+    /// There is no room for it.
+    Refused,
+}
+
+impl Slot {
+    pub const fn empty(limit: u32) -> Self {
+        Self { limit, held: 0, waiting: 0 }
+    }
+
+    /// Lets a new run in, or says what becomes of it.
+    ///
+    /// The newest asker's limit holds from now on, so an edited job takes
+    /// effect at its next run.
+    pub fn enter(&mut self, ask: &SlotAsk) -> Entry {
+        self.limit = ask.limit;
+        if self.held < self.limit && self.waiting == 0 {
+            self.held += 1;
+            return Entry::Holds;
+        }
+        match ask.when_full {
+            WhenFull::Queue if ask.max_queued.is_some_and(|most| self.waiting >= most) => return Entry::Refused,
+            WhenFull::Skip | WhenFull::Reject => return Entry::Refused,
+            WhenFull::Queue => {
+                self.waiting += 1;
+                Entry::Waits
+            }
+            WhenFull::Replace => {
+                self.waiting = 1;
+                Entry::WaitsAlone
+            }
+            WhenFull::CancelRunning => {
+                self.waiting += 1;
+                Entry::WaitsForCancel
+            }
+        }
+    }
+
+    /// Lets a run back in after a backoff: it was admitted once and is never
+    /// refused now, but it waits its turn.
+    pub fn reenter(&mut self) -> Entry {
+        if self.held < self.limit && self.waiting == 0 {
+            self.held += 1;
+            Entry::Holds
+        } else {
+            self.waiting += 1;
+            Entry::Waits
+        }
+    }
+
+    /// A holder went.
+    pub fn leave(&mut self) {
+        self.held = self.held.saturating_sub(1);
+    }
+
+    /// One that waited went without ever holding.
+    pub fn give_up(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// How many of the waiting may hold a slot now, as of this answer.
+    pub fn admit(&mut self) -> u32 {
+        let room = self.limit.saturating_sub(self.held).min(self.waiting);
+        self.held += room;
+        self.waiting -= room;
+        room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(limit: u32, when_full: WhenFull, max_queued: Option<u32>) -> SlotAsk {
+        SlotAsk { key: SlotKey(1), limit, when_full, max_queued }
+    }
+
+    #[test]
+    fn when_full_is_obeyed() {
+        let full = Slot { limit: 2, held: 2, waiting: 3 };
+        for (when_full, max_queued, entry, waiting) in [
+            (WhenFull::Queue, None, Entry::Waits, 4),
+            (WhenFull::Queue, Some(4), Entry::Waits, 4),
+            (WhenFull::Queue, Some(3), Entry::Refused, 3),
+            (WhenFull::Skip, None, Entry::Refused, 3),
+            (WhenFull::Reject, None, Entry::Refused, 3),
+            (WhenFull::Replace, None, Entry::WaitsAlone, 1),
+            (WhenFull::CancelRunning, None, Entry::WaitsForCancel, 4),
+        ] {
+            let mut slot = full;
+            assert_eq!(slot.enter(&ask(2, when_full, max_queued)), entry, "{when_full:?} {max_queued:?}");
+            assert_eq!((slot.held, slot.waiting), (2, waiting), "{when_full:?} {max_queued:?}");
+        }
+    }
+
+    #[test]
+    fn a_free_slot_is_taken_whatever_the_policy() {
+        for when_full in
+            [WhenFull::Queue, WhenFull::Skip, WhenFull::Reject, WhenFull::Replace, WhenFull::CancelRunning]
+        {
+            let mut slot = Slot::empty(1);
+            assert_eq!(slot.enter(&ask(1, when_full, Some(0))), Entry::Holds);
+        }
+    }
+
+    /// A lowered limit must drain to the new one, not keep the old for ever.
+    #[test]
+    fn a_lowered_limit_is_reached_as_holders_leave() {
+        let mut slot = Slot { limit: 5, held: 5, waiting: 9 };
+        slot.limit = 3;
+        for held in [4, 3] {
+            slot.leave();
+            assert_eq!((slot.admit(), slot.held), (0, held));
+        }
+        slot.leave();
+        assert_eq!((slot.admit(), slot.held, slot.waiting), (1, 3, 8));
+    }
+
+    #[test]
+    fn a_raised_limit_admits_those_who_wait() {
+        let mut slot = Slot { limit: 1, held: 1, waiting: 2 };
+        assert_eq!(slot.enter(&ask(4, WhenFull::Queue, None)), Entry::Waits);
+        assert_eq!((slot.admit(), slot.held, slot.waiting), (3, 4, 0));
+    }
+}
