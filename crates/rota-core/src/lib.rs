@@ -4,6 +4,13 @@
 //! and jitter from a source handed in, and nothing waits, spawns or does I/O.
 //! Stores, engines and servers apply what this crate decides.
 
+pub mod dispatch;
 pub mod duration;
 pub mod ids;
 pub mod job;
+pub mod lane;
+pub mod order;
+pub mod rate;
+pub mod rollup;
+pub mod run;
+pub mod slot;

@@ -1,0 +1,415 @@
+//! Runs: where each stands, and every way it may go from there.
+//!
+//! A [`Run`] is the row as read. Each transition is a named function that takes
+//! the run, what happened and `now`, and answers with a [`Change`] or a
+//! [`Refusal`]; the store applies changes under their guard. A run that ended
+//! has left the live table, and nothing here brings it back: one verdict, for
+//! ever.
+//!
+//! Nothing here knows SQL, leases in other tables, or which worker is free.
+
+mod cancel;
+mod settle;
+mod trail;
+mod walk;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    cancel::{CancelAsk, CancelRequest},
+    settle::{Outcome, SettlePolicy, WaitFor},
+    trail::{TrailEntry, TrailKind},
+};
+use crate::{
+    ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
+    job::failure::Failure,
+    order::{OrderKey, Priority},
+    slot::{Entry, SlotAsk, SlotKey, UniqueKey},
+};
+
+/// Free metadata, searchable.
+pub type Labels = BTreeMap<String, String>;
+
+/// The right to settle one attempt. It only grows: claiming, handing back,
+/// retrying and losing a run each raise it, so whoever held the former one can
+/// change nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fence(pub i32);
+
+impl Fence {
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// A worker's right to a run: the run, and the fence it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lease {
+    pub run: RunId,
+    pub fence: Fence,
+}
+
+/// What made a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    Schedule,
+    Manual,
+    Api,
+    Webhook,
+    Job,
+    Backfill,
+    Redrive,
+    Retry,
+}
+
+/// Where a run came from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trigger {
+    pub source: Source,
+    pub schedule: Option<ScheduleId>,
+    /// The instant a schedule planned it for: its identity there.
+    pub planned_at: Option<Timestamp>,
+    pub by: Option<String>,
+    pub metadata: Option<serde_json::Value>,
+}
+
+impl Trigger {
+    pub fn plain(source: Source) -> Self {
+        Self { source, schedule: None, planned_at: None, by: None, metadata: None }
+    }
+}
+
+/// The run a step belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Parent {
+    pub run: RunId,
+    /// The step's place in the job's list of steps.
+    pub step: i16,
+}
+
+/// The slot a run holds or waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotClaim {
+    pub key: SlotKey,
+    pub limit: u32,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Succeeded,
+    Failed,
+    TimedOut,
+    Cancelled,
+    Dead,
+    Expired,
+    Skipped,
+}
+
+impl Verdict {
+    pub const ALL: [Self; 7] = [
+        Self::Succeeded,
+        Self::Failed,
+        Self::TimedOut,
+        Self::Cancelled,
+        Self::Dead,
+        Self::Expired,
+        Self::Skipped,
+    ];
+
+    /// Whether this end stands although a cancel was asked for.
+    pub const fn answers_a_cancel(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Cancelled)
+    }
+}
+
+/// Where a run stands, in one word, live and ended alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Scheduled,
+    Blocked,
+    Queued,
+    Running,
+    Waiting,
+    Cancelling,
+    #[serde(untagged)]
+    Ended(Verdict),
+}
+
+/// Who executes a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hold {
+    /// The owner of its partition, who needs no written lease.
+    Owned,
+    /// A worker whose lease is written.
+    Leased(WorkerId),
+}
+
+/// What a blocked run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Block {
+    Slot,
+    /// This many runs before it.
+    Needs(u16),
+}
+
+/// Where a run stands. Each state carries only what is true in that state.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RunState {
+    /// Ready later, at the run's `ready_at`.
+    Scheduled,
+    Blocked(Block),
+    Queued,
+    Running {
+        hold: Hold,
+        started_at: Timestamp,
+    },
+    /// Parked outside; holds no worker, keeps its slot.
+    Waiting {
+        on: WaitFor,
+        until: Option<Timestamp>,
+        started_at: Timestamp,
+    },
+    /// Asked to stop. Without a hold nobody is known to execute it, but the
+    /// owner of its partition may be about to.
+    Cancelling {
+        hold: Option<Hold>,
+        started_at: Option<Timestamp>,
+    },
+    Finished {
+        at: Timestamp,
+        verdict: Verdict,
+    },
+}
+
+/// What a run has to do with its slot in a given state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotUse {
+    None,
+    Waits,
+    Holds,
+}
+
+impl RunState {
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::Scheduled => Status::Scheduled,
+            Self::Blocked(_) => Status::Blocked,
+            Self::Queued => Status::Queued,
+            Self::Running { .. } => Status::Running,
+            Self::Waiting { .. } => Status::Waiting,
+            Self::Cancelling { .. } => Status::Cancelling,
+            Self::Finished { verdict, .. } => Status::Ended(*verdict),
+        }
+    }
+
+    /// Backoff and delay hold no slot; a run parked outside keeps its own.
+    pub const fn slot_use(&self) -> SlotUse {
+        match self {
+            Self::Scheduled | Self::Blocked(Block::Needs(_)) | Self::Finished { .. } => SlotUse::None,
+            Self::Blocked(Block::Slot) => SlotUse::Waits,
+            Self::Queued | Self::Running { .. } | Self::Waiting { .. } | Self::Cancelling { .. } => SlotUse::Holds,
+        }
+    }
+
+    pub const fn started_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Running { started_at, .. } | Self::Waiting { started_at, .. } => Some(*started_at),
+            Self::Cancelling { started_at, .. } => *started_at,
+            Self::Scheduled | Self::Blocked(_) | Self::Queued | Self::Finished { .. } => None,
+        }
+    }
+}
+
+/// One execution of a job, as the live table holds it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    pub id: RunId,
+    pub tenant: TenantId,
+    pub job: JobId,
+    pub version: i32,
+    pub lane: LaneId,
+    pub part: Partition,
+    pub priority: Priority,
+    pub created_at: Timestamp,
+    pub ready_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub trigger: Trigger,
+    pub labels: Labels,
+    /// JSON; none where it equals the schedule's or the job's.
+    pub payload: Option<Box<str>>,
+    pub slot: Option<SlotClaim>,
+    pub parent: Option<Parent>,
+    /// Attempts that failed. The one under way is the next.
+    pub attempts_used: u16,
+    /// Workers that vanished with it. They cost no attempt.
+    pub losses: u16,
+    pub fence: Fence,
+    pub cancel: Option<CancelRequest>,
+    pub state: RunState,
+}
+
+impl Run {
+    pub fn lease(&self) -> Lease {
+        Lease { run: self.id, fence: self.fence }
+    }
+
+    pub fn order_key(&self) -> OrderKey {
+        OrderKey::new(self.ready_at, self.priority)
+    }
+
+    /// This run after `change`.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Finish(finish) => {
+                self.attempts_used = finish.attempts_used;
+                self.losses = finish.losses;
+                self.state = RunState::Finished { at: finish.ended_at, verdict: finish.verdict };
+            }
+            Change::Move(next) => {
+                self.state = next.state.clone();
+                self.ready_at = next.ready_at;
+                self.attempts_used = next.attempts_used;
+                self.losses = next.losses;
+                self.fence = next.fence;
+                self.cancel.clone_from(&next.cancel);
+            }
+        }
+    }
+}
+
+/// What becomes of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// It stays live, as the move says.
+    Move(Move),
+    /// It ends, and moves to history.
+    Finish(Finish),
+}
+
+/// Everything that may change while a run lives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Move {
+    pub state: RunState,
+    pub ready_at: Timestamp,
+    pub attempts_used: u16,
+    pub losses: u16,
+    pub fence: Fence,
+    pub cancel: Option<CancelRequest>,
+    pub trail: Option<TrailEntry>,
+}
+
+/// The end of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    pub verdict: Verdict,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Timestamp,
+    pub attempts_used: u16,
+    pub losses: u16,
+    pub failure: Option<Failure>,
+    /// JSON.
+    pub output: Option<Box<str>>,
+    pub trail: Option<TrailEntry>,
+}
+
+/// Why a transition does not apply. An answer, not an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refusal {
+    #[error("the run is not being executed")]
+    NotRunning,
+    #[error("the lease is not the run's current one")]
+    LeaseLost,
+    #[error("the run has ended")]
+    Ended,
+    #[error("the run is in no state for this")]
+    WrongState,
+    #[error("it is not time yet")]
+    NotYet,
+}
+
+/// A run to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRun {
+    pub id: RunId,
+    pub tenant: TenantId,
+    pub job: JobId,
+    pub version: i32,
+    pub lane: LaneId,
+    pub part: Partition,
+    pub priority: Priority,
+    pub ready_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub trigger: Trigger,
+    pub labels: Labels,
+    pub payload: Option<Box<str>>,
+    pub slot: Option<SlotAsk>,
+    pub unique: Option<UniqueAsk>,
+    pub parent: Option<Parent>,
+    /// How many runs must end before it.
+    pub needs: u16,
+}
+
+/// At most one run under `key` may be made until `until`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UniqueAsk {
+    pub key: UniqueKey,
+    pub until: Timestamp,
+}
+
+impl NewRun {
+    /// Whether the run asks for its slot as it is made. One that is delayed or
+    /// waits for others asks when its time has come.
+    pub fn enters_now(&self, now: Timestamp) -> Option<&SlotAsk> {
+        if self.needs == 0 && self.ready_at <= now { self.slot.as_ref() } else { None }
+    }
+
+    /// The run's first state, given what its slot answered.
+    pub fn first_state(&self, entry: Option<Entry>, now: Timestamp) -> Option<RunState> {
+        if self.needs > 0 {
+            return Some(RunState::Blocked(Block::Needs(self.needs)));
+        }
+        if self.ready_at > now {
+            return Some(RunState::Scheduled);
+        }
+        match entry {
+            None | Some(Entry::Holds) => Some(RunState::Queued),
+            Some(Entry::Waits | Entry::WaitsAlone | Entry::WaitsForCancel) => Some(RunState::Blocked(Block::Slot)),
+            Some(Entry::Refused) => None,
+        }
+    }
+
+    /// The live run this becomes.
+    pub fn born(self, state: RunState, now: Timestamp) -> Run {
+        Run {
+            id: self.id,
+            tenant: self.tenant,
+            job: self.job,
+            version: self.version,
+            lane: self.lane,
+            part: self.part,
+            priority: self.priority,
+            created_at: now,
+            ready_at: self.ready_at,
+            expires_at: self.expires_at,
+            trigger: self.trigger,
+            labels: self.labels,
+            payload: self.payload,
+            slot: self.slot.map(|ask| SlotClaim { key: ask.key, limit: ask.limit }),
+            parent: self.parent,
+            attempts_used: 0,
+            losses: 0,
+            fence: Fence(0),
+            cancel: None,
+            state,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The end of an attempt, and what becomes of its run.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, TrailEntry, TrailKind, Verdict};
+use crate::{
+    duration::Span,
+    job::{
+        failure::{ErrorKind, Failure},
+        retry::RetryPolicy,
+    },
+};
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// With its output as JSON, if there is any.
+    Succeeded { output: Option<Box<str>> },
+    Failed(Failure),
+    /// The executor stopped because it was asked to.
+    Cancelled,
+    /// It goes on outside, until a signal or a time.
+    Parked { on: WaitFor, until: Option<Timestamp> },
+    /// Its target is known to be down: later, at no cost of an attempt.
+    Deferred { until: Timestamp, reason: String },
+}
+
+/// What a parked run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitFor {
+    Callback,
+    Approval,
+    Sleep,
+    Children,
+    Signal,
+}
+
+/// The policies that decide over an attempt's end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SettlePolicy {
+    pub retry: RetryPolicy,
+    /// So many lost workers make a run a dead letter.
+    pub losses_max: u16,
+}
+
+/// A run whose worker vanished comes back after this long, doubled each time.
+const LOSS_DELAY: Span = Span::millis(500);
+
+impl Run {
+    /// Decides what becomes of this run now that the attempt under `lease` has
+    /// ended.
+    ///
+    /// Refuses any lease but the current one, so a worker that was presumed
+    /// dead cannot settle the attempt that replaced its own. `jitter` is a
+    /// number from 0 to 1 out of the caller's seeded source.
+    pub fn settle(
+        &self,
+        lease: Lease,
+        outcome: Outcome,
+        policy: &SettlePolicy,
+        jitter: f64,
+        now: Timestamp,
+    ) -> Result<Change, Refusal> {
+        let asked_to_stop = self.executing(lease)?;
+        Ok(match outcome {
+            Outcome::Succeeded { output } => {
+                Change::Finish(Finish { output, ..self.finish(Verdict::Succeeded, now) })
+            }
+            Outcome::Cancelled => Change::Finish(self.finish(Verdict::Cancelled, now)),
+            Outcome::Failed(failure) if asked_to_stop => Change::Finish(Finish {
+                failure: Some(failure),
+                attempts_used: self.attempts_used + 1,
+                ..self.finish(Verdict::Cancelled, now)
+            }),
+            Outcome::Parked { .. } | Outcome::Deferred { .. } if asked_to_stop => {
+                Change::Finish(self.finish(Verdict::Cancelled, now))
+            }
+            Outcome::Failed(failure) => self.failed(failure, &policy.retry, jitter, now),
+            Outcome::Parked { on, until } => {
+                let started_at = self.state.started_at().unwrap_or(now);
+                Change::Move(self.to(RunState::Waiting { on, until, started_at }))
+            }
+            Outcome::Deferred { until, reason } => Change::Move(Move {
+                ready_at: until,
+                trail: Some(TrailEntry { at: now, kind: TrailKind::Deferred { until, reason } }),
+                ..self.to(RunState::Scheduled)
+            }),
+        })
+    }
+
+    /// Decides what becomes of this run now that its worker is gone.
+    ///
+    /// A loss costs no attempt: a process that dies with fifty runs does not
+    /// name the guilty one. A run that keeps losing its worker ends as a dead
+    /// letter.
+    pub fn lose(&self, policy_losses_max: u16, now: Timestamp) -> Result<Change, Refusal> {
+        let worker = match self.state {
+            RunState::Running { hold, .. } => hold,
+            RunState::Cancelling { .. } => return Ok(Change::Finish(self.finish(Verdict::Cancelled, now))),
+            RunState::Finished { .. } => return Err(Refusal::Ended),
+            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued | RunState::Waiting { .. } => {
+                return Err(Refusal::NotRunning);
+            }
+        };
+        let losses = self.losses + 1;
+        let worker = match worker {
+            Hold::Leased(worker) => Some(worker),
+            Hold::Owned => None,
+        };
+        let trail = Some(TrailEntry { at: now, kind: TrailKind::WorkerLost { worker, losses } });
+        if losses >= policy_losses_max {
+            let failure = Failure::new(ErrorKind::Lost, format!("its worker vanished {losses} times"));
+            let end = self.finish(Verdict::Dead, now);
+            return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..end }));
+        }
+        let delay = Span::millis(LOSS_DELAY.as_millis() << losses.saturating_sub(1).min(6));
+        Ok(Change::Move(Move { losses, trail, ready_at: delay.after(now), ..self.to(RunState::Scheduled) }))
+    }
+
+    /// Hands the run back unexecuted, at no cost.
+    pub fn hand_back(&self, lease: Lease, now: Timestamp) -> Result<Change, Refusal> {
+        if self.executing(lease)? {
+            return Ok(Change::Finish(self.finish(Verdict::Cancelled, now)));
+        }
+        let trail = Some(TrailEntry { at: now, kind: TrailKind::HandedBack });
+        Ok(Change::Move(Move { trail, ..self.to(RunState::Queued) }))
+    }
+
+    /// Whether the run is executed under `lease`, and if so whether it was
+    /// asked to stop.
+    pub(super) fn executing(&self, lease: Lease) -> Result<bool, Refusal> {
+        let asked_to_stop = match self.state {
+            RunState::Running { .. } => false,
+            RunState::Cancelling { .. } => true,
+            RunState::Finished { .. } => return Err(Refusal::Ended),
+            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued | RunState::Waiting { .. } => {
+                return Err(Refusal::NotRunning);
+            }
+        };
+        if lease == self.lease() { Ok(asked_to_stop) } else { Err(Refusal::LeaseLost) }
+    }
+
+    fn failed(&self, failure: Failure, retry: &RetryPolicy, jitter: f64, now: Timestamp) -> Change {
+        let attempt = self.attempts_used + 1;
+        let retryable = retry.retries(&failure);
+        if retryable && u32::from(attempt) < retry.max_attempts() {
+            return self.retried(attempt, failure, retry, jitter, now);
+        }
+        let verdict = match failure.kind {
+            _ if retryable => Verdict::Dead,
+            ErrorKind::Timeout => Verdict::TimedOut,
+            _ => Verdict::Failed,
+        };
+        let end = self.finish(verdict, now);
+        Change::Finish(Finish { attempts_used: attempt, failure: Some(failure), ..end })
+    }
+
+    fn retried(&self, attempt: u16, failure: Failure, retry: &RetryPolicy, jitter: f64, now: Timestamp) -> Change {
+        let retry_at = retry.delay(u32::from(attempt), jitter, &failure).after(now);
+        let kind = TrailKind::AttemptFailed {
+            attempt,
+            started_at: self.state.started_at(),
+            failure,
+            retry_at: Some(retry_at),
+        };
+        Change::Move(Move {
+            attempts_used: attempt,
+            ready_at: retry_at,
+            trail: Some(TrailEntry { at: now, kind }),
+            ..self.to(RunState::Scheduled)
+        })
+    }
+
+    /// This run in another state, with a raised fence and nothing else changed.
+    pub(super) fn to(&self, state: RunState) -> Move {
+        Move {
+            state,
+            ready_at: self.ready_at,
+            attempts_used: self.attempts_used,
+            losses: self.losses,
+            fence: self.fence.next(),
+            cancel: self.cancel.clone(),
+            trail: None,
+        }
+    }
+
+    pub(super) fn finish(&self, verdict: Verdict, now: Timestamp) -> Finish {
+        Finish {
+            verdict,
+            started_at: self.state.started_at(),
+            ended_at: now,
+            attempts_used: self.attempts_used,
+            losses: self.losses,
+            failure: None,
+            output: None,
+            trail: None,
+        }
+    }
+}

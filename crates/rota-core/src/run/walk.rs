@@ -1,0 +1,112 @@
+//! The steps a run takes towards its worker: promoted when its time has come,
+//! admitted to its slot, joined when what it needs is done, leased, woken, and
+//! expired when it waited too long.
+
+use jiff::Timestamp;
+
+use super::{Block, Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, TrailEntry, TrailKind, Verdict};
+use crate::{
+    ids::{RunId, WorkerId},
+    slot::Entry,
+};
+
+impl Run {
+    /// A delayed run whose time has come; `entry` is its slot's answer.
+    pub fn promote(&self, entry: Option<Entry>, now: Timestamp) -> Result<Change, Refusal> {
+        self.expect(&RunState::Scheduled)?;
+        if self.ready_at > now {
+            return Err(Refusal::NotYet);
+        }
+        Ok(Change::Move(self.walk(entered(entry))))
+    }
+
+    /// A run that waited for a slot and got it.
+    pub fn admit(&self) -> Result<Change, Refusal> {
+        self.expect(&RunState::Blocked(Block::Slot))?;
+        Ok(Change::Move(self.walk(RunState::Queued)))
+    }
+
+    /// `done` of the runs it waits for have ended. `entry` is its slot's
+    /// answer, needed when that was the last of them.
+    pub fn join(&self, done: u16, entry: Option<Entry>, now: Timestamp) -> Result<Change, Refusal> {
+        let left = match self.state {
+            RunState::Blocked(Block::Needs(left)) => left.saturating_sub(done),
+            RunState::Finished { .. } => return Err(Refusal::Ended),
+            _ => return Err(Refusal::WrongState),
+        };
+        if left > 0 {
+            return Ok(Change::Move(self.walk(RunState::Blocked(Block::Needs(left)))));
+        }
+        Ok(Change::Move(Move { ready_at: self.ready_at.max(now), ..self.walk(entered(entry)) }))
+    }
+
+    /// A worker takes it, in writing. The fence rises, so whoever held the run
+    /// before can change nothing any more.
+    pub fn claim(&self, worker: WorkerId, now: Timestamp) -> Result<Change, Refusal> {
+        self.expect(&RunState::Queued)?;
+        Ok(Change::Move(self.to(RunState::Running { hold: Hold::Leased(worker), started_at: now })))
+    }
+
+    /// Its owner executes it and says so, because it takes long.
+    pub fn mark_running(&self, lease: Lease, started_at: Timestamp) -> Result<Change, Refusal> {
+        self.expect(&RunState::Queued)?;
+        if lease != self.lease() {
+            return Err(Refusal::LeaseLost);
+        }
+        Ok(Change::Move(self.walk(RunState::Running { hold: Hold::Owned, started_at })))
+    }
+
+    /// What it waited for outside has come, or its time is up.
+    pub fn wake(&self) -> Result<Change, Refusal> {
+        match self.state {
+            RunState::Waiting { .. } => Ok(Change::Move(self.walk(RunState::Queued))),
+            RunState::Finished { .. } => Err(Refusal::Ended),
+            _ => Err(Refusal::WrongState),
+        }
+    }
+
+    /// Ends a run that was not started by its deadline.
+    pub fn expire(&self, now: Timestamp) -> Result<Change, Refusal> {
+        match self.state {
+            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued => {}
+            RunState::Finished { .. } => return Err(Refusal::Ended),
+            RunState::Running { .. } | RunState::Waiting { .. } | RunState::Cancelling { .. } => {
+                return Err(Refusal::WrongState);
+            }
+        }
+        if self.expires_at.is_none_or(|at| now < at) {
+            return Err(Refusal::NotYet);
+        }
+        Ok(Change::Finish(self.finish(Verdict::Expired, now)))
+    }
+
+    /// Ends a waiting run whose place a newer one takes.
+    pub fn displace(&self, by: RunId, now: Timestamp) -> Result<Change, Refusal> {
+        self.expect(&RunState::Blocked(Block::Slot))?;
+        let trail = Some(TrailEntry { at: now, kind: TrailKind::Displaced { by } });
+        Ok(Change::Finish(Finish { trail, ..self.finish(Verdict::Skipped, now) }))
+    }
+
+    /// Another state under the same fence: nobody held it, so nobody's right
+    /// to it changes.
+    fn walk(&self, state: RunState) -> Move {
+        Move { fence: self.fence, ..self.to(state) }
+    }
+
+    fn expect(&self, state: &RunState) -> Result<(), Refusal> {
+        match &self.state {
+            RunState::Finished { .. } => Err(Refusal::Ended),
+            current if current == state => Ok(()),
+            _ => Err(Refusal::WrongState),
+        }
+    }
+}
+
+fn entered(entry: Option<Entry>) -> RunState {
+    match entry {
+        None | Some(Entry::Holds) => RunState::Queued,
+        Some(Entry::Waits | Entry::WaitsAlone | Entry::WaitsForCancel | Entry::Refused) => {
+            RunState::Blocked(Block::Slot)
+        }
+    }
+}
