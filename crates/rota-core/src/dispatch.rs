@@ -186,11 +186,8 @@ impl Backlog {
         if queue.beyond != Beyond::After(window.after) {
             return;
         }
-        queue.beyond = if places.len() < window.limit as usize {
-            Beyond::Nothing
-        } else {
-            Beyond::After(places.last().copied())
-        };
+        queue.beyond =
+            if places.len() < window.limit as usize { Beyond::Nothing } else { Beyond::After(places.last().copied()) };
         let added = places.iter().filter(|place| queue.ready.insert(**place)).count();
         self.len += added;
     }

@@ -6,6 +6,7 @@
 
 pub mod dispatch;
 pub mod duration;
+pub mod fire;
 pub mod ids;
 pub mod job;
 pub mod lane;
@@ -16,3 +17,4 @@ pub mod rollup;
 pub mod run;
 pub mod schedule;
 pub mod slot;
+pub mod store;

@@ -160,8 +160,7 @@ mod tests {
     /// Folding must give what counting would have given.
     #[test]
     fn merged_deltas_equal_one_count() {
-        let runs: Vec<Ended> =
-            (0..100).map(|n| ended(Verdict::ALL[n % 7], n as i64 * 3, (n * n) as i64)).collect();
+        let runs: Vec<Ended> = (0..100).map(|n| ended(Verdict::ALL[n % 7], n as i64 * 3, (n * n) as i64)).collect();
         let mut whole = Rollup::default();
         let mut folded = Rollup::default();
         for chunk in runs.chunks(9) {

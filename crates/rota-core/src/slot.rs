@@ -190,8 +190,7 @@ mod tests {
 
     #[test]
     fn a_free_slot_is_taken_whatever_the_policy() {
-        for when_full in
-            [WhenFull::Queue, WhenFull::Skip, WhenFull::Reject, WhenFull::Replace, WhenFull::CancelRunning]
+        for when_full in [WhenFull::Queue, WhenFull::Skip, WhenFull::Reject, WhenFull::Replace, WhenFull::CancelRunning]
         {
             let mut slot = Slot::empty(1);
             assert_eq!(slot.enter(&ask(1, when_full, Some(0))), Entry::Holds);

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     cancel::{CancelAsk, CancelRequest},
     settle::{Outcome, SettlePolicy, WaitFor},
-    trail::{TrailEntry, TrailKind},
+    trail::{TRAIL_BYTES_MAX, TrailEntry, TrailKind},
 };
 use crate::{
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
@@ -114,15 +114,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub const ALL: [Self; 7] = [
-        Self::Succeeded,
-        Self::Failed,
-        Self::TimedOut,
-        Self::Cancelled,
-        Self::Dead,
-        Self::Expired,
-        Self::Skipped,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Succeeded, Self::Failed, Self::TimedOut, Self::Cancelled, Self::Dead, Self::Expired, Self::Skipped];
 
     /// Whether this end stands although a cancel was asked for.
     pub const fn answers_a_cancel(self) -> bool {
@@ -266,6 +259,22 @@ impl Run {
         OrderKey::new(self.ready_at, self.priority)
     }
 
+    /// When a sweep must look at this run again, if nothing else happens: its
+    /// start deadline, the end of its wait, or of its grace. A deadline counts
+    /// until the first start only.
+    pub fn due_at(&self) -> Option<Timestamp> {
+        match &self.state {
+            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued if self.attempts_used == 0 => self.expires_at,
+            RunState::Waiting { until, .. } => *until,
+            RunState::Cancelling { .. } => self.cancel.as_ref().map(|request| request.grace_until),
+            RunState::Scheduled
+            | RunState::Blocked(_)
+            | RunState::Queued
+            | RunState::Running { .. }
+            | RunState::Finished { .. } => None,
+        }
+    }
+
     /// This run after `change`.
     pub fn apply(&mut self, change: &Change) {
         match change {
@@ -354,8 +363,11 @@ pub struct NewRun {
     pub slot: Option<SlotAsk>,
     pub unique: Option<UniqueAsk>,
     pub parent: Option<Parent>,
-    /// How many runs must end before it.
-    pub needs: u16,
+    /// Runs that must end before it; those that have ended already count as
+    /// such.
+    pub after: Vec<RunId>,
+    /// Its end re-arms the `after_finish` schedule that made it.
+    pub rearms: bool,
 }
 
 /// At most one run under `key` may be made until `until`.
@@ -368,14 +380,15 @@ pub struct UniqueAsk {
 impl NewRun {
     /// Whether the run asks for its slot as it is made. One that is delayed or
     /// waits for others asks when its time has come.
-    pub fn enters_now(&self, now: Timestamp) -> Option<&SlotAsk> {
-        if self.needs == 0 && self.ready_at <= now { self.slot.as_ref() } else { None }
+    pub fn enters_now(&self, needs: u16, now: Timestamp) -> Option<&SlotAsk> {
+        if needs == 0 && self.ready_at <= now { self.slot.as_ref() } else { None }
     }
 
-    /// The run's first state, given what its slot answered.
-    pub fn first_state(&self, entry: Option<Entry>, now: Timestamp) -> Option<RunState> {
-        if self.needs > 0 {
-            return Some(RunState::Blocked(Block::Needs(self.needs)));
+    /// The run's first state, given how many it waits for and what its slot
+    /// answered; none where there is no room for it.
+    pub fn first_state(&self, needs: u16, entry: Option<Entry>, now: Timestamp) -> Option<RunState> {
+        if needs > 0 {
+            return Some(RunState::Blocked(Block::Needs(needs)));
         }
         if self.ready_at > now {
             return Some(RunState::Scheduled);

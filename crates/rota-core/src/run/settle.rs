@@ -16,14 +16,22 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// With its output as JSON, if there is any.
-    Succeeded { output: Option<Box<str>> },
+    Succeeded {
+        output: Option<Box<str>>,
+    },
     Failed(Failure),
     /// The executor stopped because it was asked to.
     Cancelled,
     /// It goes on outside, until a signal or a time.
-    Parked { on: WaitFor, until: Option<Timestamp> },
+    Parked {
+        on: WaitFor,
+        until: Option<Timestamp>,
+    },
     /// Its target is known to be down: later, at no cost of an attempt.
-    Deferred { until: Timestamp, reason: String },
+    Deferred {
+        until: Timestamp,
+        reason: String,
+    },
 }
 
 /// What a parked run waits for.
@@ -65,9 +73,7 @@ impl Run {
     ) -> Result<Change, Refusal> {
         let asked_to_stop = self.executing(lease)?;
         Ok(match outcome {
-            Outcome::Succeeded { output } => {
-                Change::Finish(Finish { output, ..self.finish(Verdict::Succeeded, now) })
-            }
+            Outcome::Succeeded { output } => Change::Finish(Finish { output, ..self.finish(Verdict::Succeeded, now) }),
             Outcome::Cancelled => Change::Finish(self.finish(Verdict::Cancelled, now)),
             Outcome::Failed(failure) if asked_to_stop => Change::Finish(Finish {
                 failure: Some(failure),

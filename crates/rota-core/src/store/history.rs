@@ -1,0 +1,130 @@
+//! What happened: runs live and ended as one list, statistics, logs, upkeep.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::StoreError;
+use crate::{
+    duration::Span,
+    ids::{JobId, RunId, ScheduleId, TenantId},
+    job::failure::Failure,
+    rollup::Rollup,
+    run::{Run, Status, TrailEntry},
+};
+
+/// A run, live or ended, with all that is known of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunRecord {
+    pub run: Run,
+    pub started_at: Option<Timestamp>,
+    pub failure: Option<Failure>,
+    /// JSON.
+    pub output: Option<Box<str>>,
+    /// JSON.
+    pub progress: Option<Box<str>>,
+    pub trail: Vec<TrailEntry>,
+}
+
+/// From, inclusive, to, exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeRange {
+    pub from: Option<Timestamp>,
+    pub to: Option<Timestamp>,
+}
+
+/// Which runs to list. Live ones come first, newest first; then ended ones by
+/// their end, latest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunQuery {
+    pub tenant: Option<TenantId>,
+    pub job: Option<JobId>,
+    /// Jobs that have this tag now.
+    pub tag: Option<String>,
+    pub schedule: Option<ScheduleId>,
+    pub statuses: Vec<Status>,
+    /// All of these labels.
+    pub labels: Vec<(String, String)>,
+    /// By creation for live runs, by end for ended ones.
+    pub from: Option<Timestamp>,
+    pub to: Option<Timestamp>,
+    pub after: Option<RunCursor>,
+    pub limit: u32,
+}
+
+/// Where the next page begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunCursor {
+    Live(RunId),
+    Ended(Timestamp, RunId),
+}
+
+/// A page may hold fewer runs than asked for, or none, and still have a next:
+/// a look is bounded by the rows it reads, not by those it finds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunPage {
+    pub runs: Vec<RunRecord>,
+    pub next: Option<RunCursor>,
+}
+
+/// Some log lines of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogChunk {
+    pub run: RunId,
+    pub attempt: u16,
+    /// Rises within the attempt.
+    pub seq: i32,
+    pub at: Timestamp,
+    /// One JSON line per log line.
+    pub lines: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogQuery {
+    pub run: RunId,
+    pub attempt: Option<u16>,
+    /// After this attempt and sequence.
+    pub after: Option<(u16, i32)>,
+    pub limit: u32,
+}
+
+/// What upkeep keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Tend {
+    pub now: Timestamp,
+    pub history_keep: Span,
+    pub skips_keep: Span,
+    /// Batch rows: how long a lost answer may be asked for again.
+    pub batches_keep: Span,
+}
+
+/// What a slice of upkeep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tended {
+    pub folded: u64,
+    pub indexed: u64,
+    pub purged: u64,
+    /// There is more to do.
+    pub more: bool,
+}
+
+#[async_trait]
+pub trait HistoryStore: Send + Sync {
+    /// Runs by id, live or ended.
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError>;
+
+    async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError>;
+
+    /// A job's roll-ups by hour since the epoch, settled batches not yet folded
+    /// included.
+    async fn rollups(&self, job: JobId, from_hour: i64, to_hour: i64) -> Result<Vec<(i64, Rollup)>, StoreError>;
+
+    async fn append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError>;
+
+    async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError>;
+
+    /// Does one short slice of upkeep: folds roll-ups, orders indexes, drops
+    /// what is too old. Never holds the writer for more than about 10 ms.
+    async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError>;
+}

@@ -1,0 +1,343 @@
+//! Definitions: tenants, lanes, jobs, schedules, calendars, pauses.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Guarded, StoreError, Write};
+use crate::{
+    fire::{Cursor, SkipRange},
+    ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
+    lane::{Lane, LaneKey, LaneMode},
+};
+
+/// A tenant's class, which sets its weight and quotas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    Free,
+    Pro,
+    Enterprise,
+    /// The one tenant of a single-user install.
+    Unlimited,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct TenantPut {
+    pub name: String,
+    pub tier: Tier,
+    /// Quotas that differ from the tier's, JSON.
+    pub quotas: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    pub id: TenantId,
+    pub name: String,
+    pub tier: Tier,
+    pub quotas: Option<String>,
+}
+
+/// What the saver believes to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    Anything,
+    Nothing,
+    Version(i32),
+}
+
+/// A job to be saved. The document was validated by its saver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobPut {
+    pub tenant: TenantId,
+    pub name: String,
+    /// Canonical JSON.
+    pub document: String,
+    /// Of the document: an identical one makes no new version.
+    pub hash: [u8; 32],
+    pub queue: String,
+    pub tags: Vec<String>,
+    pub enabled: bool,
+    pub by: Option<String>,
+    pub expect: Expect,
+}
+
+/// What became of a job to be saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobSaved {
+    Saved {
+        id: JobId,
+        version: i32,
+        revision: i32,
+        changed: bool,
+    },
+    /// What is there is not what the saver expected.
+    Conflict {
+        version: Option<i32>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobRecord {
+    pub id: JobId,
+    pub tenant: TenantId,
+    pub name: String,
+    pub version: i32,
+    /// Rises with every edit, pause and resume.
+    pub revision: i32,
+    pub document: String,
+    pub queue: String,
+    pub tags: Vec<String>,
+    pub enabled: bool,
+    pub pause: Option<Pause>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub deleted: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobVersion {
+    pub version: i32,
+    pub document: String,
+    pub at: Timestamp,
+    pub by: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobQuery {
+    pub tenant: Option<TenantId>,
+    pub tag: Option<String>,
+    pub queue: Option<String>,
+    /// Names that start so.
+    pub prefix: Option<String>,
+    pub enabled: Option<bool>,
+    pub after: Option<JobCursor>,
+    pub limit: u32,
+}
+
+/// Jobs are listed by tenant and name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCursor {
+    pub tenant: TenantId,
+    pub name: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobPage {
+    pub jobs: Vec<JobRecord>,
+    pub next: Option<JobCursor>,
+}
+
+/// A schedule to be saved, armed by its saver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchedulePut {
+    /// Reserved before for a new one.
+    pub id: ScheduleId,
+    pub job: JobId,
+    pub tenant: TenantId,
+    pub name: String,
+    /// The [`crate::schedule::ScheduleSpec`], JSON.
+    pub spec: String,
+    pub enabled: bool,
+    /// The delay of an `after_finish` schedule, in milliseconds.
+    pub after_finish_ms: Option<u64>,
+    pub cursor: Option<Cursor>,
+    /// Instants that the change leaves out.
+    pub skips: Vec<SkipRange>,
+    /// What the saver read; none for a new schedule.
+    pub guard: Option<ScheduleGuard>,
+}
+
+/// A schedule as read, so that a change made meanwhile is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduleGuard {
+    pub revision: i32,
+    pub cursor: Option<Cursor>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleSaved {
+    Saved {
+        revision: i32,
+    },
+    /// It was fired or changed since it was read, or the name is taken.
+    Stale,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScheduleRecord {
+    pub id: ScheduleId,
+    pub job: JobId,
+    pub tenant: TenantId,
+    pub name: String,
+    pub part: Partition,
+    pub revision: i32,
+    pub spec: String,
+    pub enabled: bool,
+    pub pause: Option<Pause>,
+    /// The run whose end re-arms an `after_finish` schedule.
+    pub armed_by: Option<crate::ids::RunId>,
+    pub deleted: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScheduleQuery {
+    pub tenant: Option<TenantId>,
+    pub job: Option<JobId>,
+    pub enabled: Option<bool>,
+    pub after: Option<ScheduleId>,
+    pub limit: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchedulePage {
+    pub schedules: Vec<ScheduleRecord>,
+    pub next: Option<ScheduleId>,
+}
+
+/// A schedule's cursor with what guards it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueCursor {
+    pub schedule: ScheduleId,
+    pub part: Partition,
+    pub revision: i32,
+    pub cursor: Cursor,
+}
+
+/// A recorded stretch of skipped instants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SkipRecord {
+    pub schedule: ScheduleId,
+    pub range: SkipRange,
+}
+
+/// A pause and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    pub since: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// What can be paused as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PauseTarget {
+    Tenant(TenantId),
+    Queue(TenantId, String),
+    Job(JobId),
+    Schedule(ScheduleId),
+}
+
+/// The pauses of tenants and queues in force, with the revision that firing
+/// must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pauses {
+    pub revision: i64,
+    pub pauses: Vec<(PauseTarget, Pause)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CalendarPut {
+    pub tenant: TenantId,
+    pub name: String,
+    /// JSON.
+    pub spec: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calendar {
+    pub tenant: TenantId,
+    pub name: String,
+    pub spec: String,
+    pub revision: i32,
+}
+
+#[async_trait]
+pub trait JobStore: Send + Sync {
+    /// Saves tenants by name and answers their ids.
+    async fn put_tenants(&self, tenants: &[TenantPut], now: Timestamp) -> Result<Vec<TenantId>, StoreError>;
+
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError>;
+
+    /// The lane for each key that takes new runs, made with `mode` where there
+    /// is none.
+    async fn lanes(&self, keys: &[LaneKey], mode: LaneMode) -> Result<Vec<Lane>, StoreError>;
+
+    /// Every lane, retired ones included.
+    async fn all_lanes(&self) -> Result<Vec<Lane>, StoreError>;
+
+    /// Retires a lane and opens its successor with `mode`. A lane that is
+    /// retired already, or has that mode, answers with the one in its place.
+    async fn turn_lane(&self, lane: LaneId, mode: LaneMode) -> Result<Lane, StoreError>;
+
+    /// Saves jobs by name. An identical document makes no new version.
+    async fn put_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError>;
+
+    /// Deletes jobs: their schedules end, the rest of their instants are
+    /// recorded as deleted, history stays.
+    async fn delete_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError>;
+
+    /// Jobs by id, deleted ones included.
+    async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError>;
+
+    /// Jobs by name; deleted ones are not found.
+    async fn find_jobs(&self, names: &[(TenantId, String)]) -> Result<Vec<Option<JobRecord>>, StoreError>;
+
+    async fn list_jobs(&self, query: &JobQuery) -> Result<JobPage, StoreError>;
+
+    /// The newest versions first.
+    async fn job_versions(&self, job: JobId, limit: u32) -> Result<Vec<JobVersion>, StoreError>;
+
+    /// One version's document.
+    async fn job_document(&self, job: JobId, version: i32) -> Result<Option<String>, StoreError>;
+
+    /// Reserves `count` ids in a row and answers the first.
+    async fn reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError>;
+
+    /// Saves schedules. An edited one is guarded by what its saver read.
+    async fn put_schedules(&self, write: &Write, schedules: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError>;
+
+    /// Ends schedules; what they still owed is recorded as deleted.
+    async fn delete_schedules(&self, write: &Write, schedules: &[ScheduleId]) -> Result<Vec<Guarded>, StoreError>;
+
+    async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError>;
+
+    async fn find_schedules(&self, names: &[(JobId, String)]) -> Result<Vec<Option<ScheduleRecord>>, StoreError>;
+
+    async fn list_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, StoreError>;
+
+    /// The cursors of schedules, found by a look through their partitions: for
+    /// edits and explanations, not for firing.
+    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError>;
+
+    /// Recorded skips of a schedule, newest first, from before `before`.
+    async fn skips(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: u32,
+    ) -> Result<Vec<SkipRecord>, StoreError>;
+
+    /// Sets or lifts pauses. Each bumps the revision that guards firing.
+    /// False where there is no such target.
+    async fn set_pauses(
+        &self,
+        write: &Write,
+        targets: &[PauseTarget],
+        pause: Option<&Pause>,
+    ) -> Result<Vec<bool>, StoreError>;
+
+    /// The pauses of tenants and queues.
+    async fn pauses(&self) -> Result<Pauses, StoreError>;
+
+    async fn put_calendars(&self, calendars: &[CalendarPut], now: Timestamp) -> Result<(), StoreError>;
+
+    async fn calendars(&self, tenant: TenantId) -> Result<Vec<Calendar>, StoreError>;
+}

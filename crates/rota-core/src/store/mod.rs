@@ -1,0 +1,81 @@
+//! The store port: the only owner of truth.
+//!
+//! Four roles under one [`Store`]. Batch is the only form: slices in, one
+//! answer per item out, in the same order. A stale item is an answer, not an
+//! error. Every list takes a limit, `now` is always an argument, and what must
+//! be atomic is one method.
+//!
+//! Every write names its batch. A write whose answer was lost
+//! ([`StoreError::OutcomeUnknown`]) is asked again under the same [`Write`]:
+//! the store finds the batch it already applied and answers as it did then, so
+//! nothing happens twice.
+
+mod history;
+mod jobs;
+mod leases;
+mod runs;
+
+use std::error::Error;
+
+use jiff::Timestamp;
+
+pub use self::{
+    history::{HistoryStore, LogChunk, LogQuery, RunCursor, RunPage, RunQuery, RunRecord, Tend, Tended, TimeRange},
+    jobs::{
+        Calendar, CalendarPut, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
+        JobVersion, Pause, PauseTarget, Pauses, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,
+        ScheduleRecord, ScheduleSaved, SkipRecord, Tenant, TenantPut, Tier,
+    },
+    leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk},
+    runs::{
+        By, CancelAnswer, Claim, Enqueued, Extended, FireItem, FireRun, Fired, Guarded, InboxItem, LiveRun, OwnLease,
+        Promoted, Reap, Reaped, RunStore, RunningMark, Settled, Settlement, Woken,
+    },
+};
+use crate::ids::{BatchId, NodeId, TenantId};
+
+/// One batched write: its name, its time, and who writes.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub batch: BatchId,
+    pub now: Timestamp,
+    /// The node that writes. What becomes ready in a partition this node holds
+    /// is handed to it in memory; others' owners are left a notice.
+    pub node: Option<NodeId>,
+    /// A request key, where the caller's own caller may ask again.
+    pub request: Option<Request>,
+}
+
+/// A caller's idempotency key: one row per request, whatever its size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub tenant: TenantId,
+    pub key: String,
+    /// Of the request's body, so that a reused key with another body is told.
+    pub fingerprint: [u8; 32],
+    pub expires_at: Timestamp,
+}
+
+/// Why the store did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was changed; asking again is safe.
+    #[error("the store could not {what}")]
+    NotApplied { what: &'static str, source: Box<dyn Error + Send + Sync> },
+    /// The commit's answer was lost: it may have happened. Ask again under the
+    /// same [`Write`].
+    #[error("the store may or may not have done it: {what}")]
+    OutcomeUnknown { what: &'static str, source: Box<dyn Error + Send + Sync> },
+    /// The request key was used before with another body.
+    #[error("the request key was used before with another body")]
+    RequestDiffers,
+    /// What is stored cannot be read.
+    #[error("the store holds something it cannot read: {0}")]
+    Corrupt(String),
+}
+
+/// All roles together; held as `Arc<dyn Store>`.
+pub trait Store: JobStore + RunStore + HistoryStore + LeaseStore {
+    /// What to call this store in messages and benchmarks.
+    fn kind(&self) -> &'static str;
+}

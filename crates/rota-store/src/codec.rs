@@ -1,0 +1,358 @@
+//! How the domain is written in columns, the same in both stores.
+//!
+//! Numbers here are in stored rows: they are never changed, only added to.
+//! Times are microseconds since the epoch.
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
+    lane::LaneMode,
+    order::OrderKey,
+    run::{
+        Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Status, Trigger, Verdict,
+        WaitFor,
+    },
+    slot::SlotKey,
+    store::StoreError,
+};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The values of `run.status`.
+pub mod status {
+    pub const SCHEDULED: i16 = 0;
+    /// Blocked for a slot.
+    pub const BLOCKED: i16 = 1;
+    pub const QUEUED: i16 = 2;
+    pub const RUNNING: i16 = 3;
+    pub const WAITING: i16 = 4;
+    pub const CANCELLING: i16 = 5;
+    /// Blocked for other runs.
+    pub const NEEDS: i16 = 6;
+}
+
+/// The bits of `run.flags`.
+pub mod flag {
+    /// Other runs wait for this one's end.
+    pub const NEEDED: i16 = 1;
+    /// Its end re-arms its schedule.
+    pub const REARMS: i16 = 2;
+    /// Its owner marked it running, without a written lease.
+    pub const OWNED: i16 = 4;
+}
+
+pub fn micros(at: Timestamp) -> i64 {
+    at.as_microsecond()
+}
+
+pub fn time(micros: i64) -> Result<Timestamp, StoreError> {
+    Timestamp::from_microsecond(micros).map_err(|_| corrupt("a time", micros))
+}
+
+pub fn time_opt(micros: Option<i64>) -> Result<Option<Timestamp>, StoreError> {
+    micros.map(time).transpose()
+}
+
+pub fn corrupt(what: &str, value: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(format!("{what}: {value}"))
+}
+
+pub const fn verdict_code(verdict: Verdict) -> i16 {
+    match verdict {
+        Verdict::Succeeded => 0,
+        Verdict::Failed => 1,
+        Verdict::TimedOut => 2,
+        Verdict::Cancelled => 3,
+        Verdict::Dead => 4,
+        Verdict::Expired => 5,
+        Verdict::Skipped => 6,
+    }
+}
+
+pub fn verdict(code: i16) -> Result<Verdict, StoreError> {
+    Verdict::ALL.into_iter().find(|v| verdict_code(*v) == code).ok_or_else(|| corrupt("a verdict", code))
+}
+
+pub const fn source_code(source: Source) -> i16 {
+    match source {
+        Source::Schedule => 0,
+        Source::Manual => 1,
+        Source::Api => 2,
+        Source::Webhook => 3,
+        Source::Job => 4,
+        Source::Backfill => 5,
+        Source::Redrive => 6,
+        Source::Retry => 7,
+    }
+}
+
+pub fn source(code: i16) -> Result<Source, StoreError> {
+    Ok(match code {
+        0 => Source::Schedule,
+        1 => Source::Manual,
+        2 => Source::Api,
+        3 => Source::Webhook,
+        4 => Source::Job,
+        5 => Source::Backfill,
+        6 => Source::Redrive,
+        7 => Source::Retry,
+        _ => return Err(corrupt("a source", code)),
+    })
+}
+
+pub const fn mode_code(mode: LaneMode) -> i16 {
+    match mode {
+        LaneMode::Owned => 0,
+        LaneMode::Claimed => 1,
+    }
+}
+
+pub fn mode(code: i16) -> Result<LaneMode, StoreError> {
+    match code {
+        0 => Ok(LaneMode::Owned),
+        1 => Ok(LaneMode::Claimed),
+        _ => Err(corrupt("a lane's mode", code)),
+    }
+}
+
+const fn wait_code(wait: WaitFor) -> i16 {
+    match wait {
+        WaitFor::Callback => 0,
+        WaitFor::Approval => 1,
+        WaitFor::Sleep => 2,
+        WaitFor::Children => 3,
+        WaitFor::Signal => 4,
+    }
+}
+
+fn wait(code: i16) -> Result<WaitFor, StoreError> {
+    Ok(match code {
+        0 => WaitFor::Callback,
+        1 => WaitFor::Approval,
+        2 => WaitFor::Sleep,
+        3 => WaitFor::Children,
+        4 => WaitFor::Signal,
+        _ => return Err(corrupt("a wait", code)),
+    })
+}
+
+/// What few runs have, in one nullable JSON column (`extra`), because a column
+/// that is null costs nothing and a column per rarity costs every reader.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Extra {
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<serde_json::Value>,
+}
+
+pub fn extra_text(labels: &Labels, trigger: &Trigger) -> Option<String> {
+    if labels.is_empty() && trigger.by.is_none() && trigger.metadata.is_none() {
+        return None;
+    }
+    let extra = Extra { labels: labels.clone(), by: trigger.by.clone(), metadata: trigger.metadata.clone() };
+    serde_json::to_string(&extra).ok()
+}
+
+fn extra(text: Option<&str>) -> Result<Extra, StoreError> {
+    text.map_or_else(
+        || Ok(Extra::default()),
+        |text| serde_json::from_str(text).map_err(|e| corrupt("a run's extra", e)),
+    )
+}
+
+pub fn cancel_text(cancel: Option<&CancelRequest>) -> Option<String> {
+    cancel.and_then(|request| serde_json::to_string(request).ok())
+}
+
+/// A live run's columns, as either store reads them.
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    pub id: Uuid,
+    pub tenant: i32,
+    pub job: i64,
+    pub version: i32,
+    pub lane: i32,
+    pub part: i16,
+    pub status: i16,
+    pub flags: i16,
+    pub order_key: i64,
+    pub ready_at: i64,
+    pub created_at: i64,
+    pub expires_at: Option<i64>,
+    pub started_at: Option<i64>,
+    pub attempt: i16,
+    pub losses: i16,
+    pub fence: i32,
+    pub source: i16,
+    pub schedule: Option<i64>,
+    pub planned_at: Option<i64>,
+    pub slot: Option<i64>,
+    pub slot_limit: Option<i32>,
+    pub parent: Option<Uuid>,
+    pub step: Option<i16>,
+    /// Of a run blocked for others: how many. Of a waiting run: what for.
+    pub pending: Option<i16>,
+    pub holder: Option<Uuid>,
+    /// Only read back for waiting runs: the end of the wait.
+    pub due_at: Option<i64>,
+    pub payload: Option<String>,
+    pub extra: Option<String>,
+    pub cancel: Option<String>,
+}
+
+/// The columns that a change of state writes.
+#[derive(Clone, Debug)]
+pub struct StateColumns {
+    pub status: i16,
+    pub flags: i16,
+    pub pending: Option<i16>,
+    pub holder: Option<Uuid>,
+    pub started_at: Option<i64>,
+    pub due_at: Option<i64>,
+}
+
+/// How a live run's state is written. `flags` are the row's own; the owned bit
+/// among them is part of the state. Nothing for a run that ended: it has no row.
+pub fn state_columns(run: &Run, flags: i16) -> Option<StateColumns> {
+    let mut columns = StateColumns {
+        status: status::SCHEDULED,
+        flags: flags & !flag::OWNED,
+        pending: None,
+        holder: None,
+        started_at: run.state.started_at().map(micros),
+        due_at: run.due_at().map(micros),
+    };
+    let mut held = |hold: Hold| match hold {
+        Hold::Owned => columns.flags |= flag::OWNED,
+        Hold::Leased(worker) => columns.holder = Some(worker.0),
+    };
+    columns.status = match run.state {
+        RunState::Scheduled => status::SCHEDULED,
+        RunState::Blocked(Block::Slot) => status::BLOCKED,
+        RunState::Blocked(Block::Needs(left)) => {
+            columns.pending = Some(left as i16);
+            status::NEEDS
+        }
+        RunState::Queued => status::QUEUED,
+        RunState::Running { hold, .. } => {
+            held(hold);
+            status::RUNNING
+        }
+        RunState::Waiting { on, .. } => {
+            columns.pending = Some(wait_code(on));
+            status::WAITING
+        }
+        RunState::Cancelling { hold, .. } => {
+            if let Some(hold) = hold {
+                held(hold);
+            }
+            status::CANCELLING
+        }
+        RunState::Finished { .. } => return None,
+    };
+    Some(columns)
+}
+
+impl RunRow {
+    pub fn run(self) -> Result<Run, StoreError> {
+        let state = self.state()?;
+        let extra = extra(self.extra.as_deref())?;
+        let ready_at = time(self.ready_at)?;
+        Ok(Run {
+            id: RunId(self.id),
+            tenant: TenantId(self.tenant),
+            job: JobId(self.job),
+            version: self.version,
+            lane: LaneId(self.lane),
+            part: Partition(self.part as u8),
+            priority: OrderKey(self.order_key).priority(ready_at),
+            created_at: time(self.created_at)?,
+            ready_at,
+            expires_at: time_opt(self.expires_at)?,
+            trigger: Trigger {
+                source: source(self.source)?,
+                schedule: self.schedule.map(ScheduleId),
+                planned_at: time_opt(self.planned_at)?,
+                by: extra.by,
+                metadata: extra.metadata,
+            },
+            labels: extra.labels,
+            payload: self.payload.map(Into::into),
+            slot: self
+                .slot
+                .map(|key| SlotClaim { key: SlotKey(key), limit: self.slot_limit.unwrap_or(1).max(0) as u32 }),
+            parent: self.parent.map(|run| Parent { run: RunId(run), step: self.step.unwrap_or(0) }),
+            attempts_used: self.attempt.max(0) as u16,
+            losses: self.losses.max(0) as u16,
+            fence: Fence(self.fence),
+            cancel: self
+                .cancel
+                .as_deref()
+                .map(|text| serde_json::from_str(text).map_err(|e| corrupt("a cancel request", e)))
+                .transpose()?,
+            state,
+        })
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        match self.holder {
+            Some(worker) => Some(Hold::Leased(WorkerId(worker))),
+            None if self.flags & flag::OWNED != 0 => Some(Hold::Owned),
+            None => None,
+        }
+    }
+
+    fn state(&self) -> Result<RunState, StoreError> {
+        let started_at = time_opt(self.started_at)?;
+        let pending = self.pending.unwrap_or(0);
+        let missing = |what| corrupt(what, self.id);
+        Ok(match self.status {
+            status::SCHEDULED => RunState::Scheduled,
+            status::BLOCKED => RunState::Blocked(Block::Slot),
+            status::NEEDS => RunState::Blocked(Block::Needs(pending.max(0) as u16)),
+            status::QUEUED => RunState::Queued,
+            status::RUNNING => RunState::Running {
+                hold: self.hold().ok_or_else(|| missing("a running run without a holder"))?,
+                started_at: started_at.ok_or_else(|| missing("a running run without a start"))?,
+            },
+            status::WAITING => RunState::Waiting {
+                on: wait(pending)?,
+                until: time_opt(self.due_at)?,
+                started_at: started_at.ok_or_else(|| missing("a waiting run without a start"))?,
+            },
+            status::CANCELLING => RunState::Cancelling { hold: self.hold(), started_at },
+            code => return Err(corrupt("a status", code)),
+        })
+    }
+}
+
+/// The stored codes that a status stands for, live ones only.
+pub fn live_codes(statuses: &[Status]) -> Vec<i16> {
+    let mut codes = Vec::new();
+    for status in statuses {
+        match status {
+            Status::Scheduled => codes.push(status::SCHEDULED),
+            Status::Blocked => codes.extend([status::BLOCKED, status::NEEDS]),
+            Status::Queued => codes.push(status::QUEUED),
+            Status::Running => codes.push(status::RUNNING),
+            Status::Waiting => codes.push(status::WAITING),
+            Status::Cancelling => codes.push(status::CANCELLING),
+            Status::Ended(_) => {}
+        }
+    }
+    codes
+}
+
+/// The stored codes of the verdicts among `statuses`.
+pub fn verdict_codes(statuses: &[Status]) -> Vec<i16> {
+    statuses
+        .iter()
+        .filter_map(|status| match status {
+            Status::Ended(verdict) => Some(verdict_code(*verdict)),
+            _ => None,
+        })
+        .collect()
+}

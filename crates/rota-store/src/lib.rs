@@ -1,0 +1,5 @@
+//! Rota's stores behind the port of `rota-core`: SQLite in one file, and
+//! PostgreSQL for a cluster. Same semantics, same file names, one conformance
+//! suite.
+
+mod codec;
