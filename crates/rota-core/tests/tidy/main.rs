@@ -23,13 +23,15 @@ fn root() -> PathBuf {
     package.ancestors().nth(2).expect("this package lies in crates/<name>").to_path_buf()
 }
 
+/// What cargo prints when asked from the root.
+fn cargo(asked: &[&str]) -> String {
+    let answer = std::process::Command::new(env!("CARGO")).args(asked).current_dir(root()).output();
+    let answer = answer.expect("cargo can be started");
+    assert!(answer.status.success(), "cargo {asked:?} failed: {}", String::from_utf8_lossy(&answer.stderr));
+    String::from_utf8(answer.stdout).expect("cargo prints UTF-8")
+}
+
 /// What `cargo metadata` says of the workspace and everything it builds on.
 fn metadata() -> serde_json::Value {
-    let answer = std::process::Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--locked"])
-        .current_dir(root())
-        .output()
-        .expect("cargo can be started");
-    assert!(answer.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&answer.stderr));
-    serde_json::from_slice(&answer.stdout).expect("cargo metadata prints JSON")
+    serde_json::from_str(&cargo(&["metadata", "--format-version=1", "--locked"])).expect("cargo metadata prints JSON")
 }
