@@ -6,8 +6,10 @@
 use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
+    job::failure::Failure,
     lane::LaneMode,
     order::OrderKey,
+    rollup::{Rollup, RollupDelta},
     run::{
         Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Status, Trigger, Verdict,
         WaitFor,
@@ -15,7 +17,7 @@ use rota_core::{
     slot::SlotKey,
     store::StoreError,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
 /// The values of `run.status`.
@@ -120,8 +122,9 @@ const fn wait_code(wait: WaitFor) -> i16 {
         WaitFor::Callback => 0,
         WaitFor::Approval => 1,
         WaitFor::Sleep => 2,
-        WaitFor::Children => 3,
-        WaitFor::Signal => 4,
+        WaitFor::Signal => 3,
+        // Below zero: how many steps are left.
+        WaitFor::Children(left) => -(left as i16) - 1,
     }
 }
 
@@ -130,8 +133,8 @@ fn wait(code: i16) -> Result<WaitFor, StoreError> {
         0 => WaitFor::Callback,
         1 => WaitFor::Approval,
         2 => WaitFor::Sleep,
-        3 => WaitFor::Children,
-        4 => WaitFor::Signal,
+        3 => WaitFor::Signal,
+        left if left < 0 => WaitFor::Children((-(left + 1)) as u16),
         _ => return Err(corrupt("a wait", code)),
     })
 }
@@ -329,30 +332,27 @@ impl RunRow {
     }
 }
 
-/// The stored codes that a status stands for, live ones only.
-pub fn live_codes(statuses: &[Status]) -> Vec<i16> {
-    let mut codes = Vec::new();
-    for status in statuses {
-        match status {
-            Status::Scheduled => codes.push(status::SCHEDULED),
-            Status::Blocked => codes.extend([status::BLOCKED, status::NEEDS]),
-            Status::Queued => codes.push(status::QUEUED),
-            Status::Running => codes.push(status::RUNNING),
-            Status::Waiting => codes.push(status::WAITING),
-            Status::Cancelling => codes.push(status::CANCELLING),
-            Status::Ended(_) => {}
-        }
-    }
-    codes
+pub fn failure(text: Option<String>) -> Result<Option<Failure>, StoreError> {
+    text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt("a failure", error))).transpose()
 }
 
-/// The stored codes of the verdicts among `statuses`.
-pub fn verdict_codes(statuses: &[Status]) -> Vec<i16> {
-    statuses
-        .iter()
-        .filter_map(|status| match status {
-            Status::Ended(verdict) => Some(verdict_code(*verdict)),
-            _ => None,
-        })
-        .collect()
+pub fn rollup(text: &str) -> Result<Rollup, StoreError> {
+    serde_json::from_str(text).map_err(|error| corrupt("a roll-up", error))
+}
+
+pub fn rollup_text(rollup: &Rollup) -> Result<String, StoreError> {
+    serde_json::to_string(rollup).map_err(|error| corrupt("a roll-up", error))
+}
+
+pub fn delta(text: &str) -> Result<RollupDelta, StoreError> {
+    serde_json::from_str(text).map_err(|error| corrupt("a roll-up", error))
+}
+
+/// JSON for a column that the store itself reads back.
+pub fn to_json<T: Serialize>(value: &T) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|error| corrupt("a value that JSON cannot hold", error))
+}
+
+pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|error| corrupt("stored JSON", error))
 }

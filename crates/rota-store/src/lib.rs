@@ -3,3 +3,5 @@
 //! suite.
 
 mod codec;
+mod filter;
+pub mod sqlite;

@@ -41,7 +41,8 @@ pub enum WaitFor {
     Callback,
     Approval,
     Sleep,
-    Children,
+    /// So many of its steps have not ended.
+    Children(u16),
     Signal,
 }
 

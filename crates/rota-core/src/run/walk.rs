@@ -4,7 +4,9 @@
 
 use jiff::Timestamp;
 
-use super::{Block, Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, TrailEntry, TrailKind, Verdict};
+use super::{
+    Block, Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, TrailEntry, TrailKind, Verdict, WaitFor,
+};
 use crate::{
     ids::{RunId, WorkerId},
     slot::Entry,
@@ -27,17 +29,36 @@ impl Run {
     }
 
     /// `done` of the runs it waits for have ended. `entry` is its slot's
-    /// answer, needed when that was the last of them.
+    /// answer, needed when that was the last of them. One that is delayed as
+    /// well goes on waiting for its time; a parent that waits for its steps
+    /// kept its slot and is ready.
     pub fn join(&self, done: u16, entry: Option<Entry>, now: Timestamp) -> Result<Change, Refusal> {
-        let left = match self.state {
-            RunState::Blocked(Block::Needs(left)) => left.saturating_sub(done),
-            RunState::Finished { .. } => return Err(Refusal::Ended),
-            _ => return Err(Refusal::WrongState),
-        };
-        if left > 0 {
-            return Ok(Change::Move(self.walk(RunState::Blocked(Block::Needs(left)))));
+        match self.state {
+            RunState::Blocked(Block::Needs(left)) if left > done => {
+                Ok(Change::Move(self.walk(RunState::Blocked(Block::Needs(left - done)))))
+            }
+            RunState::Blocked(Block::Needs(_)) if self.ready_at > now => {
+                Ok(Change::Move(self.walk(RunState::Scheduled)))
+            }
+            RunState::Blocked(Block::Needs(_)) => Ok(Change::Move(Move { ready_at: now, ..self.walk(entered(entry)) })),
+            RunState::Waiting { on: WaitFor::Children(left), until, started_at } if left > done => {
+                let on = WaitFor::Children(left - done);
+                Ok(Change::Move(self.walk(RunState::Waiting { on, until, started_at })))
+            }
+            RunState::Waiting { on: WaitFor::Children(_), .. } => Ok(Change::Move(self.walk(RunState::Queued))),
+            RunState::Finished { .. } => Err(Refusal::Ended),
+            RunState::Scheduled
+            | RunState::Blocked(Block::Slot)
+            | RunState::Queued
+            | RunState::Running { .. }
+            | RunState::Waiting { .. }
+            | RunState::Cancelling { .. } => Err(Refusal::WrongState),
         }
-        Ok(Change::Move(Move { ready_at: self.ready_at.max(now), ..self.walk(entered(entry)) }))
+    }
+
+    /// Whether `done` more ends let this run ask for its slot.
+    pub fn joins_now(&self, done: u16, now: Timestamp) -> bool {
+        matches!(self.state, RunState::Blocked(Block::Needs(left)) if left <= done) && self.ready_at <= now
     }
 
     /// A worker takes it, in writing. The fence rises, so whoever held the run

@@ -50,9 +50,9 @@ pub struct TokenAsk {
 
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
-    /// Records that the node lives until its beat says. Stale when another node
-    /// has taken one of its partitions since its word ran out: it must take
-    /// what it wants to hold anew.
+    /// Records that the node lives until its beat says. Stale when the store
+    /// did not know it: it is new, or another node took one of its partitions
+    /// after its word ran out. Then it holds nothing and must take anew.
     async fn beat(&self, beat: &NodeBeat, now: Timestamp) -> Result<Guarded, StoreError>;
 
     /// The nodes whose word holds at `now`.

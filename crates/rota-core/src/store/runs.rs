@@ -8,7 +8,7 @@ use super::{DueCursor, Epoch, StoreError, Write};
 use crate::{
     dispatch::{Pair, Share, Window},
     fire::{Cursor, SkipRange},
-    ids::{LaneId, NodeId, Partition, RunId, ScheduleId, WorkerId},
+    ids::{LaneId, Partition, RunId, ScheduleId, WorkerId},
     order::OrderKey,
     run::{CancelAsk, Change, Lease, NewRun, Run, Status},
 };
@@ -300,6 +300,7 @@ pub trait RunStore: Send + Sync {
     /// Opens the wait of parked runs.
     async fn wake(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError>;
 
-    /// Counters of slots that do not fit the live runs, repaired: how many.
-    async fn recount_slots(&self, node: Option<NodeId>, now: Timestamp) -> Result<u32, StoreError>;
+    /// Puts right the counters of slots that do not fit the live runs, and
+    /// answers how many that were.
+    async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError>;
 }

@@ -1,0 +1,58 @@
+//! Which runs a listing wants, decided on the decoded row, so that both stores
+//! agree to the letter.
+
+use std::collections::HashSet;
+
+use rota_core::{
+    ids::JobId,
+    run::{RunState, Status},
+    store::{RunQuery, RunRecord},
+};
+
+/// The longest page.
+pub const PAGE_MAX: u32 = 1_000;
+
+/// The most rows that one page looks at.
+pub const LOOK_MAX: usize = 10_000;
+
+/// A query, with what had to be looked up for it.
+pub struct Sought {
+    tagged: Option<HashSet<JobId>>,
+    live: bool,
+    ended: bool,
+}
+
+impl Sought {
+    /// `tagged` are the jobs with the query's tag, if it names one.
+    pub fn new(query: &RunQuery, tagged: Option<HashSet<JobId>>) -> Self {
+        let any = query.statuses.is_empty();
+        let ended = |status: &Status| matches!(status, Status::Ended(_));
+        Self { tagged, live: any || !query.statuses.iter().all(ended), ended: any || query.statuses.iter().any(ended) }
+    }
+
+    /// Whether live runs can match.
+    pub fn live(&self) -> bool {
+        self.live
+    }
+
+    /// Whether ended runs can match.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    pub fn has(&self, query: &RunQuery, record: &RunRecord) -> bool {
+        let run = &record.run;
+        let at = match run.state {
+            RunState::Finished { at, .. } => at,
+            _ => run.created_at,
+        };
+        query.tenant.is_none_or(|tenant| run.tenant == tenant)
+            && query.job.is_none_or(|job| run.job == job)
+            && self.tagged.as_ref().is_none_or(|jobs| jobs.contains(&run.job))
+            && query.schedule.is_none_or(|schedule| run.trigger.schedule == Some(schedule))
+            && (query.statuses.is_empty() || query.statuses.contains(&run.state.status()))
+            && query.labels.iter().all(|(name, value)| run.labels.get(name) == Some(value))
+            && query.from.is_none_or(|from| at >= from)
+            && query.to.is_none_or(|to| at < to)
+    }
+}

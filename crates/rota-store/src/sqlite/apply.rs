@@ -1,0 +1,380 @@
+//! Applies changes to live runs, with everything that follows from them.
+//!
+//! A change may free a slot, open a join, re-arm a schedule. All of that
+//! happens here, in the transaction of the change itself, so that whatever ends
+//! a run (success, cancel, expiry, loss) has the same consequences.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::{JobId, NodeId, RunId},
+    lane::LaneMode,
+    rollup::{Ended, Rollup, RollupDelta, hour_of},
+    run::{Change, Finish, Move, Run, SlotUse, TRAIL_BYTES_MAX, Verdict},
+    slot::Slot,
+    store::{StoreError, Woken, Write},
+};
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use super::{
+    failed, history,
+    rows::{live_row, live_rows, select_run},
+};
+use crate::codec::{self, RunRow, flag, micros, state_columns, status};
+
+/// A transaction's work on runs: what it has read and still has to follow up.
+pub struct Work<'c> {
+    pub connection: &'c Connection,
+    pub now: Timestamp,
+    node: Option<NodeId>,
+    slots: BTreeMap<i64, (Slot, bool)>,
+    /// Keys that a slot was freed of.
+    freed: Vec<i64>,
+    /// Runs that ended and others wait for.
+    ended: Vec<(Uuid, Option<Uuid>, bool)>,
+    rollups: HashMap<(JobId, i64), Rollup>,
+    modes: HashMap<i32, LaneMode>,
+    held: HashMap<i16, bool>,
+    woken: Vec<Uuid>,
+    day: Option<i64>,
+}
+
+impl<'c> Work<'c> {
+    pub fn new(connection: &'c Connection, write: &Write) -> Self {
+        Self {
+            connection,
+            now: write.now,
+            node: write.node,
+            slots: BTreeMap::new(),
+            freed: Vec::new(),
+            ended: Vec::new(),
+            rollups: HashMap::new(),
+            modes: HashMap::new(),
+            held: HashMap::new(),
+            woken: Vec::new(),
+            day: None,
+        }
+    }
+
+    /// Applies a change that core decided on for this run.
+    pub fn change(&mut self, row: &RunRow, run: &Run, change: &Change) -> Result<(), StoreError> {
+        match change {
+            Change::Finish(finish) => self.finish(row, finish),
+            Change::Move(next) => {
+                let mut after = run.clone();
+                after.apply(change);
+                self.moved(row, &after, next)
+            }
+        }
+    }
+
+    /// Ends a run: its row moves to history.
+    pub fn finish(&mut self, row: &RunRow, finish: &Finish) -> Result<(), StoreError> {
+        let day = history::day_of(finish.ended_at);
+        if self.day != Some(day) {
+            history::ensure_day(self.connection, day)?;
+            self.day = Some(day);
+        }
+        history::insert(self.connection, day, row.id, finish)?;
+        self.connection
+            .prepare_cached("DELETE FROM run WHERE id = ?1")
+            .and_then(|mut delete| delete.execute([row.id.as_bytes()]))
+            .map_err(failed)?;
+        self.count(row, finish)?;
+        self.leave_slot(row)?;
+        if row.flags & flag::NEEDED != 0 || row.parent.is_some() {
+            self.ended.push((row.id, row.parent, row.flags & flag::NEEDED != 0));
+        }
+        if row.flags & flag::REARMS != 0 {
+            rearm(self.connection, row, finish.ended_at)?;
+        }
+        Ok(())
+    }
+
+    fn moved(&mut self, row: &RunRow, after: &Run, next: &Move) -> Result<(), StoreError> {
+        let Some(columns) = state_columns(after, row.flags) else {
+            return Err(codec::corrupt("a move to an ended state", row.id));
+        };
+        let sql = "UPDATE run SET status = ?2, flags = ?3, pending = ?4, holder = ?5, started_at = ?6, due_at = ?7, \
+             ready_at = ?8, order_key = ?9, attempt = ?10, losses = ?11, fence = ?12, cancel = ?13, \
+             trail = CASE WHEN ?14 IS NULL OR length(coalesce(trail, '')) >= ?15 THEN trail \
+                          ELSE coalesce(trail, '') || ?14 END \
+             WHERE id = ?1";
+        let values = params![
+            row.id.as_bytes(),
+            columns.status,
+            columns.flags,
+            columns.pending,
+            columns.holder.map(Uuid::into_bytes),
+            columns.started_at,
+            columns.due_at,
+            micros(after.ready_at),
+            after.order_key().0,
+            after.attempts_used as i16,
+            after.losses as i16,
+            after.fence.0,
+            codec::cancel_text(after.cancel.as_ref()),
+            next.trail.as_ref().map(rota_core::run::TrailEntry::line),
+            TRAIL_BYTES_MAX as i64,
+        ];
+        self.connection.prepare_cached(sql).and_then(|mut update| update.execute(values)).map_err(failed)?;
+        if after.state.slot_use() == SlotUse::None {
+            self.leave_slot(row)?;
+        }
+        if columns.status == status::QUEUED {
+            self.woken.push(row.id);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, row: &RunRow, finish: &Finish) -> Result<(), StoreError> {
+        let ended = Ended {
+            verdict: finish.verdict,
+            ready_at: codec::time(row.ready_at)?,
+            started_at: finish.started_at,
+            ended_at: finish.ended_at,
+            attempts: finish.attempts_used + u16::from(finish.verdict == Verdict::Succeeded),
+            losses: finish.losses,
+        };
+        self.rollups.entry((JobId(row.job), hour_of(finish.ended_at))).or_default().add(&ended);
+        Ok(())
+    }
+
+    /// Gives back what the row held or waited for.
+    fn leave_slot(&mut self, row: &RunRow) -> Result<(), StoreError> {
+        let Some(key) = row.slot else { return Ok(()) };
+        match row.status {
+            status::SCHEDULED | status::NEEDS => return Ok(()),
+            status::BLOCKED => self.slot(key, row.slot_limit)?.give_up(),
+            _ => {
+                self.slot(key, row.slot_limit)?.leave();
+                self.freed.push(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// A key's counters, to be changed in place.
+    pub fn slot(&mut self, key: i64, limit: Option<i32>) -> Result<&mut Slot, StoreError> {
+        if !self.slots.contains_key(&key) {
+            let read = self
+                .connection
+                .prepare_cached("SELECT lim, held, waiting FROM slot WHERE key = ?1")
+                .and_then(|mut select| {
+                    let slot = |row: &rusqlite::Row<'_>| {
+                        Ok(Slot { limit: row.get(0)?, held: row.get(1)?, waiting: row.get(2)? })
+                    };
+                    select.query_row([key], slot).optional()
+                })
+                .map_err(failed)?;
+            let slot = read.unwrap_or_else(|| Slot::empty(limit.unwrap_or(1).max(0) as u32));
+            self.slots.insert(key, (slot, false));
+        }
+        let entry = self.slots.get_mut(&key).ok_or_else(|| codec::corrupt("a slot", key))?;
+        entry.1 = true;
+        Ok(&mut entry.0)
+    }
+
+    /// Everything that a slot's change may have let in.
+    pub fn look_at_slot(&mut self, key: i64) {
+        self.freed.push(key);
+    }
+
+    /// Follows up until nothing more follows, and answers what became ready.
+    pub fn done(mut self) -> Result<Vec<Woken>, StoreError> {
+        loop {
+            if let Some((run, parent, needed)) = self.ended.pop() {
+                self.join(run, parent, needed)?;
+            } else if let Some(key) = self.freed.pop() {
+                self.admit(key)?;
+            } else {
+                break;
+            }
+        }
+        self.store_slots()?;
+        self.store_rollups()?;
+        let woken = std::mem::take(&mut self.woken);
+        self.hand_over(woken)
+    }
+
+    fn admit(&mut self, key: i64) -> Result<(), StoreError> {
+        let room = self.slot(key, None)?.admit() as usize;
+        if room == 0 {
+            return Ok(());
+        }
+        let sql = select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id");
+        let rows = live_rows(self.connection, &sql, [key], room, |_| true)?;
+        // Counters that promise more than there is are put right here.
+        let missing = (room - rows.len()) as u32;
+        let slot = self.slot(key, None)?;
+        slot.held = slot.held.saturating_sub(missing);
+        for row in rows {
+            let run = row.clone().run()?;
+            let Ok(change) = run.admit() else { continue };
+            self.change(&row, &run, &change)?;
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, ended: Uuid, parent: Option<Uuid>, needed: bool) -> Result<(), StoreError> {
+        let mut waiters: Vec<Uuid> = parent.into_iter().collect();
+        if needed {
+            let sql = "DELETE FROM need WHERE needed = ?1 RETURNING waiter";
+            let mut delete = self.connection.prepare_cached(sql).map_err(failed)?;
+            let found = delete.query_map([ended.as_bytes()], |row| super::rows::uuid_at(row, 0)).map_err(failed)?;
+            for waiter in found {
+                waiters.push(waiter.map_err(failed)?);
+            }
+        }
+        waiters.sort();
+        for waiter in waiters {
+            let Some(row) = live_row(self.connection, waiter)? else { continue };
+            let run = row.clone().run()?;
+            let entry = match run.slot {
+                Some(claim) if run.joins_now(1, self.now) => {
+                    Some(self.slot(claim.key.0, Some(claim.limit as i32))?.reenter())
+                }
+                _ => None,
+            };
+            if let Ok(change) = run.join(1, entry, self.now) {
+                self.change(&row, &run, &change)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store_slots(&mut self) -> Result<(), StoreError> {
+        let sql = "INSERT INTO slot (key, lim, held, waiting) VALUES (?1, ?2, ?3, ?4) \
+             ON CONFLICT (key) DO UPDATE SET lim = excluded.lim, held = excluded.held, waiting = excluded.waiting";
+        let mut put = self.connection.prepare_cached(sql).map_err(failed)?;
+        for (key, (slot, changed)) in &self.slots {
+            if *changed {
+                put.execute(params![key, slot.limit, slot.held, slot.waiting]).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store_rollups(&mut self) -> Result<(), StoreError> {
+        if self.rollups.is_empty() {
+            return Ok(());
+        }
+        let mut delta = RollupDelta::default();
+        delta.0.extend(self.rollups.drain().map(|((job, hour), rollup)| (job, hour, rollup)));
+        delta.0.sort_by_key(|(job, hour, _)| (*job, *hour));
+        let body = serde_json::to_string(&delta).map_err(|error| codec::corrupt("a roll-up", error))?;
+        self.connection
+            .prepare_cached("INSERT INTO rollup_delta (body) VALUES (?1)")
+            .and_then(|mut insert| insert.execute([body]))
+            .map_err(failed)?;
+        Ok(())
+    }
+
+    /// Hands ready runs of owned lanes to the writing node where it holds their
+    /// partition, and leaves a notice for their owner where it does not.
+    fn hand_over(&mut self, woken: Vec<Uuid>) -> Result<Vec<Woken>, StoreError> {
+        let mut handed_over = Vec::with_capacity(woken.len());
+        for id in woken {
+            let Some(row) = live_row(self.connection, id)? else { continue };
+            if row.status != status::QUEUED {
+                continue;
+            }
+            let handed = self.handed(row.id, row.lane, row.part)?;
+            handed_over.push(Woken { run: row.run()?, handed });
+        }
+        Ok(handed_over)
+    }
+
+    /// Whether a ready run goes to the writing node's memory; if its lane is
+    /// owned by another node, that one is left a notice.
+    pub fn handed(&mut self, run: Uuid, lane: i32, part: i16) -> Result<bool, StoreError> {
+        if self.mode(lane)? == LaneMode::Claimed {
+            return Ok(false);
+        }
+        let held = self.holds(part)?;
+        if !held {
+            notify_owner(self.connection, part, run)?;
+        }
+        Ok(held)
+    }
+
+    /// A lane's mode. Lanes never change theirs.
+    pub fn mode(&mut self, lane: i32) -> Result<LaneMode, StoreError> {
+        if let Some(mode) = self.modes.get(&lane) {
+            return Ok(*mode);
+        }
+        let code: Option<i16> = self
+            .connection
+            .prepare_cached("SELECT mode FROM lane WHERE id = ?1")
+            .and_then(|mut select| select.query_row([lane], |row| row.get(0)).optional())
+            .map_err(failed)?;
+        let mode = codec::mode(code.ok_or_else(|| super::not_applied("find a lane", format!("no lane {lane}")))?)?;
+        self.modes.insert(lane, mode);
+        Ok(mode)
+    }
+
+    pub fn holds(&mut self, part: i16) -> Result<bool, StoreError> {
+        let Some(node) = self.node else { return Ok(false) };
+        if let Some(held) = self.held.get(&part) {
+            return Ok(*held);
+        }
+        let held = self
+            .connection
+            .prepare_cached("SELECT 1 FROM partition WHERE part = ?1 AND node = ?2")
+            .and_then(|mut select| select.exists(params![part, node.0.as_bytes()]))
+            .map_err(failed)?;
+        self.held.insert(part, held);
+        Ok(held)
+    }
+}
+
+/// Leaves a notice for the owner of a partition.
+pub fn notify_owner(connection: &Connection, part: i16, run: Uuid) -> Result<(), StoreError> {
+    connection
+        .prepare_cached("INSERT OR IGNORE INTO notice (part, run) VALUES (?1, ?2)")
+        .and_then(|mut insert| insert.execute(params![part, run.as_bytes()]))
+        .map_err(failed)?;
+    Ok(())
+}
+
+/// The end of its run arms an `after_finish` schedule again.
+fn rearm(connection: &Connection, row: &RunRow, ended_at: Timestamp) -> Result<(), StoreError> {
+    let sql = "UPDATE schedule SET armed_by = NULL WHERE id = ?1 AND armed_by = ?2 AND deleted = 0 \
+         RETURNING part, after_finish_ms, fired, revision";
+    let armed: Option<(i16, Option<i64>, i64, i32)> = connection
+        .prepare_cached(sql)
+        .and_then(|mut update| {
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+            update.query_row(params![row.schedule, row.id.as_bytes()], read).optional()
+        })
+        .map_err(failed)?;
+    let Some((part, Some(delay_ms), fired, revision)) = armed else { return Ok(()) };
+    let due_at = micros(ended_at).saturating_add(delay_ms.saturating_mul(1_000));
+    let sql = "INSERT OR IGNORE INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
+         VALUES (?1, ?2, ?3, ?2, ?4, ?5)";
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut insert| insert.execute(params![part, due_at, row.schedule, fired, revision]))
+        .map_err(failed)?;
+    Ok(())
+}
+
+/// The ids of woken runs, as a lost answer is restored from.
+pub fn woken_ids(woken: &[Woken]) -> Vec<(RunId, bool)> {
+    woken.iter().map(|woken| (woken.run.id, woken.handed)).collect()
+}
+
+/// Woken runs by id, as far as they are still ready.
+pub fn woken_again(connection: &Connection, ids: &[(RunId, bool)]) -> Result<Vec<Woken>, StoreError> {
+    let mut woken = Vec::new();
+    for (id, handed) in ids {
+        if let Some(row) = live_row(connection, id.0)?
+            && row.status == status::QUEUED
+        {
+            woken.push(Woken { run: row.run()?, handed: *handed });
+        }
+    }
+    Ok(woken)
+}

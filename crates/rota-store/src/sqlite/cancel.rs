@@ -1,0 +1,283 @@
+//! Changes that are decided on the row itself, inside its transaction: cancel,
+//! promote, wake, release, reap, sweep.
+
+use rota_core::{
+    ids::{Partition, RunId, WorkerId},
+    run::{CancelAsk, Change, Refusal, Run, RunState, Status},
+    store::{CancelAnswer, Guarded, Promoted, Reap, Reaped, StoreError, Woken, Write},
+};
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    SqliteStore,
+    apply::{Work, woken_again, woken_ids},
+    failed, history,
+    insert::cancel_one,
+    once::once,
+    own::guarded,
+    rows::{live_row, live_rows, select_run, uuid_at},
+    writer::Urgency,
+};
+use crate::codec::{self, RunRow, micros, time_opt};
+
+/// An answer that is stored whole.
+fn whole<T: Serialize>(answer: &T) -> Option<String> {
+    serde_json::to_string(answer).ok()
+}
+
+fn whole_again<T: DeserializeOwned + Default>(_: &Connection, kept: Option<String>) -> Result<T, StoreError> {
+    kept.map_or_else(
+        || Ok(T::default()),
+        |text| serde_json::from_str(&text).map_err(|error| codec::corrupt("a stored answer", error)),
+    )
+}
+
+impl SqliteStore {
+    pub(super) async fn do_request_cancel(
+        &self,
+        write: &Write,
+        runs: &[RunId],
+        ask: &CancelAsk,
+    ) -> Result<Vec<CancelAnswer>, StoreError> {
+        let (write, runs, ask) = (write.clone(), runs.to_vec(), ask.clone());
+        self.writer
+            .write("cancel runs", Urgency::Prompt, move |connection| {
+                once(connection, &write, whole, whole_again, |connection| {
+                    let mut work = Work::new(connection, &write);
+                    let answers = runs.iter().map(|id| cancel(&mut work, *id, &ask)).collect::<Result<Vec<_>, _>>()?;
+                    work.done()?;
+                    Ok(answers)
+                })
+            })
+            .await
+    }
+
+    pub(super) async fn do_promote(
+        &self,
+        write: &Write,
+        parts: &[Partition],
+        limit: u32,
+    ) -> Result<Promoted, StoreError> {
+        let (write, parts) = (write.clone(), parts.to_vec());
+        self.writer
+            .write("promote runs", Urgency::Prompt, move |connection| {
+                once(connection, &write, kept_promoted, promoted_again, |connection| {
+                    promote(connection, &write, &parts, limit as usize)
+                })
+            })
+            .await
+    }
+
+    pub(super) async fn do_wake(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
+        let (write, runs) = (write.clone(), runs.to_vec());
+        let count = runs.len();
+        self.writer
+            .write("wake runs", Urgency::Prompt, move |connection| {
+                guarded(connection, &write, count, |connection| {
+                    let mut work = Work::new(connection, &write);
+                    let mut answers = Vec::with_capacity(runs.len());
+                    for id in &runs {
+                        let row = live_row(connection, id.0)?;
+                        let changed = row.map(|row| decide(&mut work, row, Run::wake)).transpose()?.flatten();
+                        answers.push(if changed.is_some() { Guarded::Applied } else { Guarded::Stale });
+                    }
+                    work.done()?;
+                    Ok(answers)
+                })
+            })
+            .await
+    }
+
+    pub(super) async fn do_release(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
+        let write = write.clone();
+        self.writer
+            .write("release runs", Urgency::Prompt, move |connection| {
+                let kept = |woken: &Vec<Woken>| whole(&woken_ids(woken));
+                let again = |connection: &Connection, kept| {
+                    let ids: Vec<(RunId, bool)> = whole_again(connection, kept)?;
+                    woken_again(connection, &ids)
+                };
+                once(connection, &write, kept, again, |connection| {
+                    let mut work = Work::new(connection, &write);
+                    for row in held_by(connection, worker, usize::MAX)? {
+                        decide(&mut work, row, |run| run.hand_back(run.lease(), write.now))?;
+                    }
+                    drop_holder(connection, worker)?;
+                    work.done()
+                })
+            })
+            .await
+    }
+
+    pub(super) async fn do_reap(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
+        let (write, reap) = (write.clone(), *reap);
+        self.writer
+            .write("reap lost runs", Urgency::Prompt, move |connection| {
+                once(connection, &write, kept_reaped, reaped_again, |connection| reap_runs(connection, &write, reap))
+            })
+            .await
+    }
+
+    pub(super) async fn do_sweep(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
+        let write = write.clone();
+        self.writer
+            .write("sweep runs", Urgency::Prompt, move |connection| {
+                once(connection, &write, kept_reaped, reaped_again, |connection| {
+                    sweep(connection, &write, limit as usize)
+                })
+            })
+            .await
+    }
+}
+
+/// Applies what `choose` decides on a live run; none where it refuses.
+fn decide(
+    work: &mut Work<'_>,
+    row: RunRow,
+    choose: impl FnOnce(&Run) -> Result<Change, Refusal>,
+) -> Result<Option<Reaped>, StoreError> {
+    let mut run = row.clone().run()?;
+    let Ok(change) = choose(&run) else { return Ok(None) };
+    work.change(&row, &run, &change)?;
+    run.apply(&change);
+    Ok(Some(Reaped { id: run.id, status: run.state.status() }))
+}
+
+fn cancel(work: &mut Work<'_>, id: RunId, ask: &CancelAsk) -> Result<CancelAnswer, StoreError> {
+    let Some(row) = live_row(work.connection, id.0)? else {
+        let ended = history::find(work.connection, id)?.is_some();
+        return Ok(if ended { CancelAnswer::Ended } else { CancelAnswer::NotFound });
+    };
+    let run = row.run()?;
+    if !cancel_one(work, &run, ask)? {
+        return Ok(CancelAnswer::AlreadyAsked);
+    }
+    let gone = live_row(work.connection, id.0)?.is_none();
+    Ok(if gone { CancelAnswer::Cancelled } else { CancelAnswer::Asked })
+}
+
+#[derive(Serialize, Deserialize, Default)]
+struct KeptPromoted {
+    woken: Vec<(RunId, bool)>,
+    moved: usize,
+    next_at: Option<i64>,
+}
+
+fn kept_promoted(promoted: &Promoted) -> Option<String> {
+    whole(&KeptPromoted {
+        woken: woken_ids(&promoted.woken),
+        moved: promoted.moved,
+        next_at: promoted.next_at.map(micros),
+    })
+}
+
+fn promoted_again(connection: &Connection, kept: Option<String>) -> Result<Promoted, StoreError> {
+    let kept: KeptPromoted = whole_again(connection, kept)?;
+    Ok(Promoted { woken: woken_again(connection, &kept.woken)?, moved: kept.moved, next_at: time_opt(kept.next_at)? })
+}
+
+fn promote(connection: &Connection, write: &Write, parts: &[Partition], limit: usize) -> Result<Promoted, StoreError> {
+    let mut work = Work::new(connection, write);
+    let sql = select_run("WHERE run.status = 0 AND run.part = ?1 AND run.ready_at <= ?2 ORDER BY run.ready_at, run.id");
+    let mut due = Vec::new();
+    for part in parts {
+        if !work.holds(i16::from(part.0))? {
+            continue;
+        }
+        due.extend(live_rows(connection, &sql, params![part.0, micros(write.now)], limit, |_| true)?);
+    }
+    due.sort_by_key(|row| (row.ready_at, row.id));
+    due.truncate(limit);
+    let moved = due.len();
+    for row in due {
+        let entry = match row.slot {
+            Some(key) => Some(work.slot(key, row.slot_limit)?.reenter()),
+            None => None,
+        };
+        decide(&mut work, row, |run| run.promote(entry, write.now))?;
+    }
+    let woken = work.done()?;
+    Ok(Promoted { woken, moved, next_at: next_ready(connection, parts)? })
+}
+
+fn next_ready(connection: &Connection, parts: &[Partition]) -> Result<Option<jiff::Timestamp>, StoreError> {
+    let sql = "SELECT min(ready_at) FROM run WHERE status = 0 AND part = ?1";
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
+    let mut next: Option<i64> = None;
+    for part in parts {
+        let first: Option<i64> = select.query_row([part.0], |row| row.get(0)).optional().map_err(failed)?.flatten();
+        next = [next, first].into_iter().flatten().min();
+    }
+    time_opt(next)
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptReaped(RunId, Status);
+
+fn kept_reaped(reaped: &Vec<Reaped>) -> Option<String> {
+    whole(&reaped.iter().map(|reaped| KeptReaped(reaped.id, reaped.status)).collect::<Vec<_>>())
+}
+
+fn reaped_again(connection: &Connection, kept: Option<String>) -> Result<Vec<Reaped>, StoreError> {
+    let kept: Vec<KeptReaped> = whole_again(connection, kept)?;
+    Ok(kept.into_iter().map(|KeptReaped(id, status)| Reaped { id, status }).collect())
+}
+
+fn held_by(connection: &Connection, worker: WorkerId, limit: usize) -> Result<Vec<RunRow>, StoreError> {
+    let sql = select_run("WHERE run.holder = ?1 ORDER BY run.id");
+    live_rows(connection, &sql, [worker.0.as_bytes()], limit, |_| true)
+}
+
+fn drop_holder(connection: &Connection, worker: WorkerId) -> Result<(), StoreError> {
+    connection
+        .prepare_cached("DELETE FROM holder WHERE worker = ?1")
+        .and_then(|mut delete| delete.execute([worker.0.as_bytes()]))
+        .map_err(failed)?;
+    Ok(())
+}
+
+fn reap_runs(connection: &Connection, write: &Write, reap: Reap) -> Result<Vec<Reaped>, StoreError> {
+    let gone: Vec<WorkerId> = {
+        let sql = "SELECT worker FROM holder WHERE until < ?1 ORDER BY worker";
+        let mut select = connection.prepare_cached(sql).map_err(failed)?;
+        let rows = select.query_map([micros(reap.before)], |row| uuid_at(row, 0).map(WorkerId)).map_err(failed)?;
+        rows.collect::<Result<_, _>>().map_err(failed)?
+    };
+    let mut work = Work::new(connection, write);
+    let mut reaped = Vec::new();
+    for worker in gone {
+        let room = (reap.limit as usize).saturating_sub(reaped.len());
+        let rows = held_by(connection, worker, room)?;
+        let all = rows.len() < room;
+        for row in rows {
+            reaped.extend(decide(&mut work, row, |run| run.lose(reap.losses_max, write.now))?);
+        }
+        if all {
+            drop_holder(connection, worker)?;
+        }
+    }
+    work.done()?;
+    Ok(reaped)
+}
+
+/// Runs that only the owner of their partition may end are left to it.
+fn sweep(connection: &Connection, write: &Write, limit: usize) -> Result<Vec<Reaped>, StoreError> {
+    let sql = select_run(
+        "JOIN lane ON lane.id = run.lane WHERE run.due_at <= ?1 \
+         AND (run.status IN (0, 1, 4, 6) OR (run.status = 2 AND lane.mode = 1) \
+              OR (run.status = 5 AND run.holder IS NOT NULL)) \
+         ORDER BY run.due_at, run.id",
+    );
+    let mut work = Work::new(connection, write);
+    let mut swept = Vec::new();
+    for row in live_rows(connection, &sql, [micros(write.now)], limit, |_| true)? {
+        swept.extend(decide(&mut work, row, |run| match run.state {
+            RunState::Waiting { .. } => run.wake(),
+            RunState::Cancelling { .. } => run.grace_over(write.now),
+            _ => run.expire(write.now),
+        })?);
+    }
+    work.done()?;
+    Ok(swept)
+}

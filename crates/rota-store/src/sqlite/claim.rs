@@ -1,0 +1,195 @@
+//! Claiming: written leases for workers, and their extension.
+
+use std::collections::HashSet;
+
+use rota_core::{
+    dispatch::Pair,
+    ids::{LaneId, RunId, TenantId, WorkerId},
+    lane::LaneMode,
+    order::OrderKey,
+    run::{Change, Lease, Run},
+    store::{Claim, Extended, Guarded, StoreError, Write},
+};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{
+    SqliteStore,
+    apply::Work,
+    failed,
+    once::once,
+    rows::{live_row, live_rows, select_run},
+    writer::Urgency,
+};
+use crate::codec::{self, micros, status};
+
+impl SqliteStore {
+    pub(super) async fn do_ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
+        let lanes = lanes.to_vec();
+        self.read("look for ready runs", move |connection| {
+            let mut pairs = Vec::new();
+            for lane in lanes {
+                pairs_of(connection, lane, &mut pairs)?;
+            }
+            Ok(pairs)
+        })
+        .await
+    }
+
+    pub(super) async fn do_claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+        let (write, claim) = (write.clone(), claim.clone());
+        self.writer
+            .write("claim runs", Urgency::Prompt, move |connection| {
+                once(connection, &write, kept, restored, |connection| claim_runs(connection, &write, &claim))
+            })
+            .await
+    }
+
+    pub(super) async fn do_extend(
+        &self,
+        worker: WorkerId,
+        until: jiff::Timestamp,
+        held: &[Lease],
+    ) -> Result<Extended, StoreError> {
+        let held = held.to_vec();
+        self.writer
+            .write("extend leases", Urgency::Prompt, move |connection| extend(connection, worker, until, &held))
+            .await
+    }
+
+    pub(super) async fn do_progress(&self, reports: &[(Lease, String)]) -> Result<Vec<Guarded>, StoreError> {
+        let reports = reports.to_vec();
+        self.writer
+            .write("store progress", Urgency::Prompt, move |connection| {
+                let sql = "UPDATE run SET progress = ?3 WHERE id = ?1 AND fence = ?2 AND status IN (2, 3, 5)";
+                let mut update = connection.prepare_cached(sql).map_err(failed)?;
+                reports
+                    .iter()
+                    .map(|(lease, text)| {
+                        let changed =
+                            update.execute(params![lease.run.0.as_bytes(), lease.fence.0, text]).map_err(failed)?;
+                        Ok(if changed == 0 { Guarded::Stale } else { Guarded::Applied })
+                    })
+                    .collect()
+            })
+            .await
+    }
+}
+
+/// Walks from tenant to tenant through the index of ready runs.
+fn pairs_of(connection: &Connection, lane: LaneId, pairs: &mut Vec<(Pair, OrderKey)>) -> Result<(), StoreError> {
+    let sql = "SELECT tenant, order_key FROM run WHERE status = 2 AND lane = ?1 AND tenant > ?2 \
+         ORDER BY tenant, order_key LIMIT 1";
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
+    let mut tenant = i32::MIN;
+    loop {
+        let found: Option<(i32, i64)> = select
+            .query_row(params![lane.0, tenant], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()
+            .map_err(failed)?;
+        let Some((next, key)) = found else { return Ok(()) };
+        pairs.push((Pair { lane, tenant: TenantId(next) }, OrderKey(key)));
+        tenant = next;
+    }
+}
+
+fn kept(runs: &Vec<Run>) -> Option<String> {
+    serde_json::to_string(&runs.iter().map(Run::lease).collect::<Vec<_>>()).ok()
+}
+
+/// The runs of a claim whose answer was lost, as far as its leases still hold.
+fn restored(connection: &Connection, kept: Option<String>) -> Result<Vec<Run>, StoreError> {
+    let leases: Vec<Lease> = serde_json::from_str(kept.as_deref().unwrap_or("[]"))
+        .map_err(|error| codec::corrupt("a stored answer", error))?;
+    let mut runs = Vec::with_capacity(leases.len());
+    for lease in leases {
+        if let Some(row) = live_row(connection, lease.run.0)?
+            && row.fence == lease.fence.0
+            && row.holder.is_some()
+        {
+            runs.push(row.run()?);
+        }
+    }
+    Ok(runs)
+}
+
+pub fn put_holder(connection: &Connection, worker: WorkerId, until: jiff::Timestamp) -> Result<(), StoreError> {
+    let sql = "INSERT INTO holder (worker, until) VALUES (?1, ?2) \
+         ON CONFLICT (worker) DO UPDATE SET until = max(until, excluded.until)";
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut put| put.execute(params![worker.0.as_bytes(), micros(until)]))
+        .map_err(failed)?;
+    Ok(())
+}
+
+fn claim_runs(connection: &Connection, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+    put_holder(connection, claim.worker, claim.until)?;
+    let mut work = Work::new(connection, write);
+    let mut claimed: Vec<Run> = Vec::new();
+    let sql = select_run(
+        "WHERE run.status = 2 AND run.lane = ?1 AND run.tenant = ?2 AND run.order_key >= ?3 \
+         ORDER BY run.order_key, run.id",
+    );
+    for share in &claim.shares {
+        let room = (claim.most as usize).saturating_sub(claimed.len()).min(share.runs as usize);
+        if room == 0 || work.mode(share.pair.lane.0)? != LaneMode::Claimed {
+            continue;
+        }
+        let key = params![share.pair.lane.0, share.pair.tenant.0, share.low.0];
+        for row in live_rows(connection, &sql, key, room, |_| true)? {
+            let mut run = row.run()?;
+            let Ok(change) = run.claim(claim.worker, write.now) else { continue };
+            take(connection, &run, claim.worker, write)?;
+            run.apply(&change);
+            claimed.push(run);
+        }
+    }
+    Ok(claimed)
+}
+
+/// The one move that happens to every claimed run has a statement of its own.
+fn take(connection: &Connection, run: &Run, worker: WorkerId, write: &Write) -> Result<(), StoreError> {
+    let sql = "UPDATE run SET status = 3, fence = fence + 1, holder = ?2, started_at = ?3, due_at = NULL \
+         WHERE id = ?1 AND status = 2";
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut update| update.execute(params![run.id.0.as_bytes(), worker.0.as_bytes(), micros(write.now)]))
+        .map_err(failed)?;
+    Ok(())
+}
+
+fn extend(
+    connection: &Connection,
+    worker: WorkerId,
+    until: jiff::Timestamp,
+    held: &[Lease],
+) -> Result<Extended, StoreError> {
+    put_holder(connection, worker, until)?;
+    let mut extended = Extended::default();
+    let listed: HashSet<Lease> = held.iter().copied().collect();
+    let mut found: HashSet<Lease> = HashSet::new();
+    let mut select =
+        connection.prepare_cached("SELECT id, fence, status FROM run WHERE holder = ?1 ORDER BY id").map_err(failed)?;
+    let mut rows = select.query([worker.0.as_bytes()]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let run = RunId(super::rows::uuid_at(row, 0).map_err(failed)?);
+        let lease = Lease { run, fence: rota_core::run::Fence(row.get(1).map_err(failed)?) };
+        let code: i16 = row.get(2).map_err(failed)?;
+        if !listed.contains(&lease) {
+            extended.unlisted.push(lease);
+        } else if code == status::CANCELLING {
+            extended.cancelling.push(run);
+        }
+        found.insert(lease);
+    }
+    extended.lost = held.iter().filter(|lease| !found.contains(lease)).map(|lease| lease.run).collect();
+    Ok(extended)
+}
+
+/// Leases one run in writing, whatever its lane.
+pub fn lease_in_writing(work: &mut Work<'_>, run: &Run, worker: WorkerId) -> Result<Guarded, StoreError> {
+    let Ok(change @ Change::Move(_)) = run.claim(worker, work.now) else { return Ok(Guarded::Stale) };
+    let Some(row) = live_row(work.connection, run.id.0)? else { return Ok(Guarded::Stale) };
+    work.change(&row, run, &change)?;
+    Ok(Guarded::Applied)
+}

@@ -1,0 +1,271 @@
+//! Firing: due cursors, and the commit of what they owed.
+
+use rota_core::{
+    fire::{Cursor, SkipRange, SkipReason},
+    ids::{Partition, ScheduleId},
+    store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, StoreError, Write},
+};
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use super::{
+    SqliteStore,
+    apply::Work,
+    failed,
+    insert::{cancel_one, make},
+    once::once,
+    rows::{live_row, run_row, select_run},
+    writer::Urgency,
+};
+use crate::codec::{self, micros, time};
+
+impl SqliteStore {
+    pub(super) async fn do_due(
+        &self,
+        parts: &[Partition],
+        until: jiff::Timestamp,
+        limit: u32,
+    ) -> Result<Vec<DueCursor>, StoreError> {
+        let parts = parts.to_vec();
+        self.read("find due schedules", move |connection| due(connection, &parts, micros(until), limit as usize)).await
+    }
+
+    pub(super) async fn do_live_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, StoreError> {
+        let schedules = schedules.to_vec();
+        self.read("find a schedule's live runs", move |connection| {
+            schedules.iter().map(|schedule| live_of(connection, *schedule)).collect()
+        })
+        .await
+    }
+
+    pub(super) async fn do_fire(
+        &self,
+        write: &Write,
+        pauses_revision: i64,
+        items: &[FireItem],
+    ) -> Result<Vec<Fired>, StoreError> {
+        let (write, items) = (write.clone(), items.to_vec());
+        self.writer
+            .write("fire schedules", Urgency::Prompt, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    |answers: &Vec<Fired>| serde_json::to_string(answers).ok(),
+                    |_, kept| {
+                        serde_json::from_str(kept.as_deref().unwrap_or("[]"))
+                            .map_err(|error| codec::corrupt("a stored answer", error))
+                    },
+                    |connection| fire(connection, &write, pauses_revision, items),
+                )
+            })
+            .await
+    }
+}
+
+/// Reads a little of each partition, and more only where that did not do: a
+/// partition that gave all it was asked for may hold more, and what is later
+/// than its last cursor is not yet known to be next.
+fn due(connection: &Connection, parts: &[Partition], until: i64, limit: usize) -> Result<Vec<DueCursor>, StoreError> {
+    let sql = "SELECT part, due_at, schedule, planned_at, fired, revision FROM cursor \
+         WHERE part = ?1 AND due_at <= ?2 ORDER BY due_at, schedule LIMIT ?3";
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
+    let mut each = limit / parts.len().max(1) + 16;
+    loop {
+        let mut found: Vec<DueCursor> = Vec::new();
+        let mut known_to = i64::MAX;
+        for part in parts {
+            let before = found.len();
+            let mut rows = select.query(params![part.0, until, each as i64]).map_err(failed)?;
+            while let Some(row) = rows.next().map_err(failed)? {
+                found.push(due_cursor(row)?);
+            }
+            if found.len() - before == each
+                && let Some(last) = found.last()
+            {
+                known_to = known_to.min(micros(last.cursor.due_at));
+            }
+        }
+        found.sort_by_key(|due| (due.cursor.due_at, due.schedule));
+        let sure = found.partition_point(|due| micros(due.cursor.due_at) < known_to);
+        if known_to == i64::MAX || sure >= limit {
+            found.truncate(limit);
+            return Ok(found);
+        }
+        if each >= limit {
+            found.truncate(limit);
+            return Ok(found);
+        }
+        each = (each * 4).min(limit);
+    }
+}
+
+fn due_cursor(row: &rusqlite::Row<'_>) -> Result<DueCursor, StoreError> {
+    Ok(DueCursor {
+        part: Partition(row.get(0).map_err(failed)?),
+        schedule: ScheduleId(row.get(2).map_err(failed)?),
+        revision: row.get(5).map_err(failed)?,
+        cursor: Cursor {
+            due_at: time(row.get(1).map_err(failed)?)?,
+            planned_at: time(row.get(3).map_err(failed)?)?,
+            fired: row.get::<_, i64>(4).map_err(failed)?.max(0) as u64,
+        },
+    })
+}
+
+fn live_of(connection: &Connection, schedule: ScheduleId) -> Result<Vec<LiveRun>, StoreError> {
+    let sql = select_run("WHERE run.schedule = ?1 ORDER BY run.id LIMIT 1000");
+    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let rows = select.query_map([schedule.0], run_row).map_err(failed)?;
+    rows.map(|row| {
+        let run = row.map_err(failed)?.run()?;
+        Ok(LiveRun { id: run.id, status: run.state.status(), planned_at: run.trigger.planned_at })
+    })
+    .collect()
+}
+
+fn fire(
+    connection: &Connection,
+    write: &Write,
+    pauses_revision: i64,
+    items: Vec<FireItem>,
+) -> Result<Vec<Fired>, StoreError> {
+    if super::meta(connection, "pauses_revision")? != pauses_revision {
+        return Ok(vec![Fired::Stale; items.len()]);
+    }
+    let mut work = Work::new(connection, write);
+    let answers = items.into_iter().map(|item| one(&mut work, item)).collect::<Result<Vec<_>, _>>()?;
+    work.done()?;
+    Ok(answers)
+}
+
+fn one(work: &mut Work<'_>, item: FireItem) -> Result<Fired, StoreError> {
+    let Some((version, after_finish)) = still_as_read(work.connection, &item)? else { return Ok(Fired::Stale) };
+    move_cursor(work.connection, &item)?;
+    if let Some(ask) = &item.cancel_ask {
+        for id in &item.cancel {
+            if let Some(row) = live_row(work.connection, id.0)? {
+                cancel_one(work, &row.run()?, ask)?;
+            }
+        }
+    }
+    let mut fired = item.due.cursor.fired;
+    let mut answers = Vec::with_capacity(item.runs.len());
+    let mut skips = item.skips;
+    for mut run in item.runs {
+        run.version = version;
+        let (id, planned_at) = (run.id, run.trigger.planned_at);
+        let answer = make(work, run)?;
+        match (answer, planned_at) {
+            (Enqueued::Made { .. }, _) => fired += 1,
+            (Enqueued::Duplicate { .. }, Some(at)) => skips.push(refused(at, SkipReason::Unique)),
+            (Enqueued::Full, Some(at)) => skips.push(refused(at, SkipReason::Overlap)),
+            (Enqueued::Duplicate { .. } | Enqueued::Full, None) => {}
+        }
+        if after_finish && matches!(answer, Enqueued::Made { .. }) {
+            arm_by(work.connection, item.due.schedule, id.0, fired)?;
+        }
+        answers.push(answer);
+    }
+    record_skips(work.connection, item.due.schedule, fired, &skips)?;
+    Ok(Fired::Fired(answers))
+}
+
+fn refused(at: jiff::Timestamp, reason: SkipReason) -> SkipRange {
+    SkipRange { from: at, to: at, count: 1, reason }
+}
+
+/// The job's current version, if cursor, schedule and job are as they were
+/// read, and whether the schedule is re-armed by its run's end.
+fn still_as_read(connection: &Connection, item: &FireItem) -> Result<Option<(i32, bool)>, StoreError> {
+    let sql = "SELECT job.version, schedule.after_finish_ms IS NOT NULL FROM cursor \
+         JOIN schedule ON schedule.id = cursor.schedule AND schedule.revision = ?5 AND schedule.deleted = 0 \
+         JOIN job ON job.id = schedule.job AND job.revision = ?6 AND job.deleted = 0 \
+         WHERE cursor.part = ?1 AND cursor.due_at = ?2 AND cursor.schedule = ?3 AND cursor.planned_at = ?4 \
+           AND cursor.revision = ?5 AND cursor.fired = ?7";
+    let due = &item.due;
+    let key = params![
+        due.part.0,
+        micros(due.cursor.due_at),
+        due.schedule.0,
+        micros(due.cursor.planned_at),
+        due.revision,
+        item.job_revision,
+        due.cursor.fired as i64,
+    ];
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut select| select.query_row(key, |row| Ok((row.get(0)?, row.get(1)?))).optional())
+        .map_err(failed)
+}
+
+fn move_cursor(connection: &Connection, item: &FireItem) -> Result<(), StoreError> {
+    let due = &item.due;
+    connection
+        .prepare_cached("DELETE FROM cursor WHERE part = ?1 AND due_at = ?2 AND schedule = ?3")
+        .and_then(|mut delete| delete.execute(params![due.part.0, micros(due.cursor.due_at), due.schedule.0]))
+        .map_err(failed)?;
+    match &item.next {
+        Some(next) => put_cursor(connection, due.part, due.schedule, due.revision, next),
+        None => Ok(()),
+    }
+}
+
+pub fn put_cursor(
+    connection: &Connection,
+    part: Partition,
+    schedule: ScheduleId,
+    revision: i32,
+    cursor: &Cursor,
+) -> Result<(), StoreError> {
+    let sql =
+        "INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let row =
+        params![part.0, micros(cursor.due_at), schedule.0, micros(cursor.planned_at), cursor.fired as i64, revision];
+    connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+    Ok(())
+}
+
+fn arm_by(connection: &Connection, schedule: ScheduleId, run: Uuid, fired: u64) -> Result<(), StoreError> {
+    connection
+        .prepare_cached("UPDATE schedule SET armed_by = ?2, fired = ?3 WHERE id = ?1")
+        .and_then(|mut update| update.execute(params![schedule.0, run.as_bytes(), fired as i64]))
+        .map_err(failed)?;
+    Ok(())
+}
+
+/// Records skips. One that goes on where the schedule's latest ended, for the
+/// same reason and with nothing fired between, lengthens it.
+pub fn record_skips(
+    connection: &Connection,
+    schedule: ScheduleId,
+    fired: u64,
+    skips: &[SkipRange],
+) -> Result<(), StoreError> {
+    for skip in skips {
+        let reason = reason_text(skip.reason)?;
+        let sql = "UPDATE skip SET to_at = ?2, count = count + ?3 WHERE schedule = ?1 \
+             AND from_at = (SELECT max(from_at) FROM skip WHERE schedule = ?1) \
+             AND reason = ?4 AND fired = ?5 AND to_at < ?6";
+        let row = params![schedule.0, micros(skip.to), skip.count as i64, reason, fired as i64, micros(skip.from)];
+        let lengthened = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
+        if lengthened == 0 {
+            let sql = "INSERT INTO skip (schedule, from_at, to_at, count, reason, fired) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+                 ON CONFLICT (schedule, from_at) DO UPDATE SET to_at = max(to_at, excluded.to_at), \
+                 count = count + excluded.count";
+            let row = params![schedule.0, micros(skip.from), micros(skip.to), skip.count as i64, reason, fired as i64];
+            connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn reason_text(reason: SkipReason) -> Result<String, StoreError> {
+    match serde_json::to_value(reason) {
+        Ok(serde_json::Value::String(text)) => Ok(text),
+        _ => Err(codec::corrupt("a reason", "unnamed")),
+    }
+}
+
+pub fn reason(text: String) -> Result<SkipReason, StoreError> {
+    serde_json::from_value(serde_json::Value::String(text)).map_err(|error| codec::corrupt("a reason", error))
+}

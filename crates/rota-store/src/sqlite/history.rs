@@ -1,0 +1,441 @@
+//! History: a table per day, filled in the order runs end, indexed a little
+//! later.
+//!
+//! Keeping an index by job up to date at every insert costs more than a third
+//! of the throughput, because each batch touches pages all over it. So rows are
+//! appended as they come, and three index tables (by job, by end, by id) are
+//! filled in sorted slices behind a stored mark. A query reads the index up to
+//! the mark and the short tail beyond it from the table itself, so what it sees
+//! does not depend on how far the indexes are.
+
+use std::collections::HashSet;
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::{JobId, RunId},
+    rollup::{Rollup, RollupDelta},
+    run::{Finish, RunState, TRAIL_BYTES_MAX, TrailEntry},
+    store::{RunCursor, RunPage, RunQuery, RunRecord, StoreError},
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use uuid::Uuid;
+
+use super::{
+    SqliteStore, failed,
+    rows::{RUN, RUN_LEN, run_row, uuid_at},
+};
+use crate::{
+    codec::{self, micros, time, verdict_code},
+    filter::{LOOK_MAX, PAGE_MAX, Sought},
+};
+
+const DAY_MICROS: i64 = 86_400_000_000;
+
+/// More unindexed rows than this are worth a slice in the next group.
+const TAIL_MAX: i64 = 8_192;
+
+/// How many rows a slice indexes: about 10 ms of work.
+const SLICE: i64 = 4_096;
+
+pub fn day_of(at: Timestamp) -> i64 {
+    micros(at).div_euclid(DAY_MICROS)
+}
+
+/// The name of a day's table; days before the epoch have a letter for a sign.
+pub fn table(day: i64) -> String {
+    let sign = if day < 0 { "m" } else { "" };
+    format!("history_{sign}{}", day.unsigned_abs())
+}
+
+/// Makes a day's tables if they are not there.
+pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
+    let known = connection
+        .prepare_cached("SELECT 1 FROM history_day WHERE day = ?1")
+        .and_then(|mut select| select.exists([day]))
+        .map_err(failed)?;
+    if known {
+        return Ok(());
+    }
+    let name = table(day);
+    let sql = format!(
+        "CREATE TABLE {name} (seq INTEGER PRIMARY KEY, id BLOB NOT NULL, tenant INTEGER NOT NULL, \
+           job INTEGER NOT NULL, version INTEGER NOT NULL, lane INTEGER NOT NULL, part INTEGER NOT NULL, \
+           order_key INTEGER NOT NULL, ready_at INTEGER NOT NULL, created_at INTEGER NOT NULL, \
+           expires_at INTEGER, started_at INTEGER, ended_at INTEGER NOT NULL, verdict INTEGER NOT NULL, \
+           attempt INTEGER NOT NULL, losses INTEGER NOT NULL, fence INTEGER NOT NULL, source INTEGER NOT NULL, \
+           schedule INTEGER, planned_at INTEGER, slot INTEGER, slot_limit INTEGER, parent BLOB, step INTEGER, \
+           payload TEXT, extra TEXT, cancel TEXT, failure TEXT, output TEXT, progress TEXT, trail TEXT); \
+         CREATE TABLE {name}_job (job INTEGER NOT NULL, ended_at INTEGER NOT NULL, id BLOB NOT NULL, \
+           seq INTEGER NOT NULL, PRIMARY KEY (job, ended_at, id)) WITHOUT ROWID; \
+         CREATE TABLE {name}_end (ended_at INTEGER NOT NULL, id BLOB NOT NULL, seq INTEGER NOT NULL, \
+           PRIMARY KEY (ended_at, id)) WITHOUT ROWID; \
+         CREATE TABLE {name}_id (id BLOB PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID; \
+         INSERT INTO history_day (day) VALUES ({day});"
+    );
+    connection.execute_batch(&sql).map_err(failed)
+}
+
+/// Copies a live row into its day, with its end.
+pub fn insert(connection: &Connection, day: i64, run: Uuid, finish: &Finish) -> Result<(), StoreError> {
+    let sql = format!(
+        "INSERT INTO {} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
+           started_at, ended_at, verdict, attempt, losses, fence, source, schedule, planned_at, slot, slot_limit, \
+           parent, step, payload, extra, cancel, failure, output, progress, trail) \
+         SELECT id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
+           coalesce(?2, started_at), ?3, ?4, ?5, ?6, fence, source, schedule, planned_at, slot, slot_limit, parent, \
+           step, payload, extra, cancel, ?7, ?8, progress, \
+           CASE WHEN ?9 IS NULL OR length(coalesce(trail, '')) >= ?10 THEN trail ELSE coalesce(trail, '') || ?9 END \
+         FROM run WHERE id = ?1",
+        table(day)
+    );
+    let values = params![
+        run.as_bytes(),
+        finish.started_at.map(micros),
+        micros(finish.ended_at),
+        verdict_code(finish.verdict),
+        finish.attempts_used as i16,
+        finish.losses as i16,
+        finish.failure.as_ref().and_then(|failure| serde_json::to_string(failure).ok()),
+        finish.output.as_deref(),
+        finish.trail.as_ref().map(TrailEntry::line),
+        TRAIL_BYTES_MAX as i64,
+    ];
+    connection.prepare_cached(&sql).and_then(|mut insert| insert.execute(values)).map_err(failed)?;
+    Ok(())
+}
+
+/// A day with history, newest first.
+struct Day {
+    day: i64,
+    indexed: i64,
+}
+
+fn days(connection: &Connection) -> Result<Vec<Day>, StoreError> {
+    let sql = "SELECT day, indexed FROM history_day ORDER BY day DESC";
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
+    let rows = select.query_map([], |row| Ok(Day { day: row.get(0)?, indexed: row.get(1)? })).map_err(failed)?;
+    rows.collect::<Result<_, _>>().map_err(failed)
+}
+
+/// Brings the index tables up to date.
+#[derive(Default)]
+pub struct Indexer;
+
+impl Indexer {
+    /// The day with the longest tail.
+    fn longest(connection: &Connection) -> rusqlite::Result<Option<(i64, i64, i64)>> {
+        let days: Vec<(i64, i64)> = {
+            let mut select = connection.prepare_cached("SELECT day, indexed FROM history_day")?;
+            let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<Result<_, _>>()?
+        };
+        let mut longest = None;
+        for (day, indexed) in days {
+            let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", table(day));
+            let last: i64 = connection.prepare_cached(&sql)?.query_row([], |row| row.get(0))?;
+            let tail = last - indexed;
+            if tail > longest.map_or(0, |(_, _, most)| most) {
+                longest = Some((day, indexed, tail));
+            }
+        }
+        Ok(longest)
+    }
+
+    pub fn tail(connection: &Connection) -> i64 {
+        Self::longest(connection).ok().flatten().map_or(0, |(_, _, tail)| tail)
+    }
+
+    pub fn overdue(connection: &Connection) -> bool {
+        Self::tail(connection) > TAIL_MAX
+    }
+
+    /// Indexes one slice; answers how many rows that was.
+    pub fn slice(connection: &Connection) -> rusqlite::Result<u64> {
+        let Some((day, indexed, tail)) = Self::longest(connection)? else { return Ok(0) };
+        let upto = indexed + tail.min(SLICE);
+        let name = table(day);
+        let select = format!("SELECT seq, id, job, ended_at FROM {name} WHERE seq > ?1 AND seq <= ?2");
+        let mut rows: Vec<(i64, [u8; 16], i64, i64)> = connection
+            .prepare_cached(&select)?
+            .query_map([indexed, upto], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+            .collect::<Result<_, _>>()?;
+        let job = format!("INSERT OR REPLACE INTO {name}_job (job, ended_at, id, seq) VALUES (?1, ?2, ?3, ?4)");
+        let mut insert = connection.prepare_cached(&job)?;
+        rows.sort_unstable_by_key(|(_, id, job, ended_at)| (*job, *ended_at, *id));
+        for (seq, id, job, ended_at) in &rows {
+            insert.execute(params![job, ended_at, id, seq])?;
+        }
+        let end = format!("INSERT OR REPLACE INTO {name}_end (ended_at, id, seq) VALUES (?1, ?2, ?3)");
+        let mut insert = connection.prepare_cached(&end)?;
+        rows.sort_unstable_by_key(|(_, id, _, ended_at)| (*ended_at, *id));
+        for (seq, id, _, ended_at) in &rows {
+            insert.execute(params![ended_at, id, seq])?;
+        }
+        let by_id = format!("INSERT OR REPLACE INTO {name}_id (id, seq) VALUES (?1, ?2)");
+        let mut insert = connection.prepare_cached(&by_id)?;
+        rows.sort_unstable_by_key(|(_, id, _, _)| *id);
+        for (seq, id, _, _) in &rows {
+            insert.execute(params![id, seq])?;
+        }
+        connection.prepare_cached("UPDATE history_day SET indexed = ?2 WHERE day = ?1")?.execute([day, upto])?;
+        Ok(rows.len() as u64)
+    }
+}
+
+/// The columns of an ended run, those of a live one first.
+fn select_ended(day: i64, rest: &str) -> String {
+    let name = table(day);
+    let columns = RUN
+        .replace("run.status", "0")
+        .replace("run.flags", "0")
+        .replace("run.pending", "NULL")
+        .replace("run.holder", "NULL")
+        .replace("run.due_at", "NULL")
+        .replace("run.", "h.");
+    format!("SELECT {columns}, h.verdict, h.ended_at, h.failure, h.output, h.progress, h.trail FROM {name} AS h {rest}")
+}
+
+fn ended_record(row: &Row<'_>) -> Result<RunRecord, StoreError> {
+    let started: Option<i64> = row.get(12).map_err(failed)?;
+    let mut run = run_row(row).map_err(failed)?.run()?;
+    let text = |index: usize| row.get::<_, Option<String>>(RUN_LEN + index).map_err(failed);
+    let verdict = codec::verdict(row.get(RUN_LEN).map_err(failed)?)?;
+    run.state = RunState::Finished { at: time(row.get(RUN_LEN + 1).map_err(failed)?)?, verdict };
+    Ok(RunRecord {
+        run,
+        started_at: codec::time_opt(started)?,
+        failure: codec::failure(text(2)?)?,
+        output: text(3)?.map(Into::into),
+        progress: text(4)?.map(Into::into),
+        trail: text(5)?.map_or_else(Vec::new, |trail| TrailEntry::read(&trail)),
+    })
+}
+
+fn live_record(row: &Row<'_>) -> Result<RunRecord, StoreError> {
+    let text = |index: usize| row.get::<_, Option<String>>(RUN_LEN + index).map_err(failed);
+    let run = run_row(row).map_err(failed)?.run()?;
+    Ok(RunRecord {
+        started_at: run.state.started_at(),
+        run,
+        failure: None,
+        output: None,
+        progress: text(0)?.map(Into::into),
+        trail: text(1)?.map_or_else(Vec::new, |trail| TrailEntry::read(&trail)),
+    })
+}
+
+fn select_live(rest: &str) -> String {
+    format!("SELECT {RUN}, run.progress, run.trail FROM run {rest}")
+}
+
+/// An ended run by its id: one look-up per day, latest day first.
+pub fn find(connection: &Connection, id: RunId) -> Result<Option<RunRecord>, StoreError> {
+    for Day { day, indexed } in days(connection)? {
+        let name = table(day);
+        let by_index = format!("SELECT seq FROM {name}_id WHERE id = ?1");
+        let by_tail = format!("SELECT seq FROM {name} WHERE seq > ?2 AND id = ?1");
+        let mut seq: Option<i64> = connection
+            .prepare_cached(&by_index)
+            .and_then(|mut select| select.query_row([id.0.as_bytes()], |row| row.get(0)).optional())
+            .map_err(failed)?;
+        if seq.is_none() {
+            seq = connection
+                .prepare_cached(&by_tail)
+                .and_then(|mut select| select.query_row(params![id.0.as_bytes(), indexed], |row| row.get(0)).optional())
+                .map_err(failed)?;
+        }
+        if let Some(seq) = seq {
+            return record_at(connection, day, seq).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn record_at(connection: &Connection, day: i64, seq: i64) -> Result<RunRecord, StoreError> {
+    let sql = select_ended(day, "WHERE h.seq = ?1");
+    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = select.query([seq]).map_err(failed)?;
+    match rows.next().map_err(failed)? {
+        Some(row) => ended_record(row),
+        None => Err(codec::corrupt("an index entry without its row", seq)),
+    }
+}
+
+impl SqliteStore {
+    pub(super) async fn do_runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
+        let ids = ids.to_vec();
+        self.read("read runs", move |connection| ids.iter().map(|id| run(connection, *id)).collect()).await
+    }
+
+    pub(super) async fn do_list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
+        let query = query.clone();
+        self.read("list runs", move |connection| list(connection, &query)).await
+    }
+
+    pub(super) async fn do_rollups(
+        &self,
+        job: JobId,
+        from_hour: i64,
+        to_hour: i64,
+    ) -> Result<Vec<(i64, Rollup)>, StoreError> {
+        self.read("read statistics", move |connection| rollups(connection, job, from_hour, to_hour)).await
+    }
+}
+
+fn run(connection: &Connection, id: RunId) -> Result<Option<RunRecord>, StoreError> {
+    let sql = select_live("WHERE run.id = ?1");
+    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = select.query([id.0.as_bytes()]).map_err(failed)?;
+    match rows.next().map_err(failed)? {
+        Some(row) => live_record(row).map(Some),
+        None => find(connection, id),
+    }
+}
+
+/// A page under way.
+struct Page<'q> {
+    query: &'q RunQuery,
+    sought: Sought,
+    limit: usize,
+    looked: usize,
+    runs: Vec<RunRecord>,
+    next: Option<RunCursor>,
+}
+
+impl Page<'_> {
+    /// Takes in a record; true when the page is full.
+    fn take(&mut self, record: RunRecord, at: RunCursor) -> bool {
+        self.looked += 1;
+        self.next = Some(at);
+        if self.sought.has(self.query, &record) {
+            self.runs.push(record);
+        }
+        self.runs.len() >= self.limit || self.looked >= LOOK_MAX
+    }
+}
+
+fn list(connection: &Connection, query: &RunQuery) -> Result<RunPage, StoreError> {
+    let tagged = query.tag.as_deref().map(|tag| tagged_jobs(connection, tag)).transpose()?;
+    let limit = query.limit.clamp(1, PAGE_MAX) as usize;
+    let sought = Sought::new(query, tagged);
+    let mut page = Page { query, sought, limit, looked: 0, runs: Vec::new(), next: None };
+    let live = !matches!(query.after, Some(RunCursor::Ended(..))) && page.sought.live();
+    let full =
+        (live && list_live(connection, &mut page)?) || (page.sought.ended() && list_ended(connection, &mut page)?);
+    let Page { runs, next, .. } = page;
+    Ok(RunPage { runs, next: if full { next } else { None } })
+}
+
+fn tagged_jobs(connection: &Connection, tag: &str) -> Result<HashSet<JobId>, StoreError> {
+    let mut select = connection.prepare_cached("SELECT job FROM job_tag WHERE tag = ?1").map_err(failed)?;
+    let rows = select.query_map([tag], |row| row.get(0).map(JobId)).map_err(failed)?;
+    rows.collect::<Result<_, _>>().map_err(failed)
+}
+
+fn list_live(connection: &Connection, page: &mut Page<'_>) -> Result<bool, StoreError> {
+    let after = match page.query.after {
+        Some(RunCursor::Live(id)) => id.0,
+        _ => Uuid::max(),
+    };
+    let sql = select_live("WHERE run.id < ?1 OR (?2 AND run.id = ?1) ORDER BY run.id DESC");
+    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let first = page.query.after.is_none();
+    let mut rows = select.query(params![after.as_bytes(), first]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let record = live_record(row)?;
+        let at = RunCursor::Live(record.run.id);
+        if page.take(record, at) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Walks the days back from the newest. Within a day, index and tail are
+/// merged in the order of their end.
+fn list_ended(connection: &Connection, page: &mut Page<'_>) -> Result<bool, StoreError> {
+    let mut after = match page.query.after {
+        Some(RunCursor::Ended(at, id)) => (micros(at), id.0),
+        _ => (page.query.to.map_or(i64::MAX, micros), Uuid::nil()),
+    };
+    if let Some(to) = page.query.to {
+        after = after.min((micros(to), Uuid::nil()));
+    }
+    let from = page.query.from.map_or(i64::MIN, micros);
+    for day in days(connection)? {
+        let (starts, ends) = (day.day * DAY_MICROS, (day.day + 1) * DAY_MICROS);
+        if starts > after.0 || ends <= from {
+            continue;
+        }
+        loop {
+            let places = places(connection, &day, page.query.job, after, from)?;
+            let last = places.len() < CHUNK;
+            for (ended_at, id, seq) in places {
+                after = (ended_at, id);
+                let record = record_at(connection, day.day, seq)?;
+                if page.take(record, RunCursor::Ended(time(ended_at)?, RunId(id))) {
+                    return Ok(true);
+                }
+            }
+            if last {
+                break;
+            }
+        }
+    }
+    Ok(false)
+}
+
+const CHUNK: usize = 256;
+
+/// The next ended runs of a day before `after`, latest first.
+fn places(
+    connection: &Connection,
+    day: &Day,
+    job: Option<JobId>,
+    after: (i64, Uuid),
+    from: i64,
+) -> Result<Vec<(i64, Uuid, i64)>, StoreError> {
+    let name = table(day.day);
+    let (index, job_is) = match job {
+        Some(_) => (format!("{name}_job"), "job = ?1"),
+        None => (format!("{name}_end"), "?1 IS NULL"),
+    };
+    let sql = format!(
+        "SELECT ended_at, id, seq FROM (SELECT ended_at, id, seq FROM {index} \
+           WHERE {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 ORDER BY ended_at DESC, id DESC LIMIT ?5) \
+         UNION ALL SELECT ended_at, id, seq FROM {name} \
+           WHERE seq > ?6 AND {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 \
+         ORDER BY 1 DESC, 2 DESC LIMIT ?5"
+    );
+    let key = params![job.map(|job| job.0), after.0, after.1.as_bytes(), from, CHUNK as i64, day.indexed];
+    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let rows = select.query_map(key, |row| Ok((row.get(0)?, uuid_at(row, 1)?, row.get(2)?))).map_err(failed)?;
+    rows.collect::<Result<_, _>>().map_err(failed)
+}
+
+fn rollups(
+    connection: &Connection,
+    job: JobId,
+    from_hour: i64,
+    to_hour: i64,
+) -> Result<Vec<(i64, Rollup)>, StoreError> {
+    let mut hours: std::collections::BTreeMap<i64, Rollup> = std::collections::BTreeMap::new();
+    let sql = "SELECT hour, body FROM rollup WHERE job = ?1 AND hour >= ?2 AND hour < ?3";
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
+    let mut rows = select.query(params![job.0, from_hour, to_hour]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let rollup = codec::rollup(&row.get::<_, String>(1).map_err(failed)?)?;
+        hours.entry(row.get(0).map_err(failed)?).or_default().merge(&rollup);
+    }
+    let mut select = connection.prepare_cached("SELECT body FROM rollup_delta").map_err(failed)?;
+    let mut rows = select.query([]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let delta: RollupDelta = codec::delta(&row.get::<_, String>(0).map_err(failed)?)?;
+        for (of, hour, rollup) in &delta.0 {
+            if *of == job && (from_hour..to_hour).contains(hour) {
+                hours.entry(*hour).or_default().merge(rollup);
+            }
+        }
+    }
+    Ok(hours.into_iter().collect())
+}

@@ -1,0 +1,225 @@
+//! Making runs: unique keys, what they wait for, slots, and the row.
+
+use rota_core::{
+    ids::RunId,
+    lane::LaneMode,
+    run::{CancelAsk, NewRun, Run, RunState},
+    slot::{Entry, SlotAsk},
+    store::{Enqueued, StoreError, Write},
+};
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use super::{
+    SqliteStore,
+    apply::{Work, notify_owner},
+    failed,
+    once::once,
+    rows::{live_rows, select_run},
+    writer::Urgency,
+};
+use crate::codec::{self, extra_text, flag, micros, source_code, state_columns, status};
+
+impl SqliteStore {
+    pub(super) async fn do_enqueue(
+        &self,
+        write: &Write,
+        runs: &[NewRun],
+        inbox: &[i64],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        let (write, runs, inbox) = (write.clone(), runs.to_vec(), inbox.to_vec());
+        let count = runs.len();
+        self.writer
+            .write("enqueue runs", Urgency::Prompt, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    |answers: &Vec<Enqueued>| stored(answers),
+                    |_, kept| restored(kept, count),
+                    |connection| enqueue(connection, &write, runs, &inbox),
+                )
+            })
+            .await
+    }
+}
+
+fn enqueue(
+    connection: &Connection,
+    write: &Write,
+    runs: Vec<NewRun>,
+    inbox: &[i64],
+) -> Result<Vec<Enqueued>, StoreError> {
+    for id in inbox {
+        let gone = connection
+            .prepare_cached("DELETE FROM inbox WHERE id = ?1")
+            .and_then(|mut delete| delete.execute([id]))
+            .map_err(failed)?;
+        if gone == 0 {
+            return Err(super::not_applied("enqueue runs", format!("inbox row {id} was taken by another")));
+        }
+    }
+    let mut work = Work::new(connection, write);
+    let answers = runs.into_iter().map(|run| make(&mut work, run)).collect::<Result<Vec<_>, _>>()?;
+    work.done()?;
+    Ok(answers)
+}
+
+/// The plain answer, all made and handed over, is stored as nothing.
+fn stored(answers: &[Enqueued]) -> Option<String> {
+    let plain = Enqueued::Made { status: rota_core::run::Status::Queued, handed: true };
+    if answers.iter().all(|answer| *answer == plain) { None } else { serde_json::to_string(answers).ok() }
+}
+
+fn restored(kept: Option<String>, count: usize) -> Result<Vec<Enqueued>, StoreError> {
+    let plain = Enqueued::Made { status: rota_core::run::Status::Queued, handed: true };
+    match kept {
+        None => Ok(vec![plain; count]),
+        Some(text) => serde_json::from_str(&text).map_err(|error| codec::corrupt("a stored answer", error)),
+    }
+}
+
+/// Makes one run.
+pub fn make(work: &mut Work<'_>, new: NewRun) -> Result<Enqueued, StoreError> {
+    if let Some(of) = standing_in_the_way(work, &new)? {
+        return Ok(Enqueued::Duplicate { of });
+    }
+    let needs = count_needs(work, &new)?;
+    let entry = match new.enters_now(needs, work.now) {
+        Some(ask) => {
+            let entry = work.slot(ask.key.0, Some(ask.limit as i32))?.enter(ask);
+            work.look_at_slot(ask.key.0);
+            make_room(work, &new, ask, entry)?;
+            Some(entry)
+        }
+        None => None,
+    };
+    let Some(state) = new.first_state(needs, entry, work.now) else { return Ok(Enqueued::Full) };
+    if needs > 0 {
+        insert_needs(work, &new)?;
+    }
+    if let Some(unique) = new.unique {
+        let sql = "INSERT OR REPLACE INTO unique_key (key, run, until) VALUES (?1, ?2, ?3)";
+        let row = params![unique.key.0, new.id.0.as_bytes(), micros(unique.until)];
+        work.connection.prepare_cached(sql).and_then(|mut put| put.execute(row)).map_err(failed)?;
+    }
+    let flags = if new.rearms { flag::REARMS } else { 0 };
+    let run = new.born(state, work.now);
+    insert_row(work.connection, &run, flags)?;
+    let queued = run.state == RunState::Queued;
+    let handed = queued && work.handed(run.id.0, run.lane.0, i16::from(run.part.0))?;
+    Ok(Enqueued::Made { status: run.state.status(), handed })
+}
+
+fn standing_in_the_way(work: &Work<'_>, new: &NewRun) -> Result<Option<RunId>, StoreError> {
+    let Some(unique) = new.unique else { return Ok(None) };
+    work.connection
+        .prepare_cached("SELECT run FROM unique_key WHERE key = ?1 AND until > ?2")
+        .and_then(|mut select| {
+            let key = params![unique.key.0, micros(work.now)];
+            select.query_row(key, |row| Ok(RunId(super::rows::uuid_at(row, 0)?))).optional()
+        })
+        .map_err(failed)
+}
+
+/// Marks those it waits for that still live, and counts them.
+fn count_needs(work: &Work<'_>, new: &NewRun) -> Result<u16, StoreError> {
+    let mut live = 0;
+    for needed in &new.after {
+        live += work
+            .connection
+            .prepare_cached("UPDATE run SET flags = flags | 1 WHERE id = ?1")
+            .and_then(|mut update| update.execute([needed.0.as_bytes()]))
+            .map_err(failed)?;
+    }
+    u16::try_from(live).map_err(|_| super::not_applied("enqueue runs", "a run waits for too many others"))
+}
+
+fn insert_needs(work: &Work<'_>, new: &NewRun) -> Result<(), StoreError> {
+    let sql = "INSERT OR IGNORE INTO need (needed, waiter) SELECT id, ?2 FROM run WHERE id = ?1";
+    for needed in &new.after {
+        let row = params![needed.0.as_bytes(), new.id.0.as_bytes()];
+        work.connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// What a newcomer's policy does to those that were there before it.
+fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> Result<(), StoreError> {
+    match entry {
+        Entry::Holds | Entry::Waits | Entry::Refused => Ok(()),
+        Entry::WaitsAlone => {
+            let sql = select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id");
+            for row in live_rows(work.connection, &sql, [ask.key.0], usize::MAX, |_| true)? {
+                let run = row.clone().run()?;
+                // The counter was set by the newcomer; each one displaced
+                // takes itself off it again.
+                work.slot(ask.key.0, None)?.waiting += 1;
+                if let Ok(change) = run.displace(new.id, work.now) {
+                    work.change(&row, &run, &change)?;
+                }
+            }
+            Ok(())
+        }
+        Entry::WaitsForCancel => {
+            let sql = select_run("WHERE run.slot = ?1 AND run.status IN (2, 3, 4)");
+            let reason = Some("a newer run under the same concurrency key".to_owned());
+            let cancel = CancelAsk { by: None, reason, grace: rota_core::duration::Span::secs(30) };
+            for row in live_rows(work.connection, &sql, [ask.key.0], usize::MAX, |_| true)? {
+                cancel_one(work, &row.run()?, &cancel)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Asks one run to stop. True where that changed anything.
+pub fn cancel_one(work: &mut Work<'_>, run: &Run, ask: &CancelAsk) -> Result<bool, StoreError> {
+    let mode = work.mode(run.lane.0)?;
+    let Ok(change) = run.request_cancel(ask, mode, work.now) else { return Ok(false) };
+    let Some(row) = super::rows::live_row(work.connection, run.id.0)? else { return Ok(false) };
+    work.change(&row, run, &change)?;
+    let told_by_owner = mode == LaneMode::Owned && row.holder.is_none();
+    if matches!(change, rota_core::run::Change::Move(_)) && told_by_owner {
+        notify_owner(work.connection, row.part, row.id)?;
+    }
+    Ok(true)
+}
+
+fn insert_row(connection: &Connection, run: &Run, flags: i16) -> Result<(), StoreError> {
+    let Some(columns) = state_columns(run, flags) else {
+        return Err(codec::corrupt("a new run that has ended", run.id));
+    };
+    debug_assert!(columns.status != status::RUNNING);
+    let sql = "INSERT INTO run (id, tenant, job, version, lane, part, status, flags, order_key, ready_at, created_at, \
+         attempt, losses, fence, source, schedule, planned_at, expires_at, due_at, slot, slot_limit, parent, step, \
+         pending, payload, extra) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0, 0, 0, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
+         ?21, ?22, ?23)";
+    let values = params![
+        run.id.0.as_bytes(),
+        run.tenant.0,
+        run.job.0,
+        run.version,
+        run.lane.0,
+        run.part.0,
+        columns.status,
+        columns.flags,
+        run.order_key().0,
+        micros(run.ready_at),
+        micros(run.created_at),
+        source_code(run.trigger.source),
+        run.trigger.schedule.map(|id| id.0),
+        run.trigger.planned_at.map(micros),
+        run.expires_at.map(micros),
+        columns.due_at,
+        run.slot.map(|claim| claim.key.0),
+        run.slot.map(|claim| claim.limit),
+        run.parent.map(|parent| Uuid::into_bytes(parent.run.0)),
+        run.parent.map(|parent| parent.step),
+        columns.pending,
+        run.payload.as_deref(),
+        extra_text(&run.labels, &run.trigger),
+    ];
+    connection.prepare_cached(sql).and_then(|mut insert| insert.execute(values)).map_err(failed)?;
+    Ok(())
+}

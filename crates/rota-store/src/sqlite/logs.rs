@@ -1,0 +1,72 @@
+//! Log lines of attempts, in chunks.
+
+use rota_core::{
+    ids::RunId,
+    store::{InboxItem, LogChunk, LogQuery, StoreError},
+};
+use rusqlite::params;
+
+use super::{SqliteStore, failed, rows::uuid_at, writer::Urgency};
+use crate::{
+    codec::{micros, time},
+    filter::PAGE_MAX,
+};
+
+impl SqliteStore {
+    pub(super) async fn do_append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
+        let chunks = chunks.to_vec();
+        self.writer
+            .write("append log lines", Urgency::Prompt, move |connection| {
+                let sql = "INSERT OR IGNORE INTO log (run, attempt, seq, at, lines) VALUES (?1, ?2, ?3, ?4, ?5)";
+                let mut insert = connection.prepare_cached(sql).map_err(failed)?;
+                for chunk in &chunks {
+                    let row = params![chunk.run.0.as_bytes(), chunk.attempt, chunk.seq, micros(chunk.at), chunk.lines];
+                    insert.execute(row).map_err(failed)?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    pub(super) async fn do_logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
+        let query = query.clone();
+        self.read("read log lines", move |connection| {
+            let sql = "SELECT run, attempt, seq, at, lines FROM log WHERE run = ?1 AND (?2 IS NULL OR attempt = ?2) \
+                 AND (attempt, seq) > (?3, ?4) ORDER BY attempt, seq LIMIT ?5";
+            let (attempt, seq) = query.after.map_or((-1, i32::MIN), |(attempt, seq)| (i32::from(attempt), seq));
+            let key = params![query.run.0.as_bytes(), query.attempt, attempt, seq, query.limit.clamp(1, PAGE_MAX)];
+            let mut select = connection.prepare_cached(sql).map_err(failed)?;
+            let mut rows = select.query(key).map_err(failed)?;
+            let mut chunks = Vec::new();
+            while let Some(row) = rows.next().map_err(failed)? {
+                chunks.push(LogChunk {
+                    run: RunId(uuid_at(row, 0).map_err(failed)?),
+                    attempt: row.get(1).map_err(failed)?,
+                    seq: row.get(2).map_err(failed)?,
+                    at: time(row.get(3).map_err(failed)?)?,
+                    lines: row.get(4).map_err(failed)?,
+                });
+            }
+            Ok(chunks)
+        })
+        .await
+    }
+
+    pub(super) async fn do_inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
+        self.read("read the inbox", move |connection| {
+            let mut select =
+                connection.prepare_cached("SELECT id, at, body FROM inbox ORDER BY id LIMIT ?1").map_err(failed)?;
+            let mut rows = select.query([limit]).map_err(failed)?;
+            let mut items = Vec::new();
+            while let Some(row) = rows.next().map_err(failed)? {
+                items.push(InboxItem {
+                    id: row.get(0).map_err(failed)?,
+                    at: time(row.get(1).map_err(failed)?)?,
+                    body: row.get(2).map_err(failed)?,
+                });
+            }
+            Ok(items)
+        })
+        .await
+    }
+}

@@ -1,0 +1,24 @@
+//! Brings a file's schema up to date, one numbered step at a time, each in a
+//! transaction of its own.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::OpenError;
+
+const STEPS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+
+pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(sqlite)?;
+    let known = STEPS.len() as i64;
+    if found > known {
+        return Err(OpenError::Newer { path: path.to_owned(), found, known });
+    }
+    for (step, sql) in STEPS.iter().enumerate().skip(found as usize) {
+        let batch = format!("BEGIN IMMEDIATE; {sql}; PRAGMA user_version = {}; COMMIT;", step + 1);
+        connection.execute_batch(&batch).map_err(sqlite)?;
+    }
+    Ok(())
+}

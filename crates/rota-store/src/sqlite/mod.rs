@@ -1,0 +1,219 @@
+//! The embedded store: one SQLite file, one writer, readers beside it.
+//!
+//! Safe because the file has one owner: a lock beside it refuses a second
+//! process, one thread does all the writing, and every commit is synced
+//! (`synchronous=FULL`) before its answer leaves. Partition leases, epochs and
+//! fences are kept all the same, so that many nodes can share one store in
+//! tests and the simulator, with the semantics of a cluster.
+
+mod apply;
+mod cancel;
+mod claim;
+mod fire;
+mod history;
+mod insert;
+mod jobs;
+mod leases;
+mod logs;
+mod migrate;
+mod once;
+mod own;
+mod port;
+mod rows;
+mod schedules;
+mod settle;
+mod slots;
+mod tend;
+mod writer;
+
+use std::{
+    error::Error,
+    fs::{File, TryLockError},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rota_core::store::StoreError;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+
+use self::writer::{Urgency, Writer};
+
+/// How the file is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Connections that read beside the writer.
+    pub readers: usize,
+    /// Memory for the writer's pages, in KiB.
+    pub cache_kib: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { readers: 4, cache_kib: 128 * 1024 }
+    }
+}
+
+/// Why the file could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{} is in use by another rota process; stop it first, or give this one a file of its own", .0.display())]
+    InUse(PathBuf),
+    #[error("cannot use {}", .path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("cannot open {} as an SQLite database", .path.display())]
+    Sqlite { path: PathBuf, source: rusqlite::Error },
+    #[error("{} was written by a newer rota (schema {found}, this one knows {known}); use that version", .path.display())]
+    Newer { path: PathBuf, found: i64, known: i64 },
+}
+
+/// A store in one SQLite file, or in memory.
+pub struct SqliteStore {
+    writer: Writer,
+    readers: Option<Arc<Readers>>,
+    _lock: Option<File>,
+}
+
+impl SqliteStore {
+    /// Opens or makes the file at `path`, for this process alone.
+    pub async fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
+        let path = path.to_owned();
+        tokio::task::spawn_blocking(move || Self::open_now(&path, options))
+            .await
+            .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    }
+
+    fn open_now(path: &Path, options: Options) -> Result<Self, OpenError> {
+        let lock = lock(path)?;
+        let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+        let connection = Connection::open(path).map_err(sqlite)?;
+        configure(&connection, options).map_err(sqlite)?;
+        migrate::up(&connection, path)?;
+        let readers = Readers::new(path.to_owned(), options.readers.max(1));
+        let writer = Writer::start(connection).map_err(|source| OpenError::File { path: path.to_owned(), source })?;
+        Ok(Self { writer, readers: Some(Arc::new(readers)), _lock: Some(lock) })
+    }
+
+    /// A store that lives and dies with this value.
+    pub async fn memory() -> Result<Self, OpenError> {
+        let path = PathBuf::from(":memory:");
+        let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
+        let connection = Connection::open_in_memory().map_err(sqlite)?;
+        configure(&connection, Options::default()).map_err(sqlite)?;
+        migrate::up(&connection, &path)?;
+        let writer = Writer::start(connection).map_err(|source| OpenError::File { path: path.clone(), source })?;
+        Ok(Self { writer, readers: None, _lock: None })
+    }
+
+    /// Reads beside the writer; in memory there is only the writer's own
+    /// connection to read from.
+    async fn read<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let Some(readers) = self.readers.clone() else {
+            return self.writer.write(what, Urgency::Prompt, work).await;
+        };
+        tokio::task::spawn_blocking(move || readers.with(what, work))
+            .await
+            .unwrap_or_else(|error| Err(not_applied(what, error)))
+    }
+}
+
+/// Takes the lock beside the file; it goes with the process.
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file_error = |source| OpenError::File { path: path.to_owned(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&name).map_err(file_error)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
+        Err(TryLockError::Error(source)) => Err(file_error(source)),
+    }
+}
+
+fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(512);
+    // The page size counts only for a file that is yet to be made.
+    connection.execute_batch(&format!(
+        "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
+         PRAGMA wal_autocheckpoint = 8000; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF; \
+         PRAGMA cache_size = -{};",
+        options.cache_kib
+    ))
+}
+
+/// Connections for readers, made as they are needed.
+struct Readers {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+    keep: usize,
+}
+
+impl Readers {
+    fn new(path: PathBuf, keep: usize) -> Self {
+        Self { path, idle: Mutex::new(Vec::new()), keep }
+    }
+
+    fn with<T>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.connect().map_err(|error| not_applied(what, error))?,
+        };
+        // One snapshot for all that a read looks at.
+        connection.execute_batch("BEGIN").map_err(failed)?;
+        let answer = work(&connection);
+        connection.execute_batch("COMMIT").map_err(failed)?;
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < self.keep {
+            idle.push(connection);
+        }
+        answer
+    }
+
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        connection.set_prepared_statement_cache_capacity(128);
+        connection.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384;")?;
+        Ok(connection)
+    }
+}
+
+fn not_applied(what: &'static str, source: impl Into<Box<dyn Error + Send + Sync>>) -> StoreError {
+    StoreError::NotApplied { what, source: source.into() }
+}
+
+/// A statement that failed. Its transaction is rolled back, so nothing of it
+/// was applied.
+fn failed(error: rusqlite::Error) -> StoreError {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
+            StoreError::Corrupt(error.to_string())
+        }
+        error => not_applied("carry out a statement", error),
+    }
+}
+
+/// A counter of the store's own.
+fn meta(connection: &Connection, key: &str) -> Result<i64, StoreError> {
+    connection
+        .prepare_cached("SELECT value FROM meta WHERE key = ?1")
+        .and_then(|mut select| select.query_row([key], |row| row.get(0)).optional())
+        .map_err(failed)?
+        .ok_or_else(|| StoreError::Corrupt(format!("no counter {key}")))
+}
+
+/// Raises a counter and answers its new value.
+fn bump_meta(connection: &Connection, key: &str, by: i64) -> Result<i64, StoreError> {
+    connection
+        .prepare_cached("UPDATE meta SET value = value + ?2 WHERE key = ?1 RETURNING value")
+        .and_then(|mut update| update.query_row(params![key, by], |row| row.get(0)))
+        .map_err(failed)
+}

@@ -1,0 +1,96 @@
+//! Reading rows, and the small conversions between the domain and SQLite.
+
+use rota_core::{run::Run, store::StoreError};
+use rusqlite::{Connection, Row};
+use uuid::Uuid;
+
+use super::failed;
+use crate::codec::RunRow;
+
+/// The columns of [`RunRow`], in the order [`run_row`] reads them.
+pub const RUN: &str = "run.id, run.tenant, run.job, run.version, run.lane, run.part, run.status, run.flags, \
+     run.order_key, run.ready_at, run.created_at, run.expires_at, run.started_at, run.attempt, run.losses, run.fence, \
+     run.source, run.schedule, run.planned_at, run.slot, run.slot_limit, run.parent, run.step, run.pending, \
+     run.holder, run.due_at, run.payload, run.extra, run.cancel";
+
+/// How many columns [`RUN`] has.
+pub const RUN_LEN: usize = 29;
+
+pub fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
+    Ok(RunRow {
+        id: uuid_at(row, 0)?,
+        tenant: row.get(1)?,
+        job: row.get(2)?,
+        version: row.get(3)?,
+        lane: row.get(4)?,
+        part: row.get(5)?,
+        status: row.get(6)?,
+        flags: row.get(7)?,
+        order_key: row.get(8)?,
+        ready_at: row.get(9)?,
+        created_at: row.get(10)?,
+        expires_at: row.get(11)?,
+        started_at: row.get(12)?,
+        attempt: row.get(13)?,
+        losses: row.get(14)?,
+        fence: row.get(15)?,
+        source: row.get(16)?,
+        schedule: row.get(17)?,
+        planned_at: row.get(18)?,
+        slot: row.get(19)?,
+        slot_limit: row.get(20)?,
+        parent: uuid_opt(row, 21)?,
+        step: row.get(22)?,
+        pending: row.get(23)?,
+        holder: uuid_opt(row, 24)?,
+        due_at: row.get(25)?,
+        payload: row.get(26)?,
+        extra: row.get(27)?,
+        cancel: row.get(28)?,
+    })
+}
+
+pub fn uuid_at(row: &Row<'_>, index: usize) -> rusqlite::Result<Uuid> {
+    row.get::<_, [u8; 16]>(index).map(Uuid::from_bytes)
+}
+
+pub fn uuid_opt(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Uuid>> {
+    Ok(row.get::<_, Option<[u8; 16]>>(index)?.map(Uuid::from_bytes))
+}
+
+/// Live rows that a query finds, at most `limit` of those that `keep` lets
+/// through; the query is not read further than needed.
+pub fn live_rows(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    limit: usize,
+    keep: impl Fn(&RunRow) -> bool,
+) -> Result<Vec<RunRow>, StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(failed)?;
+    let mut rows = statement.query(params).map_err(failed)?;
+    let mut found = Vec::new();
+    while found.len() < limit
+        && let Some(row) = rows.next().map_err(failed)?
+    {
+        let row = run_row(row).map_err(failed)?;
+        if keep(&row) {
+            found.push(row);
+        }
+    }
+    Ok(found)
+}
+
+pub fn live_row(connection: &Connection, id: Uuid) -> Result<Option<RunRow>, StoreError> {
+    let sql = select_run("WHERE run.id = ?1");
+    Ok(live_rows(connection, &sql, [id.as_bytes()], 1, |_| true)?.pop())
+}
+
+/// `SELECT <run columns> FROM run <rest>`.
+pub fn select_run(rest: &str) -> String {
+    format!("SELECT {RUN} FROM run {rest}")
+}
+
+pub fn decode(rows: Vec<RunRow>) -> Result<Vec<Run>, StoreError> {
+    rows.into_iter().map(RunRow::run).collect()
+}

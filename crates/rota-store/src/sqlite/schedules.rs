@@ -1,0 +1,363 @@
+//! Schedules and their cursors.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use rota_core::{
+    fire::{Cursor, SkipRange, SkipReason},
+    ids::{JobId, Partition, RunId, ScheduleId, TenantId},
+    store::{
+        Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SkipRecord, StoreError, Write,
+    },
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{
+    SqliteStore, bump_meta, failed,
+    fire::{put_cursor, reason, record_skips},
+    once::once,
+    own::guarded,
+    rows::uuid_opt,
+    writer::Urgency,
+};
+use crate::{
+    codec::{from_json, micros, time},
+    filter::PAGE_MAX,
+};
+
+impl SqliteStore {
+    pub(super) async fn do_reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError> {
+        self.writer
+            .write("reserve schedule ids", Urgency::Patient, move |connection| {
+                let last = bump_meta(connection, "schedule_id", i64::from(count))?;
+                Ok(ScheduleId(last - i64::from(count) + 1))
+            })
+            .await
+    }
+
+    pub(super) async fn do_put_schedules(
+        &self,
+        write: &Write,
+        schedules: &[SchedulePut],
+    ) -> Result<Vec<ScheduleSaved>, StoreError> {
+        let (write, schedules) = (write.clone(), schedules.to_vec());
+        self.writer
+            .write("save schedules", Urgency::Patient, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    |answers: &Vec<ScheduleSaved>| serde_json::to_string(answers).ok(),
+                    |_, kept| from_json(kept.as_deref().unwrap_or("[]")),
+                    |connection| put_all(connection, &schedules),
+                )
+            })
+            .await
+    }
+
+    pub(super) async fn do_delete_schedules(
+        &self,
+        write: &Write,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let (write, schedules) = (write.clone(), schedules.to_vec());
+        let count = schedules.len();
+        self.writer
+            .write("delete schedules", Urgency::Prompt, move |connection| {
+                guarded(connection, &write, count, |connection| delete_all(connection, &schedules, write.now))
+            })
+            .await
+    }
+
+    pub(super) async fn do_schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
+        let ids = ids.to_vec();
+        self.read("read schedules", move |connection| {
+            ids.iter().map(|id| schedule_where(connection, "id = ?1", [id.0])).collect()
+        })
+        .await
+    }
+
+    pub(super) async fn do_find_schedules(
+        &self,
+        names: &[(JobId, String)],
+    ) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
+        let names = names.to_vec();
+        self.read("find schedules", move |connection| {
+            names
+                .iter()
+                .map(|(job, name)| {
+                    schedule_where(connection, "job = ?1 AND name = ?2 AND deleted = 0", params![job.0, name])
+                })
+                .collect()
+        })
+        .await
+    }
+
+    pub(super) async fn do_list_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, StoreError> {
+        let query = query.clone();
+        self.read("list schedules", move |connection| list(connection, &query)).await
+    }
+
+    pub(super) async fn do_cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
+        let schedules = schedules.to_vec();
+        self.read("find cursors", move |connection| {
+            let found = find_cursors(connection, &schedules)?;
+            Ok(schedules.iter().map(|id| found.get(id).copied()).collect())
+        })
+        .await
+    }
+
+    pub(super) async fn do_skips(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: u32,
+    ) -> Result<Vec<SkipRecord>, StoreError> {
+        self.read("read skips", move |connection| {
+            let sql = "SELECT from_at, to_at, count, reason FROM skip WHERE schedule = ?1 AND from_at < ?2 \
+                 ORDER BY from_at DESC LIMIT ?3";
+            let key = params![schedule.0, before.map_or(i64::MAX, micros), limit.min(PAGE_MAX)];
+            let mut select = connection.prepare_cached(sql).map_err(failed)?;
+            let mut rows = select.query(key).map_err(failed)?;
+            let mut skips = Vec::new();
+            while let Some(row) = rows.next().map_err(failed)? {
+                let range = SkipRange {
+                    from: time(row.get(0).map_err(failed)?)?,
+                    to: time(row.get(1).map_err(failed)?)?,
+                    count: row.get::<_, i64>(2).map_err(failed)?.max(0) as u64,
+                    reason: reason(row.get(3).map_err(failed)?)?,
+                };
+                skips.push(SkipRecord { schedule, range });
+            }
+            Ok(skips)
+        })
+        .await
+    }
+}
+
+/// The cursors of schedules, found in one walk through each partition.
+fn find_cursors(connection: &Connection, schedules: &[ScheduleId]) -> Result<HashMap<ScheduleId, Cursor>, StoreError> {
+    let mut parts: BTreeMap<Partition, Vec<ScheduleId>> = BTreeMap::new();
+    for id in schedules {
+        parts.entry(Partition::of_schedule(*id)).or_default().push(*id);
+    }
+    let sql = "SELECT schedule, planned_at, due_at, fired FROM cursor WHERE part = ?1";
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
+    let mut found = HashMap::new();
+    for (part, wanted) in parts {
+        let mut rows = select.query([part.0]).map_err(failed)?;
+        let mut left = wanted.len();
+        while left > 0
+            && let Some(row) = rows.next().map_err(failed)?
+        {
+            let id = ScheduleId(row.get(0).map_err(failed)?);
+            if wanted.contains(&id) {
+                let cursor = Cursor {
+                    planned_at: time(row.get(1).map_err(failed)?)?,
+                    due_at: time(row.get(2).map_err(failed)?)?,
+                    fired: row.get::<_, i64>(3).map_err(failed)?.max(0) as u64,
+                };
+                found.insert(id, cursor);
+                left -= 1;
+            }
+        }
+    }
+    Ok(found)
+}
+
+const SCHEDULE: &str = "id, job, tenant, name, part, revision, spec, enabled, pause, armed_by, deleted";
+
+fn record(row: &Row<'_>) -> Result<ScheduleRecord, StoreError> {
+    let pause: Option<String> = row.get(8).map_err(failed)?;
+    Ok(ScheduleRecord {
+        id: ScheduleId(row.get(0).map_err(failed)?),
+        job: JobId(row.get(1).map_err(failed)?),
+        tenant: TenantId(row.get(2).map_err(failed)?),
+        name: row.get(3).map_err(failed)?,
+        part: Partition(row.get(4).map_err(failed)?),
+        revision: row.get(5).map_err(failed)?,
+        spec: row.get(6).map_err(failed)?,
+        enabled: row.get(7).map_err(failed)?,
+        pause: pause.as_deref().map(from_json).transpose()?,
+        armed_by: uuid_opt(row, 9).map_err(failed)?.map(RunId),
+        deleted: row.get(10).map_err(failed)?,
+    })
+}
+
+fn schedule_where(
+    connection: &Connection,
+    rest: &str,
+    key: impl rusqlite::Params,
+) -> Result<Option<ScheduleRecord>, StoreError> {
+    let sql = format!("SELECT {SCHEDULE} FROM schedule WHERE {rest}");
+    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = select.query(key).map_err(failed)?;
+    rows.next().map_err(failed)?.map(record).transpose()
+}
+
+fn put_all(connection: &Connection, puts: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError> {
+    let edited: Vec<ScheduleId> = puts.iter().filter(|put| put.guard.is_some()).map(|put| put.id).collect();
+    let cursors = find_cursors(connection, &edited)?;
+    puts.iter()
+        .map(|put| match &put.guard {
+            None => insert(connection, put),
+            Some(guard) if guard.cursor == cursors.get(&put.id).copied() => {
+                update(connection, put, guard.revision, cursors.get(&put.id))
+            }
+            Some(_) => Ok(ScheduleSaved::Stale),
+        })
+        .collect()
+}
+
+fn insert(connection: &Connection, put: &SchedulePut) -> Result<ScheduleSaved, StoreError> {
+    let sql = "INSERT INTO schedule (id, job, tenant, part, revision, enabled, after_finish_ms, name, spec) \
+         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+    let part = Partition::of_schedule(put.id);
+    let row = params![
+        put.id.0,
+        put.job.0,
+        put.tenant.0,
+        part.0,
+        put.enabled,
+        put.after_finish_ms.map(|ms| ms as i64),
+        put.name,
+        put.spec
+    ];
+    let made = connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+    if made == 0 {
+        return Ok(ScheduleSaved::Stale);
+    }
+    if let Some(cursor) = &put.cursor {
+        put_cursor(connection, part, put.id, 1, cursor)?;
+    }
+    record_skips(connection, put.id, put.cursor.map_or(0, |cursor| cursor.fired), &put.skips)?;
+    Ok(ScheduleSaved::Saved { revision: 1 })
+}
+
+fn update(
+    connection: &Connection,
+    put: &SchedulePut,
+    revision: i32,
+    old: Option<&Cursor>,
+) -> Result<ScheduleSaved, StoreError> {
+    let sql = "UPDATE schedule SET revision = revision + 1, enabled = ?3, after_finish_ms = ?4, name = ?5, spec = ?6, \
+         fired = coalesce(?7, fired), armed_by = CASE WHEN ?4 IS NULL OR ?8 THEN NULL ELSE armed_by END \
+         WHERE id = ?1 AND revision = ?2 AND deleted = 0 AND NOT EXISTS \
+           (SELECT 1 FROM schedule AS other WHERE other.job = schedule.job AND other.name = ?5 \
+              AND other.deleted = 0 AND other.id <> ?1)";
+    let row = params![
+        put.id.0,
+        revision,
+        put.enabled,
+        put.after_finish_ms.map(|ms| ms as i64),
+        put.name,
+        put.spec,
+        old.map(|cursor| cursor.fired as i64),
+        put.cursor.is_some(),
+    ];
+    let changed = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
+    if changed == 0 {
+        return Ok(ScheduleSaved::Stale);
+    }
+    let part = Partition::of_schedule(put.id);
+    if let Some(old) = old {
+        drop_cursor(connection, part, put.id, old)?;
+    }
+    if let Some(cursor) = &put.cursor {
+        put_cursor(connection, part, put.id, revision + 1, cursor)?;
+    }
+    let fired = old.or(put.cursor.as_ref()).map_or(0, |cursor| cursor.fired);
+    record_skips(connection, put.id, fired, &put.skips)?;
+    Ok(ScheduleSaved::Saved { revision: revision + 1 })
+}
+
+fn drop_cursor(
+    connection: &Connection,
+    part: Partition,
+    schedule: ScheduleId,
+    cursor: &Cursor,
+) -> Result<(), StoreError> {
+    connection
+        .prepare_cached("DELETE FROM cursor WHERE part = ?1 AND due_at = ?2 AND schedule = ?3")
+        .and_then(|mut delete| delete.execute(params![part.0, micros(cursor.due_at), schedule.0]))
+        .map_err(failed)?;
+    Ok(())
+}
+
+/// Ends the schedules of a deleted job.
+pub fn delete_of_job(connection: &Connection, job: JobId, now: Timestamp) -> Result<(), StoreError> {
+    let ids: Vec<ScheduleId> = {
+        let sql = "SELECT id FROM schedule WHERE job = ?1 AND deleted = 0";
+        let mut select = connection.prepare_cached(sql).map_err(failed)?;
+        let rows = select.query_map([job.0], |row| row.get(0).map(ScheduleId)).map_err(failed)?;
+        rows.collect::<Result<_, _>>().map_err(failed)?
+    };
+    delete_all(connection, &ids, now).map(drop)
+}
+
+/// Ends schedules. What was owed up to now is recorded as deleted; a range from
+/// the instant owed, because nobody will plan the rest of it any more.
+fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Result<Vec<Guarded>, StoreError> {
+    let cursors = find_cursors(connection, ids)?;
+    let sql = "UPDATE schedule SET deleted = 1, revision = revision + 1, armed_by = NULL WHERE id = ?1 AND deleted = 0";
+    ids.iter()
+        .map(|id| {
+            let gone = connection.prepare_cached(sql).and_then(|mut update| update.execute([id.0])).map_err(failed)?;
+            if gone == 0 {
+                return Ok(Guarded::Stale);
+            }
+            if let Some(cursor) = cursors.get(id) {
+                drop_cursor(connection, Partition::of_schedule(*id), *id, cursor)?;
+                if cursor.planned_at <= now {
+                    let skip = SkipRange { from: cursor.planned_at, to: now, count: 1, reason: SkipReason::Deleted };
+                    record_skips(connection, *id, cursor.fired, &[skip])?;
+                }
+            }
+            Ok(Guarded::Applied)
+        })
+        .collect()
+}
+
+/// Sets or lifts a schedule's pause and raises its revision, on the schedule
+/// and on its cursor.
+pub fn set_pause(connection: &Connection, id: ScheduleId, pause: Option<&str>) -> Result<bool, StoreError> {
+    let sql =
+        "UPDATE schedule SET pause = ?2, revision = revision + 1 WHERE id = ?1 AND deleted = 0 RETURNING revision";
+    let revision: Option<i32> = connection
+        .prepare_cached(sql)
+        .and_then(|mut update| update.query_row(params![id.0, pause], |row| row.get(0)).optional())
+        .map_err(failed)?;
+    let Some(revision) = revision else { return Ok(false) };
+    if let Some(cursor) = find_cursors(connection, &[id])?.get(&id) {
+        let part = Partition::of_schedule(id);
+        connection
+            .prepare_cached("UPDATE cursor SET revision = ?4 WHERE part = ?1 AND due_at = ?2 AND schedule = ?3")
+            .and_then(|mut update| update.execute(params![part.0, micros(cursor.due_at), id.0, revision]))
+            .map_err(failed)?;
+    }
+    Ok(true)
+}
+
+fn list(connection: &Connection, query: &ScheduleQuery) -> Result<SchedulePage, StoreError> {
+    let limit = query.limit.clamp(1, PAGE_MAX) as usize;
+    let sql = format!(
+        "SELECT {SCHEDULE} FROM schedule WHERE deleted = 0 AND id > ?1 AND (?2 IS NULL OR tenant = ?2) \
+           AND (?3 IS NULL OR job = ?3) AND (?4 IS NULL OR enabled = ?4) ORDER BY id LIMIT ?5"
+    );
+    let key = params![
+        query.after.map_or(i64::MIN, |after| after.0),
+        query.tenant.map(|tenant| tenant.0),
+        query.job.map(|job| job.0),
+        query.enabled,
+        limit as i64 + 1,
+    ];
+    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = select.query(key).map_err(failed)?;
+    let mut schedules = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        schedules.push(record(row)?);
+    }
+    let more = schedules.len() > limit;
+    schedules.truncate(limit);
+    let next = if more { schedules.last().map(|last| last.id) } else { None };
+    Ok(SchedulePage { schedules, next })
+}

@@ -1,0 +1,129 @@
+//! Settling: the end of attempts, applied under their guard.
+
+use std::collections::HashMap;
+
+use rota_core::{
+    ids::RunId,
+    run::Change,
+    store::{By, Guarded, Settled, Settlement, StoreError, Write},
+};
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    SqliteStore,
+    apply::{Work, woken_again, woken_ids},
+    failed,
+    once::once,
+    rows::{run_row, select_run},
+    writer::Urgency,
+};
+use crate::codec::{self, RunRow};
+
+/// What a settled batch's answer is restored from.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    answers: Vec<Guarded>,
+    woken: Vec<(RunId, bool)>,
+}
+
+impl SqliteStore {
+    pub(super) async fn do_settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        let (write, settlements) = (write.clone(), settlements.to_vec());
+        let count = settlements.len();
+        self.writer
+            .write("settle runs", Urgency::Prompt, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    kept,
+                    |connection, kept| restored(connection, kept, count),
+                    |connection| settle(connection, &write, &settlements),
+                )
+            })
+            .await
+    }
+}
+
+fn kept(settled: &Settled) -> Option<String> {
+    if settled.woken.is_empty() && settled.answers.iter().all(|answer| *answer == Guarded::Applied) {
+        return None;
+    }
+    let kept = Kept { answers: settled.answers.clone(), woken: woken_ids(&settled.woken) };
+    serde_json::to_string(&kept).ok()
+}
+
+fn restored(connection: &Connection, kept: Option<String>, count: usize) -> Result<Settled, StoreError> {
+    let Some(text) = kept else {
+        return Ok(Settled { answers: vec![Guarded::Applied; count], woken: Vec::new() });
+    };
+    let kept: Kept = serde_json::from_str(&text).map_err(|error| codec::corrupt("a stored answer", error))?;
+    Ok(Settled { answers: kept.answers, woken: woken_again(connection, &kept.woken)? })
+}
+
+fn settle(connection: &Connection, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+    let mut work = Work::new(connection, write);
+    let mut epochs = Epochs::default();
+    let mut answers = Vec::with_capacity(settlements.len());
+    let sql = select_run("WHERE run.id = ?1 AND run.fence = ?2");
+    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    for settlement in settlements {
+        let key = params![settlement.lease.run.0.as_bytes(), settlement.lease.fence.0];
+        let row = select.query_row(key, run_row).optional().map_err(failed)?;
+        let answer = match row {
+            Some(row) if epochs.allow(connection, settlement, &row)? => one(&mut work, settlement, row)?,
+            _ => Guarded::Stale,
+        };
+        answers.push(answer);
+    }
+    drop(select);
+    Ok(Settled { answers, woken: work.done()? })
+}
+
+fn one(work: &mut Work<'_>, settlement: &Settlement, row: RunRow) -> Result<Guarded, StoreError> {
+    let answers_a_cancel = match &settlement.change {
+        Change::Finish(finish) => finish.verdict.answers_a_cancel(),
+        Change::Move(_) => false,
+    };
+    if row.cancel.is_some() && !answers_a_cancel {
+        return Ok(Guarded::CancelAsked);
+    }
+    match &settlement.change {
+        Change::Finish(finish) => work.finish(&row, finish)?,
+        Change::Move(_) => {
+            let run = row.clone().run()?;
+            work.change(&row, &run, &settlement.change)?;
+        }
+    }
+    Ok(Guarded::Applied)
+}
+
+/// The epochs of partitions, read once per transaction.
+#[derive(Default)]
+pub struct Epochs(HashMap<u8, i64>);
+
+impl Epochs {
+    /// Whether the settler still has the right it claims: its partition's
+    /// epoch for a run without a written lease, the lease for one with.
+    fn allow(&mut self, connection: &Connection, settlement: &Settlement, row: &RunRow) -> Result<bool, StoreError> {
+        match settlement.by {
+            By::Lease => Ok(row.holder.is_some()),
+            By::Owner(epoch) => {
+                let own = row.holder.is_none() && row.part == i16::from(settlement.part.0);
+                Ok(own && self.current(connection, settlement.part.0)? == epoch.0)
+            }
+        }
+    }
+
+    pub fn current(&mut self, connection: &Connection, part: u8) -> Result<i64, StoreError> {
+        if let Some(epoch) = self.0.get(&part) {
+            return Ok(*epoch);
+        }
+        let epoch = connection
+            .prepare_cached("SELECT epoch FROM partition WHERE part = ?1")
+            .and_then(|mut select| select.query_row([part], |row| row.get(0)))
+            .map_err(failed)?;
+        self.0.insert(part, epoch);
+        Ok(epoch)
+    }
+}
