@@ -6,3 +6,4 @@
 
 pub mod duration;
 pub mod ids;
+pub mod job;

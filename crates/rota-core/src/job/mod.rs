@@ -1,0 +1,4 @@
+//! Job: the document that says what to do, with what input, under which policies.
+
+pub mod failure;
+pub mod retry;
