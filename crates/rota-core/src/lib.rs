@@ -7,3 +7,5 @@
 pub mod duration;
 pub mod ids;
 pub mod job;
+pub mod problem;
+pub mod schedule;
