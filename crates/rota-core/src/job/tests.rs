@@ -45,8 +45,10 @@ fn problems(document: Value) -> Vec<(String, &'static str)> {
     }
 }
 
-/// Asserts that each document is refused with exactly one problem.
-fn refused(cases: Vec<(Value, &str, &'static str)>) {
+/// A document, and the one problem it has.
+type Case = (Value, &'static str, &'static str);
+
+fn refused(cases: Vec<Case>) {
     for (document, path, code) in cases {
         assert_eq!(problems(document.clone()), [(path.to_owned(), code)], "{document}");
     }
@@ -185,11 +187,7 @@ fn unknown_fields_are_refused_everywhere() {
         if at(&mut full.clone(), &path).get("oauth2").is_some() {
             continue;
         }
-        // These maps belong to whoever writes the job.
-        if ["schema", "default", "vars", "payload", "labels", "headers", "query", "json", "env"]
-            .iter()
-            .any(|free| path.contains(free))
-        {
+        if is_free(&path) {
             continue;
         }
         let mut changed = full.clone();
@@ -200,6 +198,12 @@ fn unknown_fields_are_refused_everywhere() {
         tried += 1;
     }
     assert!(tried > 40, "{tried}");
+}
+
+/// Whether a map belongs to whoever writes the job.
+fn is_free(path: &str) -> bool {
+    let free = ["schema", "default", "vars", "payload", "labels", "headers", "query", "json", "env"];
+    free.iter().any(|name| path.contains(name))
 }
 
 /// The paths of all maps in a value.
@@ -232,7 +236,16 @@ fn at<'a>(value: &'a mut Value, path: &str) -> &'a mut Value {
 
 #[test]
 fn faults_of_form_are_named_with_their_path() {
-    refused(vec![
+    refused(faults_of_form());
+}
+
+#[test]
+fn faults_of_sense_are_named_with_their_path() {
+    refused(faults_of_sense());
+}
+
+fn faults_of_form() -> Vec<Case> {
+    vec![
         (json!({ "steps": [] }), "name", "missing_field"),
         (json!([]), "", "wrong_type"),
         (json!("text"), "", "wrong_type"),
@@ -263,13 +276,12 @@ fn faults_of_form_are_named_with_their_path() {
         (step(json!({ "command": { "shell": "x", "args": ["y"] } })), "steps[0].command", "invalid_value"),
         (step(json!({ "sleep": { "for": "1s", "until": "x" } })), "steps[0].sleep", "invalid_value"),
         (step(json!({ "on_failure": "explode", "wait": {} })), "steps[0].on_failure", "invalid_value"),
-    ]);
+    ]
 }
 
-#[test]
-fn faults_of_sense_are_named_with_their_path() {
+fn faults_of_sense() -> Vec<Case> {
     let secret = "{{ secrets.p }}";
-    refused(vec![
+    vec![
         (job(json!({ "name": "no spaces" })), "name", "bad_name"),
         (job(json!({ "name": "-flag" })), "name", "bad_name"),
         (job(json!({ "name": "../up" })), "name", "bad_name"),
@@ -366,7 +378,43 @@ fn faults_of_sense_are_named_with_their_path() {
             "steps[0].retry.max",
             "above_cap",
         ),
-    ]);
+    ]
+}
+
+const REFERENCE: &str = include_str!("../../../../docs/job.md");
+
+/// An example that is refused teaches a lie.
+#[test]
+fn every_example_of_the_reference_is_a_good_job() {
+    let examples: Vec<_> = REFERENCE.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() >= 12);
+    for example in examples {
+        // Most examples show a part; the rest of the job is added to them.
+        let document = job(read::yaml(example.as_bytes()).unwrap());
+        let found = JobDocument::from_value(document);
+        assert!(found.is_ok(), "{example}\n{found:?}");
+    }
+}
+
+#[test]
+fn every_field_word_and_code_is_in_the_reference() {
+    let full = read::yaml(EVERYTHING.as_bytes()).unwrap();
+    let document = serde_json::to_value(JobDocument::from_value(full.clone()).unwrap()).unwrap();
+    let mut missing: Vec<String> = Vec::new();
+    for path in maps_of(&full, "").iter().filter(|path| !is_free(path)) {
+        let fields: Vec<_> =
+            at(&mut document.clone(), path).as_object().cloned().unwrap_or_default().into_iter().collect();
+        missing.extend(fields.into_iter().map(|(field, _)| field).filter(|_| !path.starts_with("schedules")));
+    }
+    missing.extend(ErrorKind::ALL.iter().map(ToString::to_string));
+    missing.extend(WhenFull::ALL.iter().map(ToString::to_string));
+    missing.extend(AfterEnd::ALL.iter().map(ToString::to_string));
+    missing.extend(NotifyOn::ALL.iter().map(ToString::to_string));
+    missing.extend(faults_of_form().into_iter().chain(faults_of_sense()).map(|(_, _, code)| code.to_owned()));
+    // A field is named alone or as a part of a path.
+    let forms = |word: &str| [format!("`{word}`"), format!("`{word}."), format!(".{word}`"), format!(".{word}.")];
+    missing.retain(|word| !forms(word).iter().any(|form| REFERENCE.contains(form)));
+    assert_eq!(missing, Vec::<String>::new());
 }
 
 #[test]
