@@ -4,21 +4,28 @@
 //! more than that, the offending part is noted, cut out and the rest is read
 //! again, as long as what follows cannot be a consequence of the cut.
 //!
-//! It is bounded: at most [`PROBLEMS_MAX`] rounds, each linear in the document.
+//! It is bounded: a few rounds, each linear in the document, and messages of a
+//! few lines, however long the text they quote.
 //!
 //! What fits the types may still make no sense; that is for `check`.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use serde_path_to_error::{Path, Segment};
+use serde_path_to_error::Segment;
 
+use super::path::{Path, Shown};
 use crate::problem::Problem;
 
 /// Most problems named in one answer.
 pub const PROBLEMS_MAX: usize = 50;
+/// Most times that a document is read again after a cut.
+const ROUNDS_MAX: usize = 20;
+/// Longest key of any map, in bytes.
+pub const KEY_BYTES_MAX: usize = 256;
 
 /// Reads a document of type `T`.
 pub fn decode<T: DeserializeOwned + Serialize>(mut value: Value) -> Result<T, Vec<Problem>> {
+    check_texts(&Path::Root, &value).map_err(|problem| vec![problem])?;
     let mut problems = Vec::new();
     let mut cuts: Vec<String> = Vec::new();
     loop {
@@ -38,7 +45,7 @@ pub fn decode<T: DeserializeOwned + Serialize>(mut value: Value) -> Result<T, Ve
             cuts.push(fault.problem.path.clone());
         }
         problems.push(fault.problem);
-        if !cut || problems.len() == PROBLEMS_MAX {
+        if !cut || problems.len() == ROUNDS_MAX {
             return Err(problems);
         }
     }
@@ -50,28 +57,27 @@ pub fn decode<T: DeserializeOwned + Serialize>(mut value: Value) -> Result<T, Ve
 /// that way on purpose, and its meaning would change with the order of our code.
 fn note_lists_for_maps<T: Serialize>(value: &Value, document: &T, problems: &mut Vec<Problem>) {
     match serde_json::to_value(document) {
-        Ok(read) => compare("", value, &read, problems),
+        Ok(read) => compare(&Path::Root, value, &read, problems),
         Err(error) => problems.push(Problem::new("", "invalid_value", error.to_string())),
     }
 }
 
-fn compare(path: &str, written: &Value, read: &Value, problems: &mut Vec<Problem>) {
+fn compare(path: &Path, written: &Value, read: &Value, problems: &mut Vec<Problem>) {
     match (written, read) {
         (Value::Object(written), Value::Object(read)) => {
             for (key, value) in written {
                 if let Some(read) = read.get(key) {
-                    let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                    compare(&path, value, read, problems);
+                    compare(&path.key(key), value, read, problems);
                 }
             }
         }
         (Value::Array(written), Value::Array(read)) => {
             for (index, (value, read)) in written.iter().zip(read).enumerate() {
-                compare(&format!("{path}[{index}]"), value, read, problems);
+                compare(&path.index(index), value, read, problems);
             }
         }
         (Value::Array(_), Value::Object(_)) if problems.len() < PROBLEMS_MAX => {
-            problems.push(Problem::new(path, "wrong_type", "a map is expected here, not a list"));
+            problems.push(Problem::new(path.to_string(), "wrong_type", "a map is expected here, not a list"));
         }
         _ => {}
     }
@@ -90,7 +96,7 @@ enum Hop {
 }
 
 impl Fault {
-    fn new(path: &Path, message: &str) -> Self {
+    fn new(path: &serde_path_to_error::Path, message: &str) -> Self {
         let code = code_of(message);
         let mut way: Vec<Hop> = path.iter().filter_map(hop).collect();
         let whole = way.len() == path.iter().count();
@@ -98,7 +104,7 @@ impl Fault {
             way.push(Hop::Key(field.to_owned()));
         }
         let cuttable = whole && code != "missing_field" && matches!(way.last(), Some(Hop::Key(_)));
-        let problem = Problem::new(written(&way), code, message);
+        let problem = Problem::new(written(&way), code, Shown(message).to_string());
         Self { problem, way: cuttable.then_some(way) }
     }
 
@@ -138,6 +144,39 @@ fn written(way: &[Hop]) -> String {
         Hop::Key(key) if path.is_empty() => key.clone(),
         Hop::Key(key) => format!("{path}.{key}"),
     })
+}
+
+/// Refuses what no part of a document may hold, wherever it stands.
+fn check_texts(path: &Path, value: &Value) -> Result<(), Problem> {
+    match value {
+        Value::String(text) => check_text(path, text),
+        Value::Array(items) => {
+            items.iter().enumerate().try_for_each(|(index, item)| check_texts(&path.index(index), item))
+        }
+        Value::Object(map) => map.iter().try_for_each(|(key, item)| {
+            let path = path.key(key);
+            check_key(&path, key)?;
+            check_texts(&path, item)
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+    }
+}
+
+fn check_text(path: &Path, text: &str) -> Result<(), Problem> {
+    if !text.contains('\0') {
+        return Ok(());
+    }
+    let message = "text cannot hold the character NUL, which PostgreSQL does not store";
+    Err(Problem::new(path.to_string(), "invalid_value", message))
+}
+
+/// Keys stand in every path below them, so their length multiplies.
+fn check_key(path: &Path, key: &str) -> Result<(), Problem> {
+    if key.len() > KEY_BYTES_MAX {
+        let message = format!("a key has at most {KEY_BYTES_MAX} bytes");
+        return Err(Problem::new(path.to_string(), "too_long", message));
+    }
+    check_text(path, key)
 }
 
 /// The field that should be there; the path of a missing one ends before it.
@@ -212,6 +251,27 @@ mod tests {
             ("other", "unknown_field"),
         ];
         assert_eq!(sorted, expected(&all));
+    }
+
+    /// One store would refuse what the other took.
+    #[test]
+    fn text_that_a_store_cannot_hold_is_refused_wherever_it_stands() {
+        for (value, path) in [
+            (json!({ "name": "a\0" }), "name"),
+            (json!({ "name": "a", "inner": [{}, { "deep": [1, "\0"] }] }), "inner[1].deep[1]"),
+            (json!({ "a\0b": 1 }), "a\u{fffd}b"),
+        ] {
+            assert_eq!(faults(value), expected(&[(path, "invalid_value")]));
+        }
+        let found = faults(json!({ "x".repeat(257): 1 }));
+        assert_eq!(found, expected(&[(&"x".repeat(257), "too_long")]));
+    }
+
+    /// The answer goes over the wire and into logs.
+    #[test]
+    fn answer_stays_short_whatever_the_document_holds() {
+        let found = decode::<Outer>(json!({ "name": "a", "inner": "x".repeat(100_000) })).unwrap_err();
+        assert!(found[0].message.len() < 500);
     }
 
     /// A field that we cut out must not be reported as missing.

@@ -73,6 +73,13 @@ pub struct JobDocument {
     pub notify: Vec<Notify>,
 }
 
+impl JobDocument {
+    /// The jobs after which this one starts; with its name, edges for [`super::after_cycle`].
+    pub fn after_jobs(&self) -> &[String] {
+        self.triggers.as_ref().and_then(|triggers| triggers.after.as_ref()).map_or(&[], |after| &after.jobs)
+    }
+}
+
 /// What a run is given.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

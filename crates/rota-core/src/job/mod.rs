@@ -19,6 +19,7 @@ pub mod effective;
 pub mod failure;
 pub mod flow;
 pub mod kinds;
+mod path;
 pub mod read;
 pub mod retry;
 pub mod size;

@@ -19,7 +19,7 @@ use serde::{
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy, Options};
 
-use super::decode::code_of;
+use super::{decode::code_of, path::Shown};
 use crate::problem::Problem;
 
 /// Largest document, in bytes of its text.
@@ -38,8 +38,8 @@ pub fn json(text: &[u8]) -> Result<Value, Problem> {
     bounded(text, DOCUMENT_BYTES_MAX)?;
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let Plain(value) = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        let message = error.inner().to_string();
+        let path = Shown(&error.path().to_string()).to_string();
+        let message = Shown(&error.inner().to_string()).to_string();
         let code = if error.inner().is_data() { code_of(&message) } else { "syntax" };
         Problem::new(if path == "." { String::new() } else { path }, code, message)
     })?;
@@ -84,7 +84,7 @@ fn yaml_values(text: &[u8], bytes_max: usize) -> Result<Vec<Value>, Problem> {
     let values: Vec<Plain> =
         serde_saphyr::from_multiple_with_options(text, yaml_options(bytes_max)).map_err(|error| {
             let message = error.to_string();
-            Problem::new("", yaml_code(&error, &message), message)
+            Problem::new("", yaml_code(&error, &message), Shown(&message).to_string())
         })?;
     Ok(values.into_iter().map(|Plain(value)| value).collect())
 }

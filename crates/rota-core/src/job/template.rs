@@ -11,7 +11,10 @@
 
 use serde_json::Value;
 
-use super::document::JobDocument;
+use super::{document::JobDocument, path::Path};
+
+/// Most templates and expressions in one job.
+pub const TEMPLATES_MAX: usize = 5_000;
 
 /// The names that templates start from; `item` only in a `foreach`, `row` only in a filter.
 pub const ROOTS: [&str; 10] =
@@ -39,20 +42,21 @@ const PLAIN_STEP_FIELDS: [&str; 8] = ["id", "needs", "on_failure", "always", "ti
 /// Every template and expression of a job, each with its path.
 pub fn templates(job: &JobDocument) -> Vec<Template> {
     let mut found = Found::default();
+    let root = Path::Root;
     if let Some(key) = job.concurrency.as_ref().and_then(|concurrency| concurrency.key.as_ref()) {
-        found.text("concurrency.key", key);
+        found.text(&root.key("concurrency").key("key"), key);
     }
     if let Some(key) = job.rate_limit.as_ref().and_then(|limit| limit.key.as_ref()) {
-        found.text("rate_limit.key", key);
+        found.text(&root.key("rate_limit").key("key"), key);
     }
     for (index, schedule) in job.schedules.iter().enumerate() {
-        found.value(&format!("schedules[{index}].payload"), &schedule.payload);
+        found.value(&root.key("schedules").index(index).key("payload"), &schedule.payload);
     }
     if let Some(webhook) = job.triggers.as_ref().and_then(|triggers| triggers.webhook.as_ref()) {
-        found.text("triggers.webhook.secret", &webhook.secret);
+        found.text(&root.key("triggers").key("webhook").key("secret"), &webhook.secret);
     }
     for (index, step) in job.steps.iter().enumerate() {
-        found.step(&format!("steps[{index}]"), &serde_json::to_value(step).unwrap_or_default());
+        found.step(&root.key("steps").index(index), &serde_json::to_value(step).unwrap_or_default());
     }
     found.0
 }
@@ -61,15 +65,15 @@ pub fn templates(job: &JobDocument) -> Vec<Template> {
 struct Found(Vec<Template>);
 
 impl Found {
-    fn step(&mut self, path: &str, step: &Value) {
+    fn step(&mut self, path: &Path, step: &Value) {
         for (field, value) in step.as_object().into_iter().flatten() {
-            let path = format!("{path}.{field}");
+            let path = path.key(field);
             match (field.as_str(), value) {
-                ("if", Value::String(text)) => self.push(path, text, TemplateKind::Expression),
+                ("if", Value::String(text)) => self.push(&path, text, TemplateKind::Expression),
                 (plain, _) if PLAIN_STEP_FIELDS.contains(&plain) => {}
                 ("sql" | "file", Value::Object(fields)) => {
                     for (inner, value) in fields {
-                        self.row_field(&format!("{path}.{inner}"), inner, value);
+                        self.row_field(&path.key(inner), inner, value);
                     }
                 }
                 _ => self.value(&path, value),
@@ -77,39 +81,42 @@ impl Found {
         }
     }
 
-    fn row_field(&mut self, path: &str, field: &str, value: &Value) {
+    fn row_field(&mut self, path: &Path, field: &str, value: &Value) {
         match (field, value) {
             ("statement" | "connection", _) => {}
-            ("filter", Value::String(text)) => self.push(path.to_owned(), text, TemplateKind::Expression),
+            ("filter", Value::String(text)) => self.push(path, text, TemplateKind::Expression),
             _ => self.value(path, value),
         }
     }
 
-    fn value(&mut self, path: &str, value: &Value) {
+    fn value(&mut self, path: &Path, value: &Value) {
         match value {
             Value::String(text) => self.text(path, text),
             Value::Array(items) => {
                 for (index, item) in items.iter().enumerate() {
-                    self.value(&format!("{path}[{index}]"), item);
+                    self.value(&path.index(index), item);
                 }
             }
             Value::Object(fields) => {
                 for (field, value) in fields {
-                    self.value(&format!("{path}.{field}"), value);
+                    self.value(&path.key(field), value);
                 }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
-    fn text(&mut self, path: &str, text: &str) {
+    fn text(&mut self, path: &Path, text: &str) {
         if has_tags(text) {
-            self.push(path.to_owned(), text, TemplateKind::Text);
+            self.push(path, text, TemplateKind::Text);
         }
     }
 
-    fn push(&mut self, path: String, text: &str, kind: TemplateKind) {
-        self.0.push(Template { path, text: text.to_owned(), kind });
+    fn push(&mut self, path: &Path, text: &str, kind: TemplateKind) {
+        // One more than is allowed, so that whoever counts can tell.
+        if self.0.len() <= TEMPLATES_MAX {
+            self.0.push(Template { path: path.to_string(), text: text.to_owned(), kind });
+        }
     }
 }
 

@@ -417,6 +417,35 @@ fn every_field_word_and_code_is_in_the_reference() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+/// A bound that is stated wrong sends people into refusals.
+#[test]
+fn bounds_of_the_reference_are_those_of_the_code() {
+    for (row, bound) in [
+        ("steps", check::STEPS_MAX),
+        ("schedules", check::SCHEDULES_MAX),
+        ("tags", check::TAGS_MAX),
+        ("requires", check::TRAITS_MAX),
+        ("vars", check::VARS_MAX),
+        ("notify", check::NOTIFY_MAX),
+        ("description", check::DESCRIPTION_BYTES_MAX),
+        ("triggers.after.jobs", check::AFTER_JOBS_MAX),
+        ("unique.by", check::UNIQUE_PATHS_MAX),
+        ("concurrency.limit", check::CONCURRENCY_MAX as usize),
+        ("concurrency.max_queued", check::QUEUED_MAX as usize),
+        ("rate_limit.runs", check::RATE_RUNS_MAX as usize),
+        ("url", check::URL_BYTES_MAX),
+        ("statement", check::STATEMENT_BYTES_MAX),
+        ("rows_max", check::ROWS_MAX as usize),
+        ("foreach.items", check::FOREACH_ITEMS_MAX),
+        ("foreach.parallelism", check::PARALLELISM_MAX as usize),
+        ("max_attempts", check::ATTEMPTS_MAX as usize),
+    ] {
+        let line = REFERENCE.lines().find(|line| line.starts_with(&format!("| `{row}` |"))).unwrap_or_default();
+        let stated = line.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default().replace(',', "");
+        assert!(stated.split_whitespace().any(|word| word == bound.to_string()), "{row}: {bound} in `{line}`");
+    }
+}
+
 #[test]
 fn cycle_of_steps_is_spelt_out() {
     let document = job(json!({ "steps": [
@@ -455,6 +484,18 @@ fn lists_are_bounded_and_answers_too() {
     assert_eq!(problems(job(json!({ "steps": bad }))).len(), decode::PROBLEMS_MAX);
     let tags: Vec<_> = (0..51).map(|index| format!("t{index}")).collect();
     assert_eq!(problems(job(json!({ "tags": tags }))), [("tags".to_owned(), "too_many")]);
+}
+
+/// Long keys stand in every path below them: a document must not grow by being checked.
+#[test]
+fn many_templates_under_long_keys_are_refused_quickly() {
+    let mut payload = json!(vec!["{{"; 100_000]);
+    for _ in 0..50 {
+        payload = json!({ "k".repeat(256): payload });
+    }
+    let found = problems(step(json!({ "handler": { "name": "h", "payload": payload } })));
+    assert_eq!(found[0], (String::new(), "too_many"));
+    assert_eq!(found.len(), decode::PROBLEMS_MAX);
 }
 
 /// Any JSON value, with the words of the document in it so that parsing goes deep.
@@ -502,7 +543,7 @@ fn any_value() -> impl Strategy<Value = Value> {
         any::<i64>().prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
         word.clone().prop_map(Value::from),
-        ".{0,20}".prop_map(Value::from),
+        r"[^\x00]{0,20}".prop_map(Value::from),
     ];
     leaf.prop_recursive(5, 64, 6, move |inner| {
         prop_oneof![
@@ -557,7 +598,7 @@ fn any_step() -> impl Strategy<Value = Value> {
 }
 
 fn any_job() -> impl Strategy<Value = Value> {
-    let heading = (any::<Option<bool>>(), prop::option::of(1..=10_u8), prop::option::of(".{0,30}"));
+    let heading = (any::<Option<bool>>(), prop::option::of(1..=10_u8), prop::option::of(r"[^\x00]{0,30}"));
     let limits = (prop::option::of(1..100_u32), prop::option::of(prop::sample::select(WhenFull::ALL)), any_retry());
     (heading, limits, any_value(), prop::collection::vec(any_step(), 1..5)).prop_map(
         |((enabled, priority, description), (limit, when_full, retry), default, mut steps)| {

@@ -14,9 +14,14 @@ mod retry;
 mod steps;
 
 use self::report::Report;
+pub use self::{
+    kinds::{ENTRIES_MAX, ROWS_MAX, STATEMENT_BYTES_MAX, URL_BYTES_MAX},
+    retry::{ATTEMPTS_MAX, DELAYS_MAX},
+    steps::{FOREACH_ITEMS_MAX, PARALLELISM_MAX},
+};
 use super::{
     document::{Concurrency, JobDocument, Notify, Triggers, Unique, WhenFull},
-    template::{open_tag, templates},
+    template::{TEMPLATES_MAX, open_tag, templates},
 };
 use crate::problem::Problem;
 
@@ -162,7 +167,9 @@ fn check_notify(notify: &[Notify], report: &mut Report) {
 }
 
 fn check_templates(job: &JobDocument, report: &mut Report) {
-    for template in templates(job) {
+    let templates = templates(job);
+    report.at_most("", templates.len(), TEMPLATES_MAX);
+    for template in templates {
         if let Some(tag) = open_tag(&template.text) {
             report.add(template.path, "bad_template", format!("a `{tag}` is never closed"));
         }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt, ops::RangeInclusive};
 
 use super::{
-    super::{decode::PROBLEMS_MAX, template::has_tags},
+    super::{decode::PROBLEMS_MAX, path::Shown, template::has_tags},
     TRAITS_MAX,
 };
 use crate::{problem::Problem, schedule};
@@ -56,7 +56,7 @@ impl Report {
         if !starts_well || !plain || name.len() > WORD_BYTES_MAX {
             let message = format!(
                 "`{}` is not 1 to {WORD_BYTES_MAX} of the characters a-z, A-Z, 0-9 and `_`, beginning with no digit",
-                shown(name)
+                Shown(name)
             );
             self.add(path, code, message);
         }
@@ -138,9 +138,4 @@ impl Report {
 fn repeated<T: Ord>(values: &[T]) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     (0..values.len()).filter(|index| !seen.insert(&values[*index])).collect()
-}
-
-/// A text from a stranger, fit for a message.
-pub(super) fn shown(text: &str) -> String {
-    text.chars().take(WORD_BYTES_MAX).flat_map(char::escape_debug).collect()
 }

@@ -4,14 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{
-    STEPS_MAX, kinds,
-    report::{Report, shown},
-    retry,
-};
+use super::{STEPS_MAX, kinds, report::Report, retry};
 use crate::job::{
     document::JobDocument,
     flow::{step_cycle, written},
+    path::Shown,
     step::{Foreach, OnFailure, Step},
     template::has_tags,
 };
@@ -58,7 +55,7 @@ fn check_references(path: &str, step: &Step, known: &BTreeSet<&str>, report: &mu
 }
 
 fn unknown(step: &str) -> String {
-    format!("there is no step `{}`", shown(step))
+    format!("there is no step `{}`", Shown(step))
 }
 
 fn check_policies(path: &str, step: &Step, report: &mut Report) {
