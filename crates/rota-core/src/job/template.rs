@@ -145,23 +145,19 @@ pub fn open_tag(text: &str) -> Option<&'static str> {
 /// Length of a `{%` tag; from `raw` on, everything up to `endraw` is plain text.
 fn statement_length(tag: &str) -> Option<usize> {
     let length = expression_length(tag, "%}")?;
-    if !is_statement(&tag[..length], "raw") {
-        return Some(length);
-    }
-    let mut at = length;
-    loop {
-        at += tag[at..].find("{%")?;
-        let end = at + tag[at..].find("%}")? + 2;
-        if is_statement(&tag[at..end], "endraw") {
-            return Some(end);
-        }
-        at += 2;
-    }
+    let inside = tag[2..length - 2].trim_start_matches(['-', '+']).trim_end_matches(['-', '+']);
+    if inside.trim() == "raw" { Some(length + raw_length(&tag[length..])?) } else { Some(length) }
 }
 
-fn is_statement(tag: &str, word: &str) -> bool {
-    let inside = tag.trim_start_matches("{%").trim_end_matches("%}");
-    inside.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim() == word
+/// Length of plain text with the `{% endraw %}` that ends it.
+fn raw_length(text: &str) -> Option<usize> {
+    text.match_indices("endraw").find_map(|(at, word)| {
+        let before = text[..at].trim_end();
+        let after = text[at + word.len()..].trim_start();
+        let closing = after.strip_prefix(['-', '+']).unwrap_or(after);
+        let opens = ["{%", "{%-", "{%+"].iter().any(|opening| before.ends_with(opening));
+        (opens && closing.starts_with("%}")).then(|| text.len() - closing.len() + 2)
+    })
 }
 
 /// Length of a tag up to its closing, which neither a quoted text nor a map
@@ -219,6 +215,8 @@ mod tests {
             ("{# {{ #}", None),
             ("{% raw %}{{ {% x {% endraw %}", None),
             ("{%- raw -%}{{{%- endraw -%}", None),
+            ("{% raw %} endraw {{ {% endraw", Some("{%")),
+            ("{% raw %}{{{% endraw %}{{", Some("{{")),
             ("{{ 'é' }}", None),
             ("stray }} is text", None),
             ("{{ payload.a", Some("{{")),
@@ -237,6 +235,15 @@ mod tests {
         fn no_text_makes_the_search_panic(text in r#"([{}%#"'\\é -]|raw|endraw){0,40}"#) {
             open_tag(&text);
         }
+    }
+
+    /// Each tag is looked at once: no text makes the search slow.
+    #[test]
+    fn long_text_of_openings_is_searched_in_one_pass() {
+        let many = "{%".repeat(500_000);
+        assert_eq!(open_tag(&format!("{{% raw %}}{many}%}}")), Some("{%"));
+        assert_eq!(open_tag(&"{{ a }}".repeat(150_000)), None);
+        assert_eq!(open_tag(&format!("{{{{ {}", "{".repeat(1_000_000))), Some("{{"));
     }
 
     #[test]

@@ -361,6 +361,11 @@ fn faults_of_sense() -> Vec<Case> {
         (step(json!({ "sleep": { "until": "tomorrow" } })), "steps[0].sleep.until", "invalid_value"),
         (step(json!({ "wait": {}, "timeout": "1h" })), "steps[0].timeout", "no_meaning"),
         (step(json!({ "wait": {}, "if": "{{ payload.a }}" })), "steps[0].if", "bad_template"),
+        (
+            step(json!({ "file": { "read": { "path": "a.csv" }, "filter": "{{ row.a }}" } })),
+            "steps[0].file.filter",
+            "bad_template",
+        ),
         (step(json!({ "wait": {}, "needs": ["ghost"] })), "steps[0].needs[0]", "unknown_step"),
         (step(json!({ "wait": {}, "on_failure": "run ghost" })), "steps[0].on_failure", "unknown_step"),
         (step(json!({ "wait": {}, "needs": ["s"] })), "steps[0].needs", "cycle"),

@@ -170,7 +170,7 @@ fn check_file(path: &str, file: &File, report: &mut Report) {
         check_place(&format!("{path}.write"), write, report);
     }
     if let Some(filter) = &file.filter {
-        report.filled_text(&format!("{path}.filter"), filter, PATH_BYTES_MAX);
+        report.expression(&format!("{path}.filter"), filter);
     }
     report.at_most(&format!("{path}.columns"), file.columns.len(), ENTRIES_MAX);
     let names: Vec<_> = file.columns.iter().map(|column| column.to.as_ref().unwrap_or(&column.from)).collect();

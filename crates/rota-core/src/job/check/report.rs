@@ -11,6 +11,8 @@ use crate::{problem::Problem, schedule};
 /// Longest id of a step, name of a variable or trait, in bytes.
 const WORD_BYTES_MAX: usize = 64;
 
+const EXPRESSION_BYTES_MAX: usize = 10_000;
+
 #[derive(Default)]
 pub(super) struct Report {
     problems: Vec<Problem>,
@@ -111,6 +113,13 @@ impl Report {
             self.add(path, "empty", "a text is needed");
         }
         self.text(path, text, bytes_max);
+    }
+
+    pub(super) fn expression(&mut self, path: &str, text: &str) {
+        self.filled_text(path, text, EXPRESSION_BYTES_MAX);
+        if has_tags(text) {
+            self.add(path, "bad_template", "an expression stands without {{ }}");
+        }
     }
 
     /// A secret is referred to. Versions of a document are kept and shown for ever.

@@ -15,7 +15,6 @@ use crate::job::{
 
 pub const FOREACH_ITEMS_MAX: usize = 10_000;
 pub const PARALLELISM_MAX: u32 = 1_000;
-const EXPRESSION_BYTES_MAX: usize = 10_000;
 
 pub(super) fn check(job: &JobDocument, report: &mut Report) {
     report.filled("steps", job.steps.len(), STEPS_MAX);
@@ -60,11 +59,7 @@ fn unknown(step: &str) -> String {
 
 fn check_policies(path: &str, step: &Step, report: &mut Report) {
     if let Some(condition) = &step.condition {
-        let at = format!("{path}.if");
-        report.filled_text(&at, condition, EXPRESSION_BYTES_MAX);
-        if has_tags(condition) {
-            report.add(at, "bad_template", "a condition is an expression, without {{ }}");
-        }
+        report.expression(&format!("{path}.if"), condition);
     }
     if let Some(queue) = &step.queue {
         report.name(&format!("{path}.queue"), queue);
