@@ -43,6 +43,10 @@ const SHOWN_MAX: usize = 400;
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The common case, in one piece.
+        if self.0.len() <= SHOWN_MAX && self.0.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return f.write_str(self.0);
+        }
         let mut rest = self.0.chars();
         for c in rest.by_ref().take(SHOWN_MAX) {
             let shown = if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };

@@ -495,7 +495,7 @@ fn lists_are_bounded_and_answers_too() {
 #[test]
 fn many_templates_under_long_keys_are_refused_quickly() {
     let mut payload = json!(vec!["{{"; 100_000]);
-    for _ in 0..50 {
+    for _ in 0..20 {
         payload = json!({ "k".repeat(256): payload });
     }
     let found = problems(step(json!({ "handler": { "name": "h", "payload": payload } })));
