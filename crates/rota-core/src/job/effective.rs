@@ -1,0 +1,222 @@
+//! Effective: what a document means where it says nothing.
+//!
+//! All defaults of a job stand on this page (those of retrying in `retry`),
+//! and are functions of the document: nothing here is ever written back, so a
+//! saved document keeps its words and takes part in better defaults.
+//!
+//! Quotas of a tier are applied by whoever knows the tenant.
+
+use super::{
+    document::{AfterEnd, Concurrency, JobDocument, Match, WhenFull},
+    kinds::{Http, HttpBody},
+    retry::{RetryPolicy, RetryRule, StatusPattern},
+    step::{Foreach, OnFailure, Step},
+};
+use crate::duration::Span;
+
+pub const DEFAULT_QUEUE: &str = "default";
+pub const DEFAULT_PRIORITY: u8 = 5;
+pub const DEFAULT_TIMEOUT: Span = Span::secs(300);
+pub const DEFAULT_GRACE: Span = Span::secs(30);
+/// Runs that may wait for the slots of one key.
+pub const DEFAULT_QUEUED_MAX: u32 = 10_000;
+/// One item after the other, so that nobody floods a target by leaving it out.
+pub const DEFAULT_PARALLELISM: u32 = 1;
+/// Rows that a step hands on as output.
+pub const DEFAULT_ROWS_MAX: u32 = 10_000;
+pub const DEFAULT_RESPONSE_BYTES_MAX: u64 = 10_000_000;
+pub const DEFAULT_SIGNATURE_HEADER: &str = "X-Rota-Signature";
+pub const DEFAULT_SFTP_PORT: u16 = 22;
+
+/// Under which rules one step is executed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepPolicy {
+    /// Of one attempt; none for a step that only parks.
+    pub timeout: Option<Span>,
+    pub retry: RetryPolicy,
+    pub queue: String,
+    pub requires: Vec<String>,
+    pub cancelable: bool,
+}
+
+impl JobDocument {
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.unwrap_or(true)
+    }
+
+    pub fn is_exclusive(&self) -> bool {
+        self.exclusive.unwrap_or(false)
+    }
+
+    pub fn queue_name(&self) -> &str {
+        self.queue.as_deref().unwrap_or(DEFAULT_QUEUE)
+    }
+
+    /// The priority for a tenant whose tier allows `best` at best.
+    ///
+    /// Only the default gives way to the tier: a priority somebody wrote is
+    /// refused on save where the tier does not allow it.
+    pub fn priority_within(&self, best: u8) -> u8 {
+        self.priority.unwrap_or_else(|| DEFAULT_PRIORITY.max(best))
+    }
+
+    pub fn cancel_grace(&self) -> Span {
+        self.cancel.as_ref().and_then(|cancel| cancel.grace).unwrap_or(DEFAULT_GRACE)
+    }
+
+    /// Whether a person or the API may start it.
+    pub fn is_manual(&self) -> bool {
+        self.triggers.as_ref().and_then(|triggers| triggers.manual).unwrap_or(true)
+    }
+
+    /// Whether it is executed as a flow; one step is the run itself.
+    pub fn is_flow(&self) -> bool {
+        self.steps.len() > 1
+    }
+
+    /// How the run itself is retried: as its one step, or not at all.
+    pub fn run_retry(&self) -> RetryPolicy {
+        match self.steps.as_slice() {
+            [step] => self.step_policy(step).retry,
+            _ => RetryPolicy::once(),
+        }
+    }
+
+    /// The step's own rules, over the job's, over the defaults.
+    pub fn step_policy(&self, step: &Step) -> StepPolicy {
+        let timeout = step.timeout.or(self.timeout).unwrap_or(DEFAULT_TIMEOUT);
+        StepPolicy {
+            timeout: (!step.kind.parks()).then_some(timeout),
+            retry: self.retry_rule_of(step).policy(),
+            queue: step.queue.as_deref().unwrap_or(self.queue_name()).to_owned(),
+            requires: step.requires.as_ref().unwrap_or(&self.requires).clone(),
+            cancelable: step.cancelable.unwrap_or(true),
+        }
+    }
+
+    pub(super) fn retry_rule_of(&self, step: &Step) -> RetryRule {
+        let job = self.retry.clone().unwrap_or_default();
+        step.retry.as_ref().map_or_else(|| job.clone(), |own| own.over(&job))
+    }
+
+    /// How the ends of the jobs named in `after` are counted.
+    pub fn after_rule(&self) -> Option<(Match, AfterEnd)> {
+        let after = self.triggers.as_ref()?.after.as_ref()?;
+        Some((after.matching.unwrap_or(Match::All), after.on.unwrap_or(AfterEnd::Succeeded)))
+    }
+}
+
+impl Concurrency {
+    pub fn when_full(&self) -> WhenFull {
+        self.when_full.unwrap_or(WhenFull::Queue)
+    }
+
+    pub fn queued_max(&self) -> u32 {
+        self.max_queued.unwrap_or(DEFAULT_QUEUED_MAX)
+    }
+}
+
+impl Step {
+    pub fn is_always(&self) -> bool {
+        self.always.unwrap_or(false)
+    }
+
+    pub fn on_failure(&self) -> &OnFailure {
+        self.on_failure.as_ref().unwrap_or(&OnFailure::Stop)
+    }
+}
+
+impl Foreach {
+    pub fn parallelism(&self) -> u32 {
+        self.parallelism.unwrap_or(DEFAULT_PARALLELISM)
+    }
+}
+
+impl Http {
+    /// The method; a body without one is posted.
+    pub fn method(&self) -> &str {
+        let default = match self.body {
+            None => "GET",
+            Some(HttpBody::Json(_) | HttpBody::Form(_) | HttpBody::Raw(_)) => "POST",
+        };
+        self.method.as_deref().unwrap_or(default)
+    }
+
+    pub fn expects(&self, status: u16) -> bool {
+        match &self.expect {
+            Some(patterns) => patterns.iter().any(|pattern| pattern.matches(status)),
+            None => StatusPattern::Class(2).matches(status),
+        }
+    }
+
+    pub fn response_bytes_max(&self) -> u64 {
+        self.response_max.map_or(DEFAULT_RESPONSE_BYTES_MAX, super::size::Size::bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn job(value: Value) -> JobDocument {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn short_document_gets_the_defaults_of_the_reference() {
+        let job = job(json!({ "name": "a", "steps": [{ "id": "s", "http": { "url": "http://x" } }] }));
+        assert!(job.is_enabled() && job.is_manual() && !job.is_exclusive() && !job.is_flow());
+        assert_eq!((job.queue_name(), job.cancel_grace()), ("default", Span::secs(30)));
+        let policy = job.step_policy(&job.steps[0]);
+        let expected = StepPolicy {
+            timeout: Some(Span::secs(300)),
+            retry: RetryPolicy::default(),
+            queue: "default".to_owned(),
+            requires: vec![],
+            cancelable: true,
+        };
+        assert_eq!(policy, expected);
+        assert_eq!(job.run_retry().max_attempts(), 4);
+    }
+
+    #[test]
+    fn default_priority_gives_way_to_the_tier_and_a_written_one_does_not() {
+        let mut job = job(json!({ "name": "a", "steps": [] }));
+        assert_eq!((job.priority_within(1), job.priority_within(8)), (5, 8));
+        job.priority = Some(3);
+        assert_eq!(job.priority_within(8), 3);
+    }
+
+    /// A flow that were retried whole would repeat the steps that succeeded.
+    #[test]
+    fn rules_of_a_flow_are_the_defaults_of_its_steps_and_the_run_has_one_attempt() {
+        let job = job(json!({
+            "name": "a", "timeout": "1m", "queue": "slow", "requires": ["gpu"],
+            "retry": { "max_attempts": 2, "initial": "9s", "jitter": 0.0 },
+            "steps": [
+                { "id": "plain", "handler": { "name": "h" } },
+                { "id": "own", "handler": { "name": "h" }, "timeout": "2m", "retry": { "max_attempts": 6 },
+                  "queue": "fast", "requires": [], "cancelable": false },
+                { "id": "rest", "sleep": { "for": "1d" } },
+            ],
+        }));
+        assert_eq!(job.run_retry().max_attempts(), 1);
+        let [plain, own, rest] = [0, 1, 2].map(|index| job.step_policy(&job.steps[index]));
+        assert_eq!((plain.timeout, plain.retry.max_attempts()), (Some(Span::secs(60)), 2));
+        assert_eq!((plain.queue.as_str(), plain.requires.as_slice()), ("slow", ["gpu".to_owned()].as_slice()));
+        assert_eq!((own.timeout, own.retry.max_attempts()), (Some(Span::secs(120)), 6));
+        assert_eq!((own.queue.as_str(), own.requires.len(), own.cancelable), ("fast", 0, false));
+        assert_eq!(rest.timeout, None, "a day of sleep must not time out after a minute");
+        assert_eq!(own.retry, job.retry_rule_of(&job.steps[1]).policy());
+    }
+
+    #[test]
+    fn request_with_a_body_is_posted_and_2xx_is_good() {
+        let get: Http = serde_json::from_value(json!({ "url": "http://x" })).unwrap();
+        let post: Http = serde_json::from_value(json!({ "url": "http://x", "form": {}, "expect": [304] })).unwrap();
+        assert_eq!((get.method(), post.method()), ("GET", "POST"));
+        assert!(get.expects(204) && !get.expects(301) && post.expects(304) && !post.expects(200));
+    }
+}
