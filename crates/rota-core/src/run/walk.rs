@@ -4,7 +4,9 @@
 
 use jiff::Timestamp;
 
-use super::{Block, Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, TrailEntry, TrailKind, Verdict};
+use super::{
+    Block, Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, SlotClaim, TrailEntry, TrailKind, Verdict,
+};
 use crate::{
     ids::{RunId, WorkerId},
     slot::Entry,
@@ -27,7 +29,8 @@ impl Run {
     }
 
     /// `done` of the runs it waits for have ended. `entry` is its slot's
-    /// answer, needed when that was the last of them.
+    /// answer, to be had where [`Run::enters_on_join`] names one. A run that
+    /// is also delayed goes on to wait for its time.
     pub fn join(&self, done: u16, entry: Option<Entry>, now: Timestamp) -> Result<Change, Refusal> {
         let left = match self.state {
             RunState::Blocked(Block::Needs(left)) => left.saturating_sub(done),
@@ -37,7 +40,19 @@ impl Run {
         if left > 0 {
             return Ok(Change::Move(self.walk(RunState::Blocked(Block::Needs(left)))));
         }
+        if self.ready_at > now {
+            return Ok(Change::Move(self.walk(RunState::Scheduled)));
+        }
         Ok(Change::Move(Move { ready_at: self.ready_at.max(now), ..self.walk(entered(entry)) }))
+    }
+
+    /// The slot this run must ask for now that `done` of those it waits for
+    /// have ended: none while others are left, or while its time has not come.
+    pub fn enters_on_join(&self, done: u16, now: Timestamp) -> Option<SlotClaim> {
+        match self.state {
+            RunState::Blocked(Block::Needs(left)) if left <= done && self.ready_at <= now => self.slot,
+            _ => None,
+        }
     }
 
     /// A worker takes it, in writing. The fence rises, so whoever held the run
