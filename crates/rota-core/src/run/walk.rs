@@ -89,7 +89,7 @@ impl Run {
                 return Err(Refusal::WrongState);
             }
         }
-        if self.expires_at.is_none_or(|at| now < at) {
+        if self.start_deadline().is_none_or(|at| now < at) {
             return Err(Refusal::NotYet);
         }
         Ok(Change::Finish(self.finish(Verdict::Expired, now)))
