@@ -1,0 +1,44 @@
+# `make run` and `make test` are all a newcomer needs. `make help` lists the rest.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+SCRIPTS := scripts/services .ci/run
+
+# nextest where it is installed (it leaves out examples in docs, so those follow);
+# a fresh machine has only cargo.
+TEST_ALL := if cargo nextest --version >/dev/null 2>&1; \
+	then cargo nextest run --workspace --locked --no-fail-fast && cargo test --workspace --locked --doc; \
+	else cargo test --workspace --locked --no-fail-fast; fi
+
+.PHONY: help run test test-long check bench
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+run: ## build Rota and show what it can do today
+	cargo build --release --locked --package rota
+	@target/release/rota --help
+	@echo
+	@echo '$$ rota cron next "0 9 * * MON-FRI" --tz Asia/Ho_Chi_Minh'
+	@target/release/rota cron next "0 9 * * MON-FRI" --tz Asia/Ho_Chi_Minh
+
+test: ## run every test, with the servers they need
+	@scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
+
+test-long: ## the same, with the long sweeps and soaks
+	@ROTA_LONG=1 scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
+
+check: ## format, lints, scripts, project rules, licences
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@for script in $(SCRIPTS); do bash -n "$$script"; done
+	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); fi
+	cargo test --locked --package rota-core --test tidy
+	@if command -v cargo-deny >/dev/null; then cargo deny check; \
+	else echo 'cargo-deny is not installed: advisories were not looked up (licences and banned crates were)'; fi
+
+bench: ## measure the stores on this machine
+	cargo build --release --locked --package rota
+	@scripts/services with target/release/rota bench store
