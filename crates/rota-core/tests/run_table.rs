@@ -4,6 +4,8 @@
 //! people read is the page that is tested. A missing row, column or cell fails;
 //! so does an edge of the diagram that no cell produces, or one it leaves out.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use jiff::Timestamp;
