@@ -114,8 +114,8 @@ impl Slot {
             return Entry::Holds;
         }
         match ask.when_full {
-            WhenFull::Queue if ask.max_queued.is_some_and(|most| self.waiting >= most) => return Entry::Refused,
-            WhenFull::Skip | WhenFull::Reject => return Entry::Refused,
+            WhenFull::Queue if ask.max_queued.is_some_and(|most| self.waiting >= most) => Entry::Refused,
+            WhenFull::Skip | WhenFull::Reject => Entry::Refused,
             WhenFull::Queue => {
                 self.waiting += 1;
                 Entry::Waits

@@ -62,9 +62,15 @@ impl Run {
 
     /// Ends a run whose worker did not stop within its grace.
     pub fn grace_over(&self, now: Timestamp) -> Result<Change, Refusal> {
-        let RunState::Cancelling { .. } = self.state else {
-            return Err(Refusal::WrongState);
-        };
+        match self.state {
+            RunState::Cancelling { .. } => {}
+            RunState::Finished { .. } => return Err(Refusal::Ended),
+            RunState::Scheduled
+            | RunState::Blocked(_)
+            | RunState::Queued
+            | RunState::Running { .. }
+            | RunState::Waiting { .. } => return Err(Refusal::WrongState),
+        }
         if self.cancel.as_ref().is_some_and(|request| now < request.grace_until) {
             return Err(Refusal::NotYet);
         }

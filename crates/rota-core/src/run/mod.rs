@@ -41,6 +41,9 @@ pub type Labels = BTreeMap<String, String>;
 pub struct Fence(pub i32);
 
 impl Fence {
+    /// Of a run that nobody has held.
+    pub const FIRST: Self = Self(0);
+
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -260,19 +263,21 @@ impl Run {
     }
 
     /// When a sweep must look at this run again, if nothing else happens: its
-    /// start deadline, the end of its wait, or of its grace. A deadline counts
-    /// until the first start only.
+    /// start deadline, the end of its wait, or of its grace.
     pub fn due_at(&self) -> Option<Timestamp> {
         match &self.state {
-            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued if self.attempts_used == 0 => self.expires_at,
+            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued => self.start_deadline(),
             RunState::Waiting { until, .. } => *until,
             RunState::Cancelling { .. } => self.cancel.as_ref().map(|request| request.grace_until),
-            RunState::Scheduled
-            | RunState::Blocked(_)
-            | RunState::Queued
-            | RunState::Running { .. }
-            | RunState::Finished { .. } => None,
+            RunState::Running { .. } | RunState::Finished { .. } => None,
         }
+    }
+
+    /// By when the run must be started. It counts until the first start only:
+    /// whoever held the run raised its fence as they gave it up, so a retry, a
+    /// loss and the end of a wait leave no deadline behind.
+    pub fn start_deadline(&self) -> Option<Timestamp> {
+        self.expires_at.filter(|_| self.fence == Fence::FIRST)
     }
 
     /// This run after `change`.
@@ -420,7 +425,7 @@ impl NewRun {
             parent: self.parent,
             attempts_used: 0,
             losses: 0,
-            fence: Fence(0),
+            fence: Fence::FIRST,
             cancel: None,
             state,
         }

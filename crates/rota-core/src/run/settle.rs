@@ -78,7 +78,7 @@ impl Run {
             Outcome::Cancelled => Change::Finish(self.finish(Verdict::Cancelled, now)),
             Outcome::Failed(failure) if asked_to_stop => Change::Finish(Finish {
                 failure: Some(failure),
-                attempts_used: self.attempts_used + 1,
+                attempts_used: self.attempts_used.saturating_add(1),
                 ..self.finish(Verdict::Cancelled, now)
             }),
             Outcome::Parked { .. } | Outcome::Deferred { .. } if asked_to_stop => {
@@ -111,7 +111,7 @@ impl Run {
                 return Err(Refusal::NotRunning);
             }
         };
-        let losses = self.losses + 1;
+        let losses = self.losses.saturating_add(1);
         let worker = match worker {
             Hold::Leased(worker) => Some(worker),
             Hold::Owned => None,
@@ -150,7 +150,7 @@ impl Run {
     }
 
     fn failed(&self, failure: Failure, retry: &RetryPolicy, jitter: f64, now: Timestamp) -> Change {
-        let attempt = self.attempts_used + 1;
+        let attempt = self.attempts_used.saturating_add(1);
         let retryable = retry.retries(&failure);
         if retryable && u32::from(attempt) < retry.max_attempts() {
             return self.retried(attempt, failure, retry, jitter, now);

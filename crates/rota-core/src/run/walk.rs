@@ -5,7 +5,8 @@
 use jiff::Timestamp;
 
 use super::{
-    Block, Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, TrailEntry, TrailKind, Verdict, WaitFor,
+    Block, Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, SlotClaim, TrailEntry, TrailKind, Verdict,
+    WaitFor,
 };
 use crate::{
     ids::{RunId, WorkerId},
@@ -29,9 +30,9 @@ impl Run {
     }
 
     /// `done` of the runs it waits for have ended. `entry` is its slot's
-    /// answer, needed when that was the last of them. One that is delayed as
-    /// well goes on waiting for its time; a parent that waits for its steps
-    /// kept its slot and is ready.
+    /// answer, to be had where [`Run::enters_on_join`] names one. A run that
+    /// is also delayed goes on to wait for its time; a parent that waits for
+    /// its steps kept its slot and is ready.
     pub fn join(&self, done: u16, entry: Option<Entry>, now: Timestamp) -> Result<Change, Refusal> {
         match self.state {
             RunState::Blocked(Block::Needs(left)) if left > done => {
@@ -56,9 +57,13 @@ impl Run {
         }
     }
 
-    /// Whether `done` more ends let this run ask for its slot.
-    pub fn joins_now(&self, done: u16, now: Timestamp) -> bool {
-        matches!(self.state, RunState::Blocked(Block::Needs(left)) if left <= done) && self.ready_at <= now
+    /// The slot this run must ask for now that `done` of those it waits for
+    /// have ended: none while others are left, or while its time has not come.
+    pub fn enters_on_join(&self, done: u16, now: Timestamp) -> Option<SlotClaim> {
+        match self.state {
+            RunState::Blocked(Block::Needs(left)) if left <= done && self.ready_at <= now => self.slot,
+            _ => None,
+        }
     }
 
     /// A worker takes it, in writing. The fence rises, so whoever held the run
@@ -95,7 +100,7 @@ impl Run {
                 return Err(Refusal::WrongState);
             }
         }
-        if self.expires_at.is_none_or(|at| now < at) {
+        if self.start_deadline().is_none_or(|at| now < at) {
             return Err(Refusal::NotYet);
         }
         Ok(Change::Finish(self.finish(Verdict::Expired, now)))

@@ -199,7 +199,7 @@ pub struct Reaped {
 pub struct InboxItem {
     pub id: i64,
     pub at: Timestamp,
-    /// JSON: tenant, job, payload, labels, run_at, key.
+    /// JSON: tenant, job, payload, labels, `run_at`, key.
     pub body: String,
 }
 

@@ -232,11 +232,9 @@ impl<'c> Work<'c> {
         for waiter in waiters {
             let Some(row) = live_row(self.connection, waiter)? else { continue };
             let run = row.clone().run()?;
-            let entry = match run.slot {
-                Some(claim) if run.joins_now(1, self.now) => {
-                    Some(self.slot(claim.key.0, Some(claim.limit as i32))?.reenter())
-                }
-                _ => None,
+            let entry = match run.enters_on_join(1, self.now) {
+                Some(claim) => Some(self.slot(claim.key.0, Some(claim.limit as i32))?.reenter()),
+                None => None,
             };
             if let Ok(change) = run.join(1, entry, self.now) {
                 self.change(&row, &run, &change)?;

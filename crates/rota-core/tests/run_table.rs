@@ -1,0 +1,408 @@
+//! The table of the run's state machine: every state x every event.
+//!
+//! The expected answers are the table in `docs/run-states.md`, so the page that
+//! people read is the page that is tested. A missing row, column or cell fails;
+//! so does an edge of the diagram that no cell produces, or one it leaves out.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ids::{JobId, LaneId, Partition, RunId, TenantId, WorkerId},
+    job::{
+        failure::{ErrorKind, Failure, RetryAdvice},
+        retry::RetryRule,
+    },
+    lane::LaneMode,
+    order::Priority,
+    run::{
+        Block, CancelAsk, CancelRequest, Change, Fence, Hold, Labels, Lease, NewRun, Outcome, Refusal, Run, RunState,
+        SettlePolicy, Source, Status, Trigger, Verdict, WaitFor,
+    },
+    slot::Entry,
+};
+use uuid::Uuid;
+
+const PAGE: &str = include_str!("../../../docs/run-states.md");
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_760_000_000 + seconds).unwrap()
+}
+
+fn now() -> Timestamp {
+    at(0)
+}
+
+fn worker() -> WorkerId {
+    WorkerId(Uuid::from_u64_pair(0, 7))
+}
+
+/// A run that was leased once and came back, so that its fence is not the first.
+fn run(state: RunState) -> Run {
+    let cancel = matches!(state, RunState::Cancelling { .. }).then(|| CancelRequest {
+        at: at(-10),
+        grace_until: now(),
+        by: None,
+        reason: None,
+    });
+    Run {
+        id: RunId(Uuid::from_u64_pair(0, 1)),
+        tenant: TenantId(1),
+        job: JobId(1),
+        version: 1,
+        lane: LaneId(1),
+        part: Partition(3),
+        priority: Priority::default(),
+        created_at: at(-60),
+        ready_at: now(),
+        expires_at: Some(now()),
+        trigger: Trigger::plain(Source::Api),
+        labels: Labels::new(),
+        payload: None,
+        slot: None,
+        parent: None,
+        attempts_used: 1,
+        losses: 1,
+        fence: Fence(4),
+        cancel,
+        state,
+    }
+}
+
+/// The columns of the table.
+fn states() -> Vec<(&'static str, Vec<RunState>)> {
+    let started_at = at(-5);
+    let leased = Hold::Leased(worker());
+    let ended = |verdict| RunState::Finished { at: at(-1), verdict };
+    vec![
+        ("scheduled", vec![RunState::Scheduled]),
+        ("blocked (slot)", vec![RunState::Blocked(Block::Slot)]),
+        ("blocked (needs)", vec![RunState::Blocked(Block::Needs(2))]),
+        ("queued", vec![RunState::Queued]),
+        ("running (leased)", vec![RunState::Running { hold: leased, started_at }]),
+        ("running (owned)", vec![RunState::Running { hold: Hold::Owned, started_at }]),
+        ("waiting", vec![RunState::Waiting { on: WaitFor::Approval, until: None, started_at }]),
+        ("cancelling (leased)", vec![RunState::Cancelling { hold: Some(leased), started_at: Some(started_at) }]),
+        ("cancelling (owned)", vec![RunState::Cancelling { hold: Some(Hold::Owned), started_at: Some(started_at) }]),
+        ("cancelling (unheld)", vec![RunState::Cancelling { hold: None, started_at: None }]),
+        ("ended", Verdict::ALL.map(ended).to_vec()),
+    ]
+}
+
+type Event = fn(Run) -> Result<Change, Refusal>;
+
+fn settle(run: &Run, outcome: Outcome) -> Result<Change, Refusal> {
+    settle_under(run, run.lease(), 3, outcome)
+}
+
+fn settle_under(run: &Run, lease: Lease, max_attempts: u32, outcome: Outcome) -> Result<Change, Refusal> {
+    let retry = RetryRule { max_attempts: Some(max_attempts), ..RetryRule::default() }.policy();
+    run.settle(lease, outcome, &SettlePolicy { retry, losses_max: 3 }, 0.5, now())
+}
+
+fn failed(kind: ErrorKind) -> Outcome {
+    Outcome::Failed(Failure::new(kind, "it broke"))
+}
+
+fn stale(run: &Run) -> Lease {
+    Lease { fence: Fence(run.fence.0 - 1), ..run.lease() }
+}
+
+fn other_run(run: &Run) -> Lease {
+    Lease { run: RunId(Uuid::from_u64_pair(0, 99)), ..run.lease() }
+}
+
+fn ask() -> CancelAsk {
+    CancelAsk { by: None, reason: None, grace: Span::secs(30) }
+}
+
+fn deferred() -> Outcome {
+    Outcome::Deferred { until: at(60), reason: "its target is down".into() }
+}
+
+fn parked() -> Outcome {
+    Outcome::Parked { on: WaitFor::Callback, until: None }
+}
+
+fn never_held(run: Run) -> Run {
+    Run { fence: Fence::FIRST, attempts_used: 0, losses: 0, ..run }
+}
+
+/// The rows of the table.
+fn events() -> Vec<(&'static str, Event)> {
+    vec![
+        ("claim", |run| run.claim(worker(), now())),
+        ("mark running", |run| run.mark_running(run.lease(), now())),
+        ("mark running: stale lease", |run| run.mark_running(stale(&run), now())),
+        ("settle: succeeded", |run| settle(&run, Outcome::Succeeded { output: None })),
+        ("settle: failed, attempts left", |run| settle(&run, failed(ErrorKind::Dns))),
+        ("settle: failed, no attempt left", |run| settle_under(&run, run.lease(), 2, failed(ErrorKind::Dns))),
+        ("settle: failed, not retried", |run| settle(&run, failed(ErrorKind::InvalidInput))),
+        ("settle: timed out, not retried", |run| {
+            let failure = Failure::new(ErrorKind::Timeout, "too long").advising(RetryAdvice::Never);
+            settle(&run, Outcome::Failed(failure))
+        }),
+        ("settle: cancelled", |run| settle(&run, Outcome::Cancelled)),
+        ("settle: parked", |run| settle(&run, parked())),
+        ("settle: deferred", |run| settle(&run, deferred())),
+        ("settle: succeeded, stale lease", |run| {
+            settle_under(&run, stale(&run), 3, Outcome::Succeeded { output: None })
+        }),
+        ("settle: failed, stale lease", |run| settle_under(&run, stale(&run), 3, failed(ErrorKind::Dns))),
+        ("settle: cancelled, stale lease", |run| settle_under(&run, stale(&run), 3, Outcome::Cancelled)),
+        ("settle: parked, stale lease", |run| settle_under(&run, stale(&run), 3, parked())),
+        ("settle: deferred, stale lease", |run| settle_under(&run, stale(&run), 3, deferred())),
+        ("settle: lease of another run", |run| {
+            settle_under(&run, other_run(&run), 3, Outcome::Succeeded { output: None })
+        }),
+        ("lose: below the limit", |run| run.lose(3, now())),
+        ("lose: at the limit", |run| run.lose(2, now())),
+        ("hand back", |run| run.hand_back(run.lease(), now())),
+        ("hand back: stale lease", |run| run.hand_back(stale(&run), now())),
+        ("cancel: owned lane", |run| run.request_cancel(&ask(), LaneMode::Owned, now())),
+        ("cancel: claimed lane", |run| run.request_cancel(&ask(), LaneMode::Claimed, now())),
+        ("grace: not over", |run| run.grace_over(at(-1))),
+        ("grace: over", |run| run.grace_over(now())),
+        ("promote: early", |run| run.promote(None, at(-1))),
+        ("promote: due, no slot", |run| run.promote(None, now())),
+        ("promote: due, slot free", |run| run.promote(Some(Entry::Holds), now())),
+        ("promote: due, slot taken", |run| run.promote(Some(Entry::Waits), now())),
+        ("promote: due, waits alone", |run| run.promote(Some(Entry::WaitsAlone), now())),
+        ("promote: due, waits for cancel", |run| run.promote(Some(Entry::WaitsForCancel), now())),
+        ("promote: due, slot refused", |run| run.promote(Some(Entry::Refused), now())),
+        ("admit", |run| run.admit()),
+        ("join: others left", |run| run.join(1, None, now())),
+        ("join: last, no slot", |run| run.join(2, None, now())),
+        ("join: last, slot free", |run| run.join(2, Some(Entry::Holds), now())),
+        ("join: last, slot taken", |run| run.join(2, Some(Entry::Waits), now())),
+        ("join: last, delayed", |run| run.join(2, None, at(-1))),
+        ("wake", |run| run.wake()),
+        ("expire: early", |run| never_held(run).expire(at(-1))),
+        ("expire: due", |run| never_held(run).expire(now())),
+        ("expire: due, was started", |run| run.expire(now())),
+        ("displace", |run| run.displace(RunId(Uuid::from_u64_pair(0, 2)), now())),
+    ]
+}
+
+fn status_name(status: Status) -> String {
+    serde_json::to_value(status).unwrap().as_str().unwrap().to_owned()
+}
+
+fn cell(run: &Run, event: Event) -> String {
+    match event(run.clone()) {
+        Ok(change) => {
+            let mut after = run.clone();
+            after.apply(&change);
+            match after.state {
+                RunState::Blocked(Block::Slot) => "blocked (slot)".into(),
+                RunState::Blocked(Block::Needs(_)) => "blocked (needs)".into(),
+                state => status_name(state.status()),
+            }
+        }
+        Err(Refusal::NotRunning) => "· not running".into(),
+        Err(Refusal::LeaseLost) => "· lease lost".into(),
+        Err(Refusal::Ended) => "· ended".into(),
+        Err(Refusal::WrongState) => "· wrong state".into(),
+        Err(Refusal::NotYet) => "· not yet".into(),
+    }
+}
+
+/// The rows of the page's table: the event, and one cell for each state.
+fn page_rows() -> (Vec<&'static str>, Vec<(&'static str, Vec<&'static str>)>) {
+    let cells = |line: &'static str| line.trim().trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>();
+    let mut lines =
+        PAGE.lines().skip_while(|line| !line.starts_with("| event")).take_while(|line| line.starts_with('|'));
+    let head = cells(lines.next().expect("the page has a table of events"));
+    let rows = lines.skip(1).map(cells).map(|row| (row[0], row[1..].to_vec())).collect();
+    (head[1..].to_vec(), rows)
+}
+
+fn table() -> String {
+    let states = states();
+    let names: Vec<_> = states.iter().map(|(name, _)| *name).collect();
+    let mut text = format!("| event | {} |\n|{}\n", names.join(" | "), "---|".repeat(names.len() + 1));
+    for (name, event) in events() {
+        let cells: Vec<_> = states.iter().map(|(_, of)| cell(&run(of[0].clone()), event)).collect();
+        writeln!(text, "| {name} | {} |", cells.join(" | ")).unwrap();
+    }
+    text
+}
+
+/// A cell nobody thought about is where a run gets a second verdict.
+#[test]
+fn every_event_in_every_state_answers_as_the_page_says() {
+    let (columns, rows) = page_rows();
+    let states = states();
+    assert_eq!(columns, states.iter().map(|(name, _)| *name).collect::<Vec<_>>(), "columns of the page");
+    let events = events();
+    assert_eq!(
+        rows.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        events.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        "rows of the page; the code says:\n{}",
+        table()
+    );
+    for ((name, expected), (_, event)) in rows.iter().zip(&events) {
+        assert_eq!(expected.len(), states.len(), "cells of `{name}`");
+        for (expected, (state, samples)) in expected.iter().zip(&states) {
+            for sample in samples {
+                let answer = cell(&run(sample.clone()), *event);
+                assert_eq!(answer, *expected, "{name}, in {state} ({sample:?}); the code says:\n{}", table());
+            }
+        }
+    }
+}
+
+type Edge = (String, String, String);
+
+fn verb(event: &str) -> &str {
+    event.split(':').next().unwrap()
+}
+
+fn word(state: &str) -> String {
+    state.split(' ').next().unwrap().to_owned()
+}
+
+fn born_edges() -> BTreeSet<Edge> {
+    let born = |needs, ready_at, entry| {
+        let new = NewRun {
+            id: RunId(Uuid::from_u64_pair(0, 1)),
+            tenant: TenantId(1),
+            job: JobId(1),
+            version: 1,
+            lane: LaneId(1),
+            part: Partition(0),
+            priority: Priority::default(),
+            ready_at,
+            expires_at: None,
+            trigger: Trigger::plain(Source::Api),
+            labels: Labels::new(),
+            payload: None,
+            slot: None,
+            unique: None,
+            parent: None,
+            after: Vec::new(),
+            rearms: false,
+        };
+        new.first_state(needs, entry, now())
+    };
+    let mut edges = BTreeSet::new();
+    for needs in [0, 1] {
+        for ready_at in [now(), at(1)] {
+            for entry in [
+                None,
+                Some(Entry::Holds),
+                Some(Entry::Waits),
+                Some(Entry::WaitsAlone),
+                Some(Entry::WaitsForCancel),
+                Some(Entry::Refused),
+            ] {
+                if let Some(state) = born(needs, ready_at, entry) {
+                    edges.insert(("[*]".into(), status_name(state.status()), "made".into()));
+                }
+            }
+        }
+    }
+    edges
+}
+
+fn table_edges() -> BTreeSet<Edge> {
+    let mut edges = born_edges();
+    for (name, event) in events() {
+        for (state, samples) in states() {
+            for sample in samples {
+                let next = cell(&run(sample), event);
+                if !next.starts_with('·') {
+                    edges.insert((word(state), word(&next), verb(name).into()));
+                }
+            }
+        }
+    }
+    for verdict in Verdict::ALL {
+        edges.insert((status_name(Status::Ended(verdict)), "[*]".into(), String::new()));
+    }
+    edges
+}
+
+fn diagram_edges() -> BTreeSet<Edge> {
+    let mut edges = BTreeSet::new();
+    for line in PAGE.lines().filter(|line| line.contains("-->")) {
+        let (from, rest) = line.split_once("-->").unwrap();
+        let (to, label) = rest.split_once(':').unwrap_or((rest, ""));
+        for verb in label.split(',') {
+            edges.insert((from.trim().into(), to.trim().into(), verb.trim().into()));
+        }
+    }
+    edges
+}
+
+/// A diagram that is not checked is believed long after it stopped being true.
+#[test]
+fn the_diagram_shows_the_edges_of_the_table_and_no_other() {
+    let (drawn, real) = (diagram_edges(), table_edges());
+    let missing: Vec<_> = real.difference(&drawn).collect();
+    let invented: Vec<_> = drawn.difference(&real).collect();
+    assert!(missing.is_empty() && invented.is_empty(), "not drawn: {missing:?}\nnot real: {invented:?}");
+}
+
+/// Whoever held a run before must never hold its current fence again.
+#[test]
+fn a_fence_rises_whenever_a_holder_comes_or_goes_and_never_falls() {
+    for (name, event) in events() {
+        for sample in states().into_iter().flat_map(|(_, samples)| samples) {
+            let before = run(sample);
+            let Ok(Change::Move(next)) = event(before.clone()) else { continue };
+            let rises = matches!(verb(name), "claim" | "settle" | "lose" | "hand back");
+            let expected = if rises { before.fence.next() } else { before.fence };
+            assert_eq!(next.fence, expected, "{name} of {:?}", before.state);
+        }
+    }
+}
+
+/// A loss that cost an attempt would kill runs for their neighbours' crimes.
+#[test]
+fn counters_and_times_change_only_as_policy_says() {
+    for (name, event) in events() {
+        for sample in states().into_iter().flat_map(|(_, samples)| samples) {
+            let before = run(sample);
+            if verb(name) == "expire" {
+                continue;
+            }
+            let Ok(change) = event(before.clone()) else { continue };
+            let mut after = before.clone();
+            after.apply(&change);
+            let failed = name.starts_with("settle: failed") || name.starts_with("settle: timed out");
+            assert_eq!(after.attempts_used - before.attempts_used, u16::from(failed), "attempts: {name}");
+            let lost = verb(name) == "lose" && matches!(before.state, RunState::Running { .. });
+            assert_eq!(after.losses - before.losses, u16::from(lost), "losses: {name}");
+            if let Change::Finish(finish) = change {
+                assert_eq!(finish.started_at, before.state.started_at(), "start: {name}");
+                assert_eq!(finish.ended_at, now(), "end: {name}");
+            }
+        }
+    }
+}
+
+/// A woken approval, a retry or a lost run must not expire: it was started.
+#[test]
+fn a_start_deadline_counts_until_the_first_start_only() {
+    let queued = never_held(run(RunState::Queued));
+    assert_eq!(queued.due_at(), Some(now()));
+    let mut parked = queued.clone();
+    for event in [
+        (|run| run.claim(worker(), now())) as Event,
+        |run| settle(&run, Outcome::Parked { on: WaitFor::Sleep, until: Some(at(5)) }),
+        |run| run.wake(),
+    ] {
+        parked.apply(&event(parked.clone()).unwrap());
+    }
+    assert_eq!((parked.state.status(), parked.due_at()), (Status::Queued, None));
+    assert_eq!(parked.expire(at(10)), Err(Refusal::NotYet));
+    let mut lost = queued;
+    for event in [(|run| run.claim(worker(), now())) as Event, |run| run.lose(3, now())] {
+        lost.apply(&event(lost.clone()).unwrap());
+    }
+    assert_eq!((lost.state.status(), lost.due_at()), (Status::Scheduled, None));
+}
