@@ -6,3 +6,5 @@
 
 pub mod duration;
 pub mod ids;
+pub mod problem;
+pub mod schedule;
