@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{duration::Span, problem::Problem};
+use crate::{choice::choices, duration::Span, problem::Problem};
 
 /// Longest name of a schedule or a calendar, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -27,43 +27,9 @@ pub const CALENDARS_MAX: usize = 16;
 /// Shortest interval of `every` and `after_finish`; a tier may ask for more.
 pub const INTERVAL_MIN: Span = Span::secs(1);
 
-/// Declares an enum whose spelling in documents, columns and flags is one.
-macro_rules! choices {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum $name { $($(#[$variant_doc])* $variant),* }
-
-        impl $name {
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),* }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                Self::ALL.iter().copied().find(|choice| choice.as_str() == text).ok_or_else(|| {
-                    let known: Vec<_> = Self::ALL.iter().map(|choice| choice.as_str()).collect();
-                    format!("`{}` is not one of {}", text.escape_debug(), known.join(", "))
-                })
-            }
-        }
-    };
-}
-
 choices! {
     /// What becomes of a local time that a clock change leaves out.
+    #[derive(Default)]
     Gap {
         /// Fire once, at the first valid instant after the gap.
         #[default]
@@ -75,6 +41,7 @@ choices! {
 
 choices! {
     /// What becomes of a local time that a clock change repeats.
+    #[derive(Default)]
     Fold {
         /// Fire at its first pass.
         #[default]
@@ -88,6 +55,7 @@ choices! {
 
 choices! {
     /// What an instant does when an earlier run of the same schedule lives.
+    #[derive(Default)]
     Overlap {
         /// The instant is a recorded skip.
         #[default]
@@ -105,6 +73,7 @@ choices! {
 
 choices! {
     /// Which of the instants missed during a downtime fire afterwards.
+    #[derive(Default)]
     CatchUpMode {
         /// The newest one inside the window.
         #[default]
