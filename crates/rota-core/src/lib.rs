@@ -8,6 +8,8 @@ pub mod calendar;
 mod choice;
 pub mod cron;
 pub mod duration;
+pub mod fire;
 pub mod ids;
 pub mod problem;
 pub mod schedule;
+pub mod timing;
