@@ -10,6 +10,7 @@ pub mod cron;
 pub mod duration;
 pub mod fire;
 pub mod ids;
+pub mod preview;
 pub mod problem;
 pub mod schedule;
 pub mod timing;

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    cron::{Block, Cron, DstPolicy, next_beat, zone},
+    cron::{Block, Cron, DstNote, DstPolicy, next_beat, zone},
     duration::Span,
     ids::ScheduleId,
     problem::Problem,
@@ -175,6 +175,14 @@ impl Schedule {
     pub(crate) fn within_bounds(&self, at: Timestamp) -> Option<Timestamp> {
         let at = self.starts_at.map_or(at, |starts| at.max(starts));
         self.ends_at.is_none_or(|ends| at <= ends).then_some(at)
+    }
+
+    /// The first planned instant strictly after `after`, with what a clock
+    /// change did to it.
+    pub(crate) fn next_noted(&self, after: Timestamp) -> Option<(Timestamp, Option<DstNote>)> {
+        let Timing::Cron(cron) = &self.timing else { return self.next(after).map(|at| (at, None)) };
+        let until = self.ends_at.unwrap_or(Timestamp::MAX);
+        cron.instants(self.clamp_after(after), until, &self.zone, self.policy).next_noted()
     }
 }
 
