@@ -197,17 +197,27 @@ impl Days {
 
     fn by_weekday(&self, month: Month) -> u32 {
         let mut found = 0;
-        for day in 1..=month.length {
-            let weekday = 1u8 << month.weekday(day);
-            let nth = self.nth[((day - 1) / 7) as usize];
-            let last = if day + 7 > month.length { self.last_of_month } else { 0 };
-            if (self.weekdays | nth | last) & weekday != 0 {
-                found |= 1 << day;
+        for weekday in 0..7 {
+            let first = (weekday + 7 - month.weekday(1)) % 7 + 1;
+            let days = (EVERY_SEVENTH << first) & month.all();
+            if self.weekdays >> weekday & 1 == 1 {
+                found |= days;
+            }
+            if self.last_of_month >> weekday & 1 == 1 {
+                found |= 1 << days.ilog2();
+            }
+            for (index, weekdays) in self.nth.iter().enumerate() {
+                if weekdays >> weekday & 1 == 1 {
+                    found |= days & 1_u32.unbounded_shl(first + 7 * index as u32);
+                }
             }
         }
         found
     }
 }
+
+/// Bits 0, 7, 14, 21 and 28.
+const EVERY_SEVENTH: u32 = 0b1_0000001_0000001_0000001_0000001;
 
 /// The local times an expression names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

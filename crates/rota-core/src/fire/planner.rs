@@ -77,7 +77,31 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans a schedule whose instants are known beforehand.
-    pub(super) fn plan_stream(mut self) -> Plan {
+    pub(super) fn plan_stream(self) -> Plan {
+        let planned_at = self.input.cursor.planned_at;
+        match self.input.schedule.next(planned_at) {
+            Some(next) if next <= self.now => self.plan_many(),
+            next => self.plan_single(planned_at, next),
+        }
+    }
+
+    /// The common case, an instant on its time, with one search instead of many.
+    fn plan_single(mut self, planned_at: Timestamp, next: Option<Timestamp>) -> Plan {
+        let (schedule, id) = (self.input.schedule, self.input.id);
+        let own = cursor(schedule, id, planned_at, self.fired);
+        if own.due_at > self.now {
+            return self.into_plan(Some(own));
+        }
+        let block = Block { first: planned_at, last: planned_at, count: 1, date: schedule.date(planned_at) };
+        let stopped = self.decide(block, self.blanket_skip(planned_at));
+        debug_assert!(stopped.is_none(), "one instant is within every bound");
+        self.decide_newest();
+        let next = next.filter(|_| !is_spent(schedule, self.fired));
+        let next = next.map(|planned_at| cursor(schedule, id, planned_at, self.fired));
+        self.into_plan(next)
+    }
+
+    fn plan_many(mut self) -> Plan {
         let horizon = self.horizon();
         if let Some(stopped) = self.walk(horizon) {
             let next = stopped.at.map(|planned_at| Cursor { planned_at, due_at: stopped.due_at, fired: self.fired });
@@ -111,7 +135,7 @@ impl<'a> Planner<'a> {
         let mut old_blocks = 0;
         for region in self.regions(horizon) {
             for block in self.input.schedule.blocks(region.after, region.until, by_day) {
-                if let Some(stopped) = self.decide(block, &region) {
+                if let Some(stopped) = self.decide(block, region.skip) {
                     return Some(stopped);
                 }
                 old_blocks += usize::from(region.old);
@@ -137,12 +161,18 @@ impl<'a> Planner<'a> {
         cuts.dedup();
         let ends = cuts[1..].iter().map(|next| before(*next)).chain([horizon]);
         let region = |(start, until): (&Timestamp, Timestamp)| {
-            let old = *start < window_start;
-            let paused = self.input.pause.is_some_and(|pause| pause.covers(*start));
-            let skip = if paused { Some(SkipReason::Paused) } else { old.then_some(SkipReason::CatchUp) };
-            Region { after: before(*start), until, skip, old }
+            let skip = self.blanket_skip(*start);
+            Region { after: before(*start), until, skip, old: *start < window_start }
         };
         cuts.iter().zip(ends).map(region).collect()
+    }
+
+    /// Why nothing fires at `at`, whatever the day.
+    fn blanket_skip(&self, at: Timestamp) -> Option<SkipReason> {
+        if self.input.pause.is_some_and(|pause| pause.covers(at)) {
+            return Some(SkipReason::Paused);
+        }
+        (at < self.window_start()).then_some(SkipReason::CatchUp)
     }
 
     /// Instants before this are too old to fire.
@@ -154,13 +184,13 @@ impl<'a> Planner<'a> {
         self.input.schedule.jitter().map_or(start, |jitter| jitter.before(start))
     }
 
-    fn decide(&mut self, block: Block, region: &Region) -> Option<Stopped> {
+    fn decide(&mut self, block: Block, blanket: Option<SkipReason>) -> Option<Stopped> {
         if is_spent(self.input.schedule, self.fired) {
             self.skips.push(range(block, SkipReason::Ended));
             return None;
         }
         let allowed = all_allow(self.input.calendars.iter().copied(), block.date);
-        match (region.skip, allowed) {
+        match (blanket, allowed) {
             (Some(SkipReason::Paused), _) => self.skips.push(range(block, SkipReason::Paused)),
             (_, false) => self.skips.push(range(block, SkipReason::Calendar)),
             (Some(reason), true) => self.skips.push(range(block, reason)),
@@ -207,8 +237,10 @@ impl<'a> Planner<'a> {
     /// Fires the newest instant found, and skips those that share its group.
     fn decide_newest(&mut self) {
         let (Some(block), Take::Newest(reason)) = (self.newest.take(), self.take) else { return };
-        let older = self.input.schedule.blocks(before(block.first), before(block.last), false);
-        self.skips.extend(older.map(|older| range(older, reason)));
+        if block.count > 1 {
+            let older = self.input.schedule.blocks(before(block.first), before(block.last), false);
+            self.skips.extend(older.map(|older| range(older, reason)));
+        }
         match self.admit() {
             Ok(start) => self.fire(block.last, start),
             Err(reason) => self.skips.push(SkipRange { from: block.last, to: block.last, count: 1, reason }),
@@ -273,13 +305,13 @@ impl<'a> Planner<'a> {
         if is_spent(self.input.schedule, self.fired) {
             return Err(SkipReason::Ended);
         }
-        if self.input.pause.is_some_and(|pause| pause.covers(planned_at)) {
-            return Err(SkipReason::Paused);
+        let allowed = all_allow(self.input.calendars.iter().copied(), self.input.schedule.date(planned_at));
+        match (self.blanket_skip(planned_at), allowed) {
+            (Some(SkipReason::Paused), _) => Err(SkipReason::Paused),
+            (_, false) => Err(SkipReason::Calendar),
+            (Some(reason), true) => Err(reason),
+            (None, true) => self.admit(),
         }
-        if !all_allow(self.input.calendars.iter().copied(), self.input.schedule.date(planned_at)) {
-            return Err(SkipReason::Calendar);
-        }
-        if planned_at < self.window_start() { Err(SkipReason::CatchUp) } else { self.admit() }
     }
 
     /// The delay from now, or the first moment of the next day that the
