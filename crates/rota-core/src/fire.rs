@@ -1,24 +1,87 @@
-//! Fire: what a schedule owes now.
+//! Fire: decides what becomes of the instants a schedule owes.
+//!
+//! [`plan`] looks at everything planned from the cursor up to now and gives
+//! each instant exactly one end: a run, a place in a skip range with a reason,
+//! or it is still owed by the next cursor. It is the only place where catch-up,
+//! pause, end, overlap, `max_runs` and calendars are decided. The answer is a
+//! function of its arguments, so two nodes that plan from one cursor plan the
+//! same thing, and the store's guard on the cursor lets one of them commit. A
+//! clock that steps back finds the cursor ahead of it and makes nothing.
+//!
+//! Work per call is bounded: instants that cannot fire are counted by the day,
+//! not visited, at most [`RUNS_MAX`] runs are made, and what remains is left to
+//! the next call.
+//!
+//! This module does not know quotas, unique keys or the queue: those refuse a
+//! run later and record their own skip.
 
-use jiff::Timestamp;
+mod planner;
+
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Why a planned instant made no run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SkipReason {
-    Overlap,
-    CatchUp,
-    Paused,
-    Calendar,
-    Quota,
-    Unique,
-    Edited,
-    Deleted,
-    Ended,
+use self::planner::Planner;
+use crate::{
+    calendar::Calendar,
+    choice::choices,
+    cron::Block,
+    ids::ScheduleId,
+    timing::{Schedule, before, micros, next_tick},
+};
+
+/// Most runs one call makes; catching up goes on after [`PACE`].
+pub const RUNS_MAX: usize = 1_000;
+/// Pause between two calls that each made [`RUNS_MAX`] runs, so that a backlog
+/// does not push everything else aside.
+pub const PACE: SignedDuration = SignedDuration::from_secs(1);
+
+choices! {
+    /// Why a planned instant made no run.
+    SkipReason {
+        /// An earlier run of the same schedule was still alive.
+        Overlap = "overlap",
+        /// Missed during a downtime, and left out by the catch-up policy.
+        CatchUp = "catch_up",
+        /// The schedule, its job, queue or tenant was paused.
+        Paused = "paused",
+        /// A calendar does not allow the day.
+        Calendar = "calendar",
+        /// Over the tenant's rate for longer than the catch-up window.
+        Quota = "quota",
+        /// A run with the same unique key existed.
+        Unique = "unique",
+        /// The schedule was changed before the instant was decided.
+        Edited = "edited",
+        /// The schedule was deleted before the instant was decided.
+        Deleted = "deleted",
+        /// The schedule had made all its runs.
+        Ended = "ended",
+    }
 }
 
-/// Planned instants in a row that made no run, for one reason.
+impl SkipReason {
+    /// The number that stands for this reason in stored rows; never changes.
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Overlap => 1,
+            Self::CatchUp => 2,
+            Self::Paused => 3,
+            Self::Calendar => 4,
+            Self::Quota => 5,
+            Self::Unique => 6,
+            Self::Edited => 7,
+            Self::Deleted => 8,
+            Self::Ended => 9,
+        }
+    }
+
+    pub fn from_code(code: i16) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.code() == code)
+    }
+}
+
+/// Planned instants that made no run: `count` of them, the first at `from`, the
+/// last at `to`, and no other instant of the schedule between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkipRange {
     pub from: Timestamp,
@@ -27,13 +90,189 @@ pub struct SkipRange {
     pub reason: SkipReason,
 }
 
-/// What the store keeps of a schedule's progress, in a narrow row of its own.
+/// What the store keeps of a schedule's progress in its narrow cursor row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
-    /// The next instant owed: its identity.
+    /// The next instant owed; its identity.
     pub planned_at: Timestamp,
-    /// When to wake for it.
+    /// When to wake for it: planned plus jitter, or a pause's end.
     pub due_at: Timestamp,
-    /// Runs made so far.
+    /// Runs made so far, for `max_runs`.
     pub fired: u64,
 }
+
+/// A time in which nothing starts, from `since` up to, not including, `until`.
+///
+/// Keep giving it to [`plan`] after its end until the cursor has passed `until`,
+/// so that the instants inside it are recorded as paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    pub since: Timestamp,
+    pub until: Option<Timestamp>,
+}
+
+impl Pause {
+    fn covers(&self, at: Timestamp) -> bool {
+        self.since <= at && self.until.is_none_or(|until| at < until)
+    }
+}
+
+/// What of this schedule's own earlier runs is not finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Runs that have started or are free to.
+    pub active: u64,
+    /// Runs that wait behind the active one because of `overlap`.
+    pub waiting: u64,
+}
+
+/// How a planned run stands to the schedule's earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// It may start.
+    Free,
+    /// It starts when the earlier ones have ended.
+    Behind,
+    /// The earlier ones are cancelled, then it starts.
+    Replacing,
+}
+
+/// A run to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedRun {
+    pub planned_at: Timestamp,
+    /// When it was to start, jitter included; the base of its lateness.
+    pub due_at: Timestamp,
+    pub start: Start,
+}
+
+/// All that a plan depends on, besides the time.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    pub schedule: &'a Schedule,
+    pub id: ScheduleId,
+    pub cursor: Cursor,
+    pub pause: Option<Pause>,
+    pub live: Live,
+    /// The calendars that the schedule names.
+    pub calendars: &'a [&'a Calendar],
+}
+
+/// What to commit together: runs, skips and the cursor after them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// In order of their planned instants.
+    pub runs: Vec<PlannedRun>,
+    /// In order, not touching each other.
+    pub skips: Vec<SkipRange>,
+    /// Nothing when the schedule has ended, or when it is an `after_finish`
+    /// one whose run has just been made: then the run's end calls [`rearm`].
+    pub next: Option<Cursor>,
+    /// Runs made so far, these included; kept by the store when `next` is empty.
+    pub fired: u64,
+}
+
+impl Plan {
+    fn waiting(cursor: Cursor) -> Self {
+        Self { runs: Vec::new(), skips: Vec::new(), next: Some(cursor), fired: cursor.fired }
+    }
+}
+
+/// What is behind a schedule that is armed: nothing for a new one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Runs made so far.
+    pub fired: u64,
+    /// The last instant that was given an end. None up to here is planned
+    /// again, so neither an edit nor a clock that steps back fires it twice.
+    pub decided_to: Option<Timestamp>,
+}
+
+impl Progress {
+    /// What is behind a schedule that still owes `cursor`.
+    pub fn before(cursor: Cursor) -> Self {
+        Self { fired: cursor.fired, decided_to: Some(before(cursor.planned_at)) }
+    }
+
+    /// `at`, or the first instant that is not yet decided.
+    fn undecided(&self, at: Timestamp) -> Timestamp {
+        self.decided_to.map_or(at, |decided| at.max(next_tick(decided)))
+    }
+}
+
+/// The first cursor of a schedule that is new, enabled or edited at `now`.
+///
+/// A recurring schedule looks ahead only: catch-up is for downtime, and a range
+/// in the past is a backfill. An `at` keeps its moment even in the past, for
+/// [`plan`] to fire or skip.
+pub fn arm(schedule: &Schedule, id: ScheduleId, behind: Progress, now: Timestamp) -> Option<Cursor> {
+    if !schedule.enabled || is_spent(schedule, behind.fired) {
+        return None;
+    }
+    let from = behind.undecided(micros(now));
+    let planned_at = match (schedule.moment(), schedule.delay()) {
+        (Some(moment), _) => schedule.next(before(moment)).filter(|at| behind.undecided(*at) == *at),
+        (None, Some(_)) => schedule.within_bounds(from),
+        (None, None) => schedule.next(before(from)),
+    };
+    planned_at.map(|planned_at| cursor(schedule, id, planned_at, behind.fired))
+}
+
+/// The next cursor of an `after_finish` schedule whose last run ended, in
+/// whatever way; nothing for other kinds and at the schedule's end.
+pub fn rearm(schedule: &Schedule, id: ScheduleId, behind: Progress, ended_at: Timestamp) -> Option<Cursor> {
+    let delay = schedule.delay().filter(|_| schedule.enabled && !is_spent(schedule, behind.fired))?;
+    let planned_at = schedule.within_bounds(behind.undecided(delay.after(micros(ended_at))))?;
+    Some(cursor(schedule, id, planned_at, behind.fired))
+}
+
+/// The cursor to wake by when a pause is lifted: its own time instead of the
+/// pause's end.
+pub fn resume(schedule: &Schedule, id: ScheduleId, held: Cursor) -> Cursor {
+    cursor(schedule, id, held.planned_at, held.fired)
+}
+
+/// Ends the instants owed up to `now` without running them, because the
+/// schedule was edited, deleted or the like.
+pub fn abandon(schedule: &Schedule, held: Cursor, now: Timestamp, reason: SkipReason) -> Option<SkipRange> {
+    if schedule.delay().is_some() {
+        let owed = held.planned_at <= now;
+        return owed.then_some(SkipRange { from: held.planned_at, to: held.planned_at, count: 1, reason });
+    }
+    let blocks = schedule.blocks(before(held.planned_at), micros(now), false);
+    let ranges = blocks.map(|block| range(block, reason));
+    ranges.reduce(|all, next| SkipRange { to: next.to, count: all.count + next.count, ..all })
+}
+
+/// Decides every instant owed at `now`; see the module.
+pub fn plan(input: &Input<'_>, now: Timestamp) -> Plan {
+    let now = micros(now);
+    if now < input.cursor.due_at {
+        return Plan::waiting(input.cursor);
+    }
+    if let Some(pause) = input.pause.filter(|pause| pause.covers(now)) {
+        let due_at = pause.until.map_or_else(|| micros(Timestamp::MAX), micros);
+        return Plan::waiting(Cursor { due_at, ..input.cursor });
+    }
+    let planner = Planner::new(input, now);
+    match input.schedule.delay() {
+        Some(delay) => planner.plan_after_finish(delay),
+        None => planner.plan_stream(),
+    }
+}
+
+fn is_spent(schedule: &Schedule, fired: u64) -> bool {
+    schedule.max_runs.is_some_and(|max| fired >= max)
+}
+
+fn cursor(schedule: &Schedule, id: ScheduleId, planned_at: Timestamp, fired: u64) -> Cursor {
+    Cursor { planned_at, due_at: schedule.due_at(id, planned_at), fired }
+}
+
+fn range(block: Block, reason: SkipReason) -> SkipRange {
+    SkipRange { from: block.first, to: block.last, count: block.count, reason }
+}
+
+#[cfg(test)]
+mod tests;

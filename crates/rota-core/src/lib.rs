@@ -4,6 +4,9 @@
 //! and jitter from a source handed in, and nothing waits, spawns or does I/O.
 //! Stores, engines and servers apply what this crate decides.
 
+pub mod calendar;
+mod choice;
+pub mod cron;
 pub mod dispatch;
 pub mod duration;
 pub mod fire;
@@ -11,6 +14,7 @@ pub mod ids;
 pub mod job;
 pub mod lane;
 pub mod order;
+pub mod preview;
 pub mod problem;
 pub mod rate;
 pub mod rollup;
@@ -18,3 +22,4 @@ pub mod run;
 pub mod schedule;
 pub mod slot;
 pub mod store;
+pub mod timing;

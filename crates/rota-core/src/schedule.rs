@@ -12,7 +12,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{duration::Span, problem::Problem};
+use crate::{
+    choice::choices,
+    cron::{Cron, YEARS, last_instant},
+    duration::Span,
+    problem::Problem,
+    timing::Schedule,
+};
 
 /// Longest name of a schedule or a calendar, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -27,43 +33,9 @@ pub const CALENDARS_MAX: usize = 16;
 /// Shortest interval of `every` and `after_finish`; a tier may ask for more.
 pub const INTERVAL_MIN: Span = Span::secs(1);
 
-/// Declares an enum whose spelling in documents, columns and flags is one.
-macro_rules! choices {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum $name { $($(#[$variant_doc])* $variant),* }
-
-        impl $name {
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),* }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                Self::ALL.iter().copied().find(|choice| choice.as_str() == text).ok_or_else(|| {
-                    let known: Vec<_> = Self::ALL.iter().map(|choice| choice.as_str()).collect();
-                    format!("`{}` is not one of {}", text.escape_debug(), known.join(", "))
-                })
-            }
-        }
-    };
-}
-
 choices! {
     /// What becomes of a local time that a clock change leaves out.
+    #[derive(Default)]
     Gap {
         /// Fire once, at the first valid instant after the gap.
         #[default]
@@ -75,6 +47,7 @@ choices! {
 
 choices! {
     /// What becomes of a local time that a clock change repeats.
+    #[derive(Default)]
     Fold {
         /// Fire at its first pass.
         #[default]
@@ -88,6 +61,7 @@ choices! {
 
 choices! {
     /// What an instant does when an earlier run of the same schedule lives.
+    #[derive(Default)]
     Overlap {
         /// The instant is a recorded skip.
         #[default]
@@ -105,6 +79,7 @@ choices! {
 
 choices! {
     /// Which of the instants missed during a downtime fire afterwards.
+    #[derive(Default)]
     CatchUpMode {
         /// The newest one inside the window.
         #[default]
@@ -236,19 +211,54 @@ impl ScheduleSpec {
         let mut problems = Vec::new();
         self.check_kind(&mut problems);
         check_name("name", &self.name, &mut problems);
+        self.check_cron(&mut problems);
+        problems.extend(self.zone().err());
         self.check_bounds(&mut problems);
         self.check_labels(&mut problems);
         self.check_calendars(&mut problems);
+        if problems.is_empty() {
+            self.check_it_fires(&mut problems);
+        }
         problems
+    }
+
+    pub(crate) fn kind_problem() -> Problem {
+        Problem::new("", "schedule_kind", "a schedule has exactly one of `cron`, `every`, `after_finish` and `at`")
+    }
+
+    fn check_cron(&self, problems: &mut Vec<Problem>) {
+        let Some(text) = &self.cron else { return };
+        match Cron::parse(text, self.name.as_bytes()) {
+            Err(error) => problems.push(Problem::new("cron", error.code(), error.to_string())),
+            Ok(cron) => {
+                let shortest = self.jitter.and_then(|jitter| cron.shortest_interval().filter(|span| jitter >= *span));
+                problems.extend(shortest.map(jitter_too_long));
+            }
+        }
+    }
+
+    /// A schedule with no instant between its bounds is a mistake, whatever
+    /// the time is now.
+    fn check_it_fires(&self, problems: &mut Vec<Problem>) {
+        let path = match self.kind() {
+            Some(Kind::Cron(_)) => "cron",
+            Some(Kind::Every(_)) => "every",
+            Some(Kind::At(_)) => "at",
+            Some(Kind::AfterFinish(_)) | None => return,
+        };
+        match Schedule::build(self, self.name.as_bytes()) {
+            Err(problem) => problems.push(problem),
+            Ok(schedule) if schedule.next(Timestamp::MIN).is_none() => {
+                let message = "no instant lies between `starts_at` and `ends_at` and survives the clock change policy";
+                problems.push(Problem::new(path, "never_fires", message));
+            }
+            Ok(_) => {}
+        }
     }
 
     fn check_kind(&self, problems: &mut Vec<Problem>) {
         if self.kind().is_none() {
-            problems.push(Problem::new(
-                "",
-                "schedule_kind",
-                "a schedule has exactly one of `cron`, `every`, `after_finish` and `at`",
-            ));
+            problems.push(Self::kind_problem());
         }
         for (path, span) in [("every", self.every), ("after_finish", self.after_finish)] {
             if span.is_some_and(|span| span < INTERVAL_MIN) {
@@ -270,6 +280,12 @@ impl ScheduleSpec {
             && ends < starts
         {
             problems.push(Problem::new("ends_at", "ends_before_start", "the end is before `starts_at`"));
+        }
+        for (path, at) in [("at", self.at), ("anchor", self.anchor), ("starts_at", self.starts_at)] {
+            if at.is_some_and(|at| at < Timestamp::UNIX_EPOCH || at >= last_instant()) {
+                let message = format!("an instant lies in the years {} to {}", YEARS.start, YEARS.end - 1);
+                problems.push(Problem::new(path, "instant_out_of_range", message));
+            }
         }
         if self.max_runs == Some(0) {
             problems.push(Problem::new("max_runs", "max_runs_zero", "at least 1; use `enabled: false` to stop"));
@@ -401,6 +417,36 @@ mod tests {
                 "{expected:?}: {problems:?}"
             );
         }
+    }
+
+    /// What could never fire is refused on save, not found out by waiting.
+    #[test]
+    fn bad_cron_zones_and_empty_bounds_are_named() {
+        for (document, path, code) in [
+            (json!({ "cron": "0 25 * * *" }), "cron", "cron_out_of_range"),
+            (json!({ "cron": "0 0 30 2 *" }), "cron", "cron_never_fires"),
+            (json!({ "cron": "0 9 * * *", "timezone": "../etc/passwd" }), "timezone", "unknown_timezone"),
+            (json!({ "every": "1m", "timezone": "" }), "timezone", "unknown_timezone"),
+            (json!({ "cron": "*/5 * * * *", "jitter": "5m" }), "jitter", "jitter_too_long"),
+            (json!({ "cron": "@every 30s", "jitter": "30s" }), "jitter", "jitter_too_long"),
+            (json!({ "cron": "0 0 0 1 1 ? 2030", "ends_at": "2029-06-01T00:00:00Z" }), "cron", "never_fires"),
+            (
+                json!({ "cron": "0 30 2 9 3 ? 2025", "timezone": "America/New_York", "gap": "skip" }),
+                "cron",
+                "never_fires",
+            ),
+            (json!({ "at": "1969-01-02T00:00:00Z" }), "at", "instant_out_of_range"),
+            (json!({ "at": "2025-01-02T00:00:00Z", "ends_at": "2025-01-01T00:00:00Z" }), "at", "never_fires"),
+            (
+                json!({ "every": "1d", "starts_at": "2025-01-01T01:00:00Z", "ends_at": "2025-01-01T02:00:00Z",
+                    "anchor": "2025-01-01T00:00:00Z" }),
+                "every",
+                "never_fires",
+            ),
+        ] {
+            assert_eq!(codes(document.clone()), [(path.to_owned(), code)], "{document}");
+        }
+        assert_eq!(codes(json!({ "cron": "*/5 * * * *", "jitter": "299s" })), []);
     }
 
     #[test]

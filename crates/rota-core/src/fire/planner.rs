@@ -1,0 +1,356 @@
+//! One pass over the instants that a schedule owes.
+//!
+//! The owed time is cut where the answer changes (a pause, the catch-up
+//! window), and each piece is taken in groups that share a local day. A group
+//! that cannot fire becomes a skip without being visited. Of those that can,
+//! either each fires as far as overlap lets it, or only the newest.
+//!
+//! Nothing here is remembered: the planner lives for one call of `plan`.
+
+use jiff::Timestamp;
+
+use super::{
+    Cursor, Input, Live, PACE, Plan, PlannedRun, RUNS_MAX, SkipRange, SkipReason, Start, cursor, is_spent, range,
+};
+use crate::{
+    calendar::all_allow,
+    cron::Block,
+    duration::Span,
+    schedule::{CatchUpMode, Overlap},
+    timing::{before, micros},
+};
+
+/// Most days of skips older than the catch-up window that one call counts.
+const OLD_BLOCKS_MAX: usize = 4_000;
+/// How late an instant may be to still fire when nothing is to be caught up.
+const LATE_MAX: Span = Span::secs(60);
+/// How far ahead a day is sought that the calendars allow.
+const DAYS_SOUGHT_MAX: usize = 3_660;
+
+/// A stretch of owed time in which one answer holds for all instants.
+struct Region {
+    after: Timestamp,
+    until: Timestamp,
+    /// Why nothing fires in it, whatever the day.
+    skip: Option<SkipReason>,
+    /// Lies before the catch-up window, so it has no bound of its own.
+    old: bool,
+}
+
+/// Which of the instants that may fire do.
+#[derive(Clone, Copy)]
+enum Take {
+    /// Each, as far as overlap lets it.
+    Each,
+    /// The newest; the others are skips for this reason.
+    Newest(SkipReason),
+}
+
+/// Why a walk ended before the horizon: the first instant it left undecided.
+struct Stopped {
+    at: Option<Timestamp>,
+    due_at: Timestamp,
+}
+
+pub(super) struct Planner<'a> {
+    input: &'a Input<'a>,
+    now: Timestamp,
+    take: Take,
+    live: Live,
+    fired: u64,
+    runs: Vec<PlannedRun>,
+    skips: Vec<SkipRange>,
+    /// The newest group that may fire, while a newer one may still be found.
+    newest: Option<Block>,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn new(input: &'a Input<'a>, now: Timestamp) -> Self {
+        let take = match (input.schedule.catch_up.mode, input.schedule.overlap) {
+            (CatchUpMode::Latest | CatchUpMode::None, _) => Take::Newest(SkipReason::CatchUp),
+            // Each would be cancelled by the one after it, before it began.
+            (CatchUpMode::All, Overlap::CancelRunning) => Take::Newest(SkipReason::Overlap),
+            (CatchUpMode::All, Overlap::Skip | Overlap::QueueOne | Overlap::QueueAll | Overlap::Allow) => Take::Each,
+        };
+        let (live, fired) = (input.live, input.cursor.fired);
+        Self { input, now, take, live, fired, runs: Vec::new(), skips: Vec::new(), newest: None }
+    }
+
+    /// Plans a schedule whose instants are known beforehand.
+    pub(super) fn plan_stream(self) -> Plan {
+        let planned_at = self.input.cursor.planned_at;
+        match self.input.schedule.next(planned_at) {
+            Some(next) if next <= self.now => self.plan_many(),
+            next => self.plan_single(planned_at, next),
+        }
+    }
+
+    /// The common case, an instant on its time, with one search instead of many.
+    fn plan_single(mut self, planned_at: Timestamp, next: Option<Timestamp>) -> Plan {
+        let (schedule, id) = (self.input.schedule, self.input.id);
+        let own = cursor(schedule, id, planned_at, self.fired);
+        if own.due_at > self.now {
+            return self.into_plan(Some(own));
+        }
+        let block = Block { first: planned_at, last: planned_at, count: 1, date: schedule.date(planned_at) };
+        let stopped = self.decide(block, self.blanket_skip(planned_at));
+        debug_assert!(stopped.is_none(), "one instant is within every bound");
+        self.decide_newest();
+        let next = next.filter(|_| !is_spent(schedule, self.fired));
+        let next = next.map(|planned_at| cursor(schedule, id, planned_at, self.fired));
+        self.into_plan(next)
+    }
+
+    fn plan_many(mut self) -> Plan {
+        let horizon = self.horizon();
+        if let Some(stopped) = self.walk(horizon) {
+            let next = stopped.at.map(|planned_at| Cursor { planned_at, due_at: stopped.due_at, fired: self.fired });
+            return self.into_plan(next);
+        }
+        if is_spent(self.input.schedule, self.fired) {
+            self.end_everything_after(horizon);
+            return self.into_plan(None);
+        }
+        let next = self.input.schedule.next(horizon.max(before(self.input.cursor.planned_at)));
+        let next = next.map(|planned_at| cursor(self.input.schedule, self.input.id, planned_at, self.fired));
+        self.into_plan(next)
+    }
+
+    /// The last moment whose instants are due. Only the last instant before now
+    /// can still be waiting for its jitter, because jitter never passes the
+    /// next instant.
+    fn horizon(&self) -> Timestamp {
+        let schedule = self.input.schedule;
+        let Some(jitter) = schedule.jitter() else { return self.now };
+        let recent = schedule.blocks(before(jitter.before(self.now)), self.now, false);
+        match recent.last() {
+            Some(block) if schedule.due_at(self.input.id, block.last) > self.now => before(block.last),
+            _ => self.now,
+        }
+    }
+
+    /// Decides the instants up to the horizon, or as many as one call may.
+    fn walk(&mut self, horizon: Timestamp) -> Option<Stopped> {
+        let by_day = !self.input.calendars.is_empty();
+        let mut old_blocks = 0;
+        for region in self.regions(horizon) {
+            for block in self.input.schedule.blocks(region.after, region.until, by_day) {
+                if let Some(stopped) = self.decide(block, region.skip) {
+                    return Some(stopped);
+                }
+                old_blocks += usize::from(region.old);
+                if old_blocks == OLD_BLOCKS_MAX {
+                    return Some(Stopped { at: self.input.schedule.next(block.last), due_at: self.now });
+                }
+            }
+        }
+        self.decide_newest();
+        None
+    }
+
+    /// The owed time, cut wherever another answer begins.
+    fn regions(&self, horizon: Timestamp) -> Vec<Region> {
+        let from = self.input.cursor.planned_at;
+        let window_start = self.window_start();
+        let mut cuts = vec![window_start];
+        cuts.extend(self.input.pause.map(|pause| micros(pause.since)));
+        cuts.extend(self.input.pause.and_then(|pause| pause.until).map(micros));
+        cuts.retain(|cut| from < *cut && *cut <= horizon);
+        cuts.push(from);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let ends = cuts[1..].iter().map(|next| before(*next)).chain([horizon]);
+        let region = |(start, until): (&Timestamp, Timestamp)| {
+            let skip = self.blanket_skip(*start);
+            Region { after: before(*start), until, skip, old: *start < window_start }
+        };
+        cuts.iter().zip(ends).map(region).collect()
+    }
+
+    /// Why nothing fires at `at`, whatever the day.
+    fn blanket_skip(&self, at: Timestamp) -> Option<SkipReason> {
+        if self.input.pause.is_some_and(|pause| pause.covers(at)) {
+            return Some(SkipReason::Paused);
+        }
+        (at < self.window_start()).then_some(SkipReason::CatchUp)
+    }
+
+    /// Instants before this are too old to fire.
+    fn window_start(&self) -> Timestamp {
+        let catch_up = self.input.schedule.catch_up;
+        let window = if catch_up.mode == CatchUpMode::None { LATE_MAX } else { catch_up.window };
+        // An instant is late from the time its jitter lets it start.
+        let start = window.before(self.now);
+        self.input.schedule.jitter().map_or(start, |jitter| jitter.before(start))
+    }
+
+    fn decide(&mut self, block: Block, blanket: Option<SkipReason>) -> Option<Stopped> {
+        if is_spent(self.input.schedule, self.fired) {
+            self.skips.push(range(block, SkipReason::Ended));
+            return None;
+        }
+        let allowed = all_allow(self.input.calendars.iter().copied(), block.date);
+        match (blanket, allowed) {
+            (Some(SkipReason::Paused), _) => self.skips.push(range(block, SkipReason::Paused)),
+            (_, false) => self.skips.push(range(block, SkipReason::Calendar)),
+            (Some(reason), true) => self.skips.push(range(block, reason)),
+            (None, true) => return self.owe(block),
+        }
+        None
+    }
+
+    /// Takes a group whose instants may all fire.
+    fn owe(&mut self, block: Block) -> Option<Stopped> {
+        match self.take {
+            Take::Each => self.fire_each(block),
+            Take::Newest(reason) => {
+                let older = self.newest.replace(block);
+                self.skips.extend(older.map(|older| range(older, reason)));
+                None
+            }
+        }
+    }
+
+    fn fire_each(&mut self, block: Block) -> Option<Stopped> {
+        let mut rest = block;
+        loop {
+            let start = match self.admit() {
+                Ok(start) => start,
+                Err(reason) => {
+                    self.skips.push(range(rest, reason));
+                    return None;
+                }
+            };
+            if self.runs.len() == RUNS_MAX {
+                let due_at = self.now.checked_add(PACE).unwrap_or(self.now);
+                return Some(Stopped { at: Some(rest.first), due_at });
+            }
+            self.fire(rest.first, start);
+            rest.count -= 1;
+            if rest.count == 0 {
+                return None;
+            }
+            rest.first = self.input.schedule.next(rest.first)?;
+        }
+    }
+
+    /// Fires the newest instant found, and skips those that share its group.
+    fn decide_newest(&mut self) {
+        let (Some(block), Take::Newest(reason)) = (self.newest.take(), self.take) else { return };
+        if block.count > 1 {
+            let older = self.input.schedule.blocks(before(block.first), before(block.last), false);
+            self.skips.extend(older.map(|older| range(older, reason)));
+        }
+        match self.admit() {
+            Ok(start) => self.fire(block.last, start),
+            Err(reason) => self.skips.push(SkipRange { from: block.last, to: block.last, count: 1, reason }),
+        }
+    }
+
+    /// How the next run may start, or why there is none.
+    fn admit(&self) -> Result<Start, SkipReason> {
+        if is_spent(self.input.schedule, self.fired) {
+            return Err(SkipReason::Ended);
+        }
+        if self.live.active + self.live.waiting == 0 {
+            return Ok(Start::Free);
+        }
+        match self.input.schedule.overlap {
+            Overlap::Allow => Ok(Start::Free),
+            Overlap::Skip => Err(SkipReason::Overlap),
+            Overlap::QueueOne if self.live.waiting > 0 => Err(SkipReason::Overlap),
+            Overlap::QueueOne | Overlap::QueueAll => Ok(Start::Behind),
+            Overlap::CancelRunning => Ok(Start::Replacing),
+        }
+    }
+
+    fn fire(&mut self, planned_at: Timestamp, start: Start) {
+        match start {
+            Start::Free => self.live.active += 1,
+            Start::Behind => self.live.waiting += 1,
+            Start::Replacing => self.live = Live { active: 1, waiting: 0 },
+        }
+        self.fired += 1;
+        let due_at = self.input.schedule.due_at(self.input.id, planned_at);
+        self.runs.push(PlannedRun { planned_at, due_at, start });
+    }
+
+    /// A schedule that has ended owes nothing, not even what waits for jitter.
+    fn end_everything_after(&mut self, horizon: Timestamp) {
+        let after = horizon.max(before(self.input.cursor.planned_at));
+        let blocks = self.input.schedule.blocks(after, self.now, false);
+        self.skips.extend(blocks.map(|block| range(block, SkipReason::Ended)));
+    }
+
+    /// Plans a schedule that owes one instant at a time.
+    ///
+    /// A skip counts as an end: it re-arms, so that no skip can be the last
+    /// thing such a schedule ever does.
+    pub(super) fn plan_after_finish(mut self, delay: Span) -> Plan {
+        let planned_at = self.input.cursor.planned_at;
+        let Err(reason) = self.admit_one(planned_at).map(|start| self.fire(planned_at, start)) else {
+            return self.into_plan(None);
+        };
+        self.skips.push(SkipRange { from: planned_at, to: planned_at, count: 1, reason });
+        let next = match reason {
+            SkipReason::Ended => None,
+            SkipReason::Calendar => self.input.schedule.within_bounds(self.next_allowed(delay)),
+            _ => self.input.schedule.within_bounds(delay.after(self.now)),
+        };
+        let next = next.map(|planned_at| cursor(self.input.schedule, self.input.id, planned_at, self.fired));
+        self.into_plan(next)
+    }
+
+    fn admit_one(&self, planned_at: Timestamp) -> Result<Start, SkipReason> {
+        if is_spent(self.input.schedule, self.fired) {
+            return Err(SkipReason::Ended);
+        }
+        let allowed = all_allow(self.input.calendars.iter().copied(), self.input.schedule.date(planned_at));
+        match (self.blanket_skip(planned_at), allowed) {
+            (Some(SkipReason::Paused), _) => Err(SkipReason::Paused),
+            (_, false) => Err(SkipReason::Calendar),
+            (Some(reason), true) => Err(reason),
+            (None, true) => self.admit(),
+        }
+    }
+
+    /// The delay from now, or the first moment of the next day that the
+    /// calendars allow, so that a holiday is one skip and not one per delay.
+    fn next_allowed(&self, delay: Span) -> Timestamp {
+        let mut at = delay.after(self.now);
+        for _ in 0..DAYS_SOUGHT_MAX {
+            let date = self.input.schedule.date(at);
+            if all_allow(self.input.calendars.iter().copied(), date) {
+                break;
+            }
+            at = self.input.schedule.midnight_after(date);
+        }
+        at
+    }
+
+    fn into_plan(mut self, next: Option<Cursor>) -> Plan {
+        self.skips.sort_unstable_by_key(|skip| skip.from);
+        let skips = joined(&self.skips, &self.runs);
+        Plan { runs: self.runs, skips, next, fired: self.fired }
+    }
+}
+
+/// Joins neighbours with one reason, unless a run lies between them.
+fn joined(skips: &[SkipRange], runs: &[PlannedRun]) -> Vec<SkipRange> {
+    let mut joined: Vec<SkipRange> = Vec::new();
+    for skip in skips {
+        match joined.last_mut() {
+            Some(last) if last.reason == skip.reason && !run_between(runs, last.to, skip.from) => {
+                last.to = skip.to;
+                last.count += skip.count;
+            }
+            _ => joined.push(*skip),
+        }
+    }
+    joined
+}
+
+fn run_between(runs: &[PlannedRun], after: Timestamp, until: Timestamp) -> bool {
+    let next = runs.partition_point(|run| run.planned_at <= after);
+    runs.get(next).is_some_and(|run| run.planned_at < until)
+}

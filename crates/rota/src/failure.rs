@@ -1,0 +1,32 @@
+//! Why a command did not do what it was asked.
+
+use std::io;
+
+/// A failure, sorted by what a script would do about it.
+#[derive(Debug)]
+pub enum Failure {
+    /// The arguments or the document are wrong; trying again is useless.
+    BadInput {
+        code: &'static str,
+        message: String,
+        /// The text to blame with the bytes of it that are wrong.
+        place: Option<(String, std::ops::Range<usize>)>,
+    },
+    /// Standard input or output failed.
+    Output(io::Error),
+}
+
+impl Failure {
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::BadInput { .. } => 2,
+            Self::Output(_) => 1,
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
