@@ -11,8 +11,7 @@ use rota_core::{
     order::OrderKey,
     rollup::{Rollup, RollupDelta},
     run::{
-        Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Trigger, Verdict,
-        WaitFor,
+        Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Trigger, Verdict, WaitFor,
     },
     slot::SlotKey,
     store::StoreError,

@@ -19,6 +19,7 @@ mod migrate;
 mod once;
 mod own;
 mod port;
+mod raw;
 mod rows;
 mod schedules;
 mod settle;
@@ -36,6 +37,7 @@ use std::{
 use rota_core::store::StoreError;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
+pub use self::raw::{history_len, raw_loop};
 use self::writer::{Urgency, Writer};
 
 /// How the file is opened.
