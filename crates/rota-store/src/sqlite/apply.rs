@@ -199,6 +199,14 @@ impl<'c> Work<'c> {
         self.hand_over(woken)
     }
 
+    /// As [`Work::done`], for a write whose answer does not name what became
+    /// ready: the writing node is left a notice like any other owner.
+    pub fn done_unnamed(mut self) -> Result<(), StoreError> {
+        self.node = None;
+        self.held.clear();
+        self.done().map(drop)
+    }
+
     fn admit(&mut self, key: i64) -> Result<(), StoreError> {
         let room = self.slot(key, None)?.admit() as usize;
         if room == 0 {

@@ -134,7 +134,7 @@ fn fire(
     }
     let mut work = Work::new(connection, write);
     let answers = items.into_iter().map(|item| one(&mut work, item)).collect::<Result<Vec<_>, _>>()?;
-    work.done()?;
+    work.done_unnamed()?;
     Ok(answers)
 }
 

@@ -60,7 +60,7 @@ fn enqueue(
     }
     let mut work = Work::new(connection, write);
     let answers = runs.into_iter().map(|run| make(&mut work, run)).collect::<Result<Vec<_>, _>>()?;
-    work.done()?;
+    work.done_unnamed()?;
     Ok(answers)
 }
 
