@@ -47,7 +47,9 @@ pub fn micros(at: Timestamp) -> i64 {
 }
 
 pub fn time(micros: i64) -> Result<Timestamp, StoreError> {
-    Timestamp::from_microsecond(micros).map_err(|_| corrupt("a time", micros))
+    // The last second of time has microseconds that jiff takes apart only.
+    let (second, rest) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+    Timestamp::new(second, rest as i32 * 1_000).map_err(|_| corrupt("a time", micros))
 }
 
 pub fn time_opt(micros: Option<i64>) -> Result<Option<Timestamp>, StoreError> {

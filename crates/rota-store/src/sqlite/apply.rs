@@ -11,7 +11,7 @@ use rota_core::{
     ids::{JobId, NodeId, RunId},
     lane::LaneMode,
     rollup::{Ended, Rollup, RollupDelta, hour_of},
-    run::{Change, Finish, Move, Run, SlotUse, TRAIL_BYTES_MAX, Verdict},
+    run::{Change, Finish, Move, Run, RunState, SlotUse, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Slot,
     store::{StoreError, Woken, Write},
 };
@@ -126,7 +126,31 @@ impl<'c> Work<'c> {
         if columns.status == status::QUEUED {
             self.woken.push(row.id);
         }
+        if let RunState::Waiting { on: WaitFor::Children(asked), .. } = after.state
+            && row.status != status::WAITING
+        {
+            self.count_children(row.id, asked)?;
+        }
         Ok(())
+    }
+
+    /// Children may have ended while their parent was on its way to wait for
+    /// them; those it waits for in vain are taken off at once.
+    fn count_children(&mut self, parent: Uuid, asked: u16) -> Result<(), StoreError> {
+        let live: u16 = self
+            .connection
+            .prepare_cached("SELECT min(count(*), 65535) FROM run WHERE parent = ?1")
+            .and_then(|mut select| select.query_row([parent.as_bytes()], |row| row.get(0)))
+            .map_err(failed)?;
+        if live >= asked {
+            return Ok(());
+        }
+        let Some(row) = live_row(self.connection, parent)? else { return Ok(()) };
+        let run = row.clone().run()?;
+        match run.join(asked - live, None, self.now) {
+            Ok(change) => self.change(&row, &run, &change),
+            Err(_) => Ok(()),
+        }
     }
 
     fn count(&mut self, row: &RunRow, finish: &Finish) -> Result<(), StoreError> {
@@ -197,6 +221,14 @@ impl<'c> Work<'c> {
         self.store_rollups()?;
         let woken = std::mem::take(&mut self.woken);
         self.hand_over(woken)
+    }
+
+    /// As [`Work::done`], for a write whose answer does not name what became
+    /// ready: the writing node is left a notice like any other owner.
+    pub fn done_unnamed(mut self) -> Result<(), StoreError> {
+        self.node = None;
+        self.held.clear();
+        self.done().map(drop)
     }
 
     fn admit(&mut self, key: i64) -> Result<(), StoreError> {

@@ -46,7 +46,7 @@ impl SqliteStore {
                 once(connection, &write, whole, whole_again, |connection| {
                     let mut work = Work::new(connection, &write);
                     let answers = runs.iter().map(|id| cancel(&mut work, *id, &ask)).collect::<Result<Vec<_>, _>>()?;
-                    work.done()?;
+                    work.done_unnamed()?;
                     Ok(answers)
                 })
             })
@@ -82,7 +82,7 @@ impl SqliteStore {
                         let changed = row.map(|row| decide(&mut work, row, Run::wake)).transpose()?.flatten();
                         answers.push(if changed.is_some() { Guarded::Applied } else { Guarded::Stale });
                     }
-                    work.done()?;
+                    work.done_unnamed()?;
                     Ok(answers)
                 })
             })
@@ -257,7 +257,7 @@ fn reap_runs(connection: &Connection, write: &Write, reap: Reap) -> Result<Vec<R
             drop_holder(connection, worker)?;
         }
     }
-    work.done()?;
+    work.done_unnamed()?;
     Ok(reaped)
 }
 
@@ -278,6 +278,6 @@ fn sweep(connection: &Connection, write: &Write, limit: usize) -> Result<Vec<Rea
             _ => run.expire(write.now),
         })?);
     }
-    work.done()?;
+    work.done_unnamed()?;
     Ok(swept)
 }

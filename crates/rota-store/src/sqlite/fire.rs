@@ -1,6 +1,7 @@
 //! Firing: due cursors, and the commit of what they owed.
 
 use rota_core::{
+    duration::Span,
     fire::{Cursor, SkipRange, SkipReason},
     ids::{Partition, ScheduleId},
     store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, StoreError, Write},
@@ -134,12 +135,12 @@ fn fire(
     }
     let mut work = Work::new(connection, write);
     let answers = items.into_iter().map(|item| one(&mut work, item)).collect::<Result<Vec<_>, _>>()?;
-    work.done()?;
+    work.done_unnamed()?;
     Ok(answers)
 }
 
 fn one(work: &mut Work<'_>, item: FireItem) -> Result<Fired, StoreError> {
-    let Some((version, after_finish)) = still_as_read(work.connection, &item)? else { return Ok(Fired::Stale) };
+    let Some((version, after_finish_ms)) = still_as_read(work.connection, &item)? else { return Ok(Fired::Stale) };
     move_cursor(work.connection, &item)?;
     if let Some(ask) = &item.cancel_ask {
         for id in &item.cancel {
@@ -161,10 +162,17 @@ fn one(work: &mut Work<'_>, item: FireItem) -> Result<Fired, StoreError> {
             (Enqueued::Full, Some(at)) => skips.push(refused(at, SkipReason::Overlap)),
             (Enqueued::Duplicate { .. } | Enqueued::Full, None) => {}
         }
-        if after_finish && matches!(answer, Enqueued::Made { .. }) {
+        if after_finish_ms.is_some() && matches!(answer, Enqueued::Made { .. }) {
             arm_by(work.connection, item.due.schedule, id.0, fired)?;
         }
         answers.push(answer);
+    }
+    let refused = !answers.is_empty() && !answers.iter().any(|answer| matches!(answer, Enqueued::Made { .. }));
+    if let (Some(delay_ms), None, true) = (after_finish_ms, item.next, refused) {
+        // No run was made whose end could arm it again.
+        let due_at = Span::millis(delay_ms.max(0) as u64).after(work.now);
+        let next = Cursor { planned_at: due_at, due_at, fired };
+        put_cursor(work.connection, item.due.part, item.due.schedule, item.due.revision, &next)?;
     }
     record_skips(work.connection, item.due.schedule, fired, &skips)?;
     Ok(Fired::Fired(answers))
@@ -175,9 +183,9 @@ fn refused(at: jiff::Timestamp, reason: SkipReason) -> SkipRange {
 }
 
 /// The job's current version, if cursor, schedule and job are as they were
-/// read, and whether the schedule is re-armed by its run's end.
-fn still_as_read(connection: &Connection, item: &FireItem) -> Result<Option<(i32, bool)>, StoreError> {
-    let sql = "SELECT job.version, schedule.after_finish_ms IS NOT NULL FROM cursor \
+/// read, and the delay of a schedule that is re-armed by its run's end.
+fn still_as_read(connection: &Connection, item: &FireItem) -> Result<Option<(i32, Option<i64>)>, StoreError> {
+    let sql = "SELECT job.version, schedule.after_finish_ms FROM cursor \
          JOIN schedule ON schedule.id = cursor.schedule AND schedule.revision = ?5 AND schedule.deleted = 0 \
          JOIN job ON job.id = schedule.job AND job.revision = ?6 AND job.deleted = 0 \
          WHERE cursor.part = ?1 AND cursor.due_at = ?2 AND cursor.schedule = ?3 AND cursor.planned_at = ?4 \

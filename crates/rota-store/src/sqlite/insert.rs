@@ -60,7 +60,7 @@ fn enqueue(
     }
     let mut work = Work::new(connection, write);
     let answers = runs.into_iter().map(|run| make(&mut work, run)).collect::<Result<Vec<_>, _>>()?;
-    work.done()?;
+    work.done_unnamed()?;
     Ok(answers)
 }
 
@@ -79,7 +79,10 @@ fn restored(kept: Option<String>, count: usize) -> Result<Vec<Enqueued>, StoreEr
 }
 
 /// Makes one run.
-pub fn make(work: &mut Work<'_>, new: NewRun) -> Result<Enqueued, StoreError> {
+pub fn make(work: &mut Work<'_>, mut new: NewRun) -> Result<Enqueued, StoreError> {
+    // A need that is named twice ends once.
+    new.after.sort();
+    new.after.dedup();
     if let Some(of) = standing_in_the_way(work, &new)? {
         return Ok(Enqueued::Duplicate { of });
     }

@@ -197,7 +197,7 @@ impl<'c> Owned<'c> {
     }
 
     fn done(self) -> Result<Vec<Guarded>, StoreError> {
-        self.work.done()?;
+        self.work.done_unnamed()?;
         Ok(self.answers)
     }
 }

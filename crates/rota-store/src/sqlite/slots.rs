@@ -26,7 +26,7 @@ fn recount(connection: &Connection, write: &Write) -> Result<u32, StoreError> {
             wrong += 1;
         }
     }
-    work.done()?;
+    work.done_unnamed()?;
     Ok(wrong)
 }
 
