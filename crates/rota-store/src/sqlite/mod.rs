@@ -111,7 +111,7 @@ impl SqliteStore {
     async fn read<T: Send + 'static>(
         &self,
         what: &'static str,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl Fn(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let Some(readers) = self.readers.clone() else {
             return self.writer.write(what, Urgency::Prompt, work).await;
