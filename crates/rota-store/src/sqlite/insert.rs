@@ -80,6 +80,7 @@ fn restored(kept: Option<String>, count: usize) -> Result<Vec<Enqueued>, StoreEr
 
 /// Makes one run.
 pub fn make(work: &mut Work<'_>, mut new: NewRun) -> Result<Enqueued, StoreError> {
+    codec::without_nul("enqueue runs", new.payload.as_deref())?;
     // A need that is named twice ends once.
     new.after.sort();
     new.after.dedup();
