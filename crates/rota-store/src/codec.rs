@@ -60,6 +60,15 @@ pub fn corrupt(what: &str, value: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(format!("{what}: {value}"))
 }
 
+/// Refuses texts that hold a NUL. PostgreSQL cannot store one, and what one
+/// store takes the other must take, or a move between them fails half-way.
+pub fn without_nul<'t>(what: &'static str, texts: impl IntoIterator<Item = &'t str>) -> Result<(), StoreError> {
+    if texts.into_iter().any(|text| text.contains('\0')) {
+        return Err(StoreError::NotApplied { what, source: "a text holds a NUL character".into() });
+    }
+    Ok(())
+}
+
 pub const fn verdict_code(verdict: Verdict) -> i16 {
     match verdict {
         Verdict::Succeeded => 0,

@@ -83,6 +83,7 @@ fn restored(kept: Option<String>, count: usize) -> Result<Vec<Enqueued>, StoreEr
 
 /// Makes one run of this version of its job.
 pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued, StoreError> {
+    codec::without_nul("enqueue runs", new.payload.as_deref())?;
     if let Some(of) = standing_in_the_way(work, new)? {
         return Ok(Enqueued::Duplicate { of });
     }

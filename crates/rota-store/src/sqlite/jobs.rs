@@ -314,6 +314,8 @@ fn job_where(connection: &Connection, rest: &str, key: impl rusqlite::Params) ->
 }
 
 fn put_job(connection: &Connection, put: &JobPut, now: Timestamp) -> Result<JobSaved, StoreError> {
+    let texts = [put.name.as_str(), &put.document, &put.queue];
+    codec::without_nul("save jobs", texts.into_iter().chain(put.tags.iter().map(String::as_str)))?;
     let sql = "SELECT id, version, revision, hash FROM job WHERE tenant = ?1 AND name = ?2 AND deleted = 0";
     let found: Option<(i64, i32, i32, Vec<u8>)> = connection
         .prepare_cached(sql)

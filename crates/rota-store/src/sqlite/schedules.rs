@@ -21,7 +21,7 @@ use super::{
     writer::Urgency,
 };
 use crate::{
-    codec::{from_json, micros, time},
+    codec::{from_json, micros, time, without_nul},
     filter::PAGE_MAX,
 };
 
@@ -195,6 +195,9 @@ fn schedule_where(
 }
 
 fn put_all(connection: &Connection, puts: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError> {
+    for put in puts {
+        without_nul("save schedules", [put.name.as_str(), &put.spec])?;
+    }
     let edited: Vec<ScheduleId> = puts.iter().filter(|put| put.guard.is_some()).map(|put| put.id).collect();
     let cursors = find_cursors(connection, &edited)?;
     puts.iter()

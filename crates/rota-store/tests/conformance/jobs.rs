@@ -1,0 +1,287 @@
+//! Jobs, tenants, lanes, pauses, calendars.
+
+use rota_core::{
+    ids::{JobId, TenantId},
+    lane::{LaneKey, LaneMode},
+    store::{
+        CalendarPut, Expect, Guarded, JobQuery, JobSaved, Pause, PauseTarget, RunQuery, ScheduleQuery, TenantPut, Tier,
+    },
+};
+
+use crate::harness::*;
+
+fn saved(answer: &JobSaved) -> (JobId, i32, i32, bool) {
+    match answer {
+        JobSaved::Saved { id, version, revision, changed } => (*id, *version, *revision, *changed),
+        JobSaved::Conflict { .. } => panic!("{answer:?}"),
+    }
+}
+
+/// A run is pinned to its version: what that says must never change.
+pub async fn versions_are_immutable_and_listed_newest_first(h: &Harness) {
+    let first = saved(&h.save(h.job_put("a", "{\"v\":1}"), at(1)).await);
+    let second = saved(&h.save(h.job_put("a", "{\"v\":2}"), at(2)).await);
+    assert_eq!((second.0, second.1, second.3), (first.0, first.1 + 1, true));
+    assert!(second.2 > first.2, "an edit bumps the revision that guards firing");
+    let versions = h.store.job_versions(first.0, 10).await.unwrap();
+    let documents: Vec<_> = versions.iter().map(|v| (v.version, v.document.as_str(), v.at)).collect();
+    assert_eq!(documents, [(second.1, "{\"v\":2}", at(2)), (first.1, "{\"v\":1}", at(1))]);
+    assert_eq!(versions[0].by.as_deref(), Some("ann"));
+    assert_eq!(h.store.job_versions(first.0, 1).await.unwrap().len(), 1);
+    assert_eq!(h.store.job_document(first.0, first.1).await.unwrap().as_deref(), Some("{\"v\":1}"));
+    assert_eq!(h.store.job_document(first.0, 99).await.unwrap(), None);
+    let record = h.store.jobs(&[first.0]).await.unwrap().remove(0).unwrap();
+    assert_eq!((record.document.as_str(), record.version, record.revision), ("{\"v\":2}", second.1, second.2));
+    assert_eq!((record.created_at, record.updated_at), (at(1), at(2)));
+}
+
+/// Applying the same files every minute must not make a version a minute.
+pub async fn an_identical_document_makes_no_new_version(h: &Harness) {
+    let first = saved(&h.save(h.job_put("a", "{\"v\":1}"), at(1)).await);
+    let again = saved(&h.save(h.job_put("a", "{\"v\":1}"), at(2)).await);
+    assert_eq!(again, (first.0, first.1, first.2, false));
+    assert_eq!(h.store.job_versions(first.0, 10).await.unwrap().len(), 1);
+}
+
+/// A document that goes back to what it was is a new version all the same.
+pub async fn going_back_is_a_new_version(h: &Harness) {
+    let mut versions = Vec::new();
+    for document in ["{\"v\":1}", "{\"v\":2}", "{\"v\":1}"] {
+        versions.push(saved(&h.save(h.job_put("a", document), at(1)).await).1);
+    }
+    assert_eq!(versions, [versions[0], versions[0] + 1, versions[0] + 2]);
+}
+
+/// Two editors at once: the second learns of the first.
+pub async fn what_the_saver_expects_is_respected(h: &Harness) {
+    let put = |expect, document: &str| rota_core::store::JobPut { expect, ..h.job_put("a", document) };
+    let missing = h.save(put(Expect::Version(1), "{}"), at(0)).await;
+    assert_eq!(missing, JobSaved::Conflict { version: None });
+    let first = saved(&h.save(put(Expect::Nothing, "{\"v\":1}"), at(0)).await);
+    assert_eq!(h.save(put(Expect::Nothing, "{\"v\":2}"), at(0)).await, JobSaved::Conflict { version: Some(first.1) });
+    let second = saved(&h.save(put(Expect::Version(first.1), "{\"v\":2}"), at(0)).await);
+    assert_eq!(
+        h.save(put(Expect::Version(first.1), "{\"v\":3}"), at(0)).await,
+        JobSaved::Conflict { version: Some(second.1) }
+    );
+    let record = h.store.jobs(&[first.0]).await.unwrap().remove(0).unwrap();
+    assert_eq!(record.document, "{\"v\":2}", "a conflict changes nothing");
+}
+
+/// Racing editors that expect the same version: one wins.
+pub async fn racing_editors_make_one_version(h: &Harness) {
+    let first = saved(&h.save(h.job_put("a", "{\"v\":0}"), at(0)).await);
+    let second = h.second().await;
+    let mut editors = tokio::task::JoinSet::new();
+    for n in 1..=8 {
+        let store = if n % 2 == 0 { h.store.clone() } else { second.clone() };
+        let mut put = h.job_put("a", &format!("{{\"v\":{n}}}"));
+        put.expect = Expect::Version(first.1);
+        let write = h.write(at(1));
+        editors.spawn(async move { store.put_jobs(&write, &[put]).await.unwrap().remove(0) });
+    }
+    let answers = editors.join_all().await;
+    let won = answers.iter().filter(|answer| matches!(answer, JobSaved::Saved { .. })).count();
+    assert_eq!(won, 1, "{answers:?}");
+    assert_eq!(h.store.job_versions(first.0, 10).await.unwrap().len(), 2);
+}
+
+/// Makers of one new name at once make one job.
+pub async fn racing_makers_of_one_name_make_one_job(h: &Harness) {
+    let second = h.second().await;
+    let mut makers = tokio::task::JoinSet::new();
+    for n in 0..8 {
+        let store = if n % 2 == 0 { h.store.clone() } else { second.clone() };
+        let (write, put) = (h.write(at(1)), h.job_put("new", "{\"v\":1}"));
+        makers.spawn(async move { store.put_jobs(&write, &[put]).await.unwrap().remove(0) });
+    }
+    let answers: Vec<_> = makers.join_all().await.iter().map(saved).collect();
+    assert!(answers.iter().all(|answer| answer.0 == answers[0].0 && answer.1 == answers[0].1), "{answers:?}");
+    assert_eq!(answers.iter().filter(|answer| answer.3).count(), 1);
+}
+
+/// Deleting ends a job and its schedules; its history and versions stay.
+pub async fn deleting_a_job_ends_its_schedules_and_keeps_its_history(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let (_, run) = h.leased(at(0)).await;
+    h.succeed(&run, at(1)).await;
+    assert_eq!(
+        h.store.delete_jobs(&h.write(at(2)), &[h.job, JobId(-1)]).await.unwrap(),
+        [Guarded::Applied, Guarded::Stale]
+    );
+    assert_eq!(h.store.delete_jobs(&h.write(at(3)), &[h.job]).await.unwrap(), [Guarded::Stale], "once");
+    let record = h.store.jobs(&[h.job]).await.unwrap().remove(0).unwrap();
+    assert!(record.deleted);
+    assert_eq!(h.store.find_jobs(&[(h.tenant, "report".into())]).await.unwrap(), [None]);
+    assert_eq!(h.store.list_jobs(&JobQuery { limit: 10, ..Default::default() }).await.unwrap().jobs, []);
+    assert_eq!(h.store.cursors(&[schedule]).await.unwrap(), [None]);
+    assert_eq!(h.store.due(&all_parts(), jiff::Timestamp::MAX, 10).await.unwrap(), []);
+    assert!(h.store.schedules(&[schedule]).await.unwrap()[0].as_ref().unwrap().deleted);
+    let listed = h.store.list_schedules(&ScheduleQuery { limit: 10, ..Default::default() }).await.unwrap();
+    assert_eq!(listed.schedules, []);
+    let query = RunQuery { job: Some(h.job), limit: 10, ..Default::default() };
+    assert_eq!(h.list(query).await.len(), 1, "history stays");
+    assert!(h.store.job_document(h.job, 1).await.unwrap().is_some(), "a run is pinned to its version");
+    let skips = h.store.skips(schedule, None, 10).await.unwrap();
+    assert_eq!(skips.len(), 1, "what it still owed is recorded");
+    assert_eq!(skips[0].range.reason, rota_core::fire::SkipReason::Deleted);
+}
+
+/// The name of a deleted job is free; the new job is another one.
+pub async fn a_deleted_jobs_name_is_free(h: &Harness) {
+    h.store.delete_jobs(&h.write(at(1)), &[h.job]).await.unwrap();
+    let mut put = h.job_put("report", "{\"v\":1}");
+    put.expect = Expect::Nothing;
+    let new = saved(&h.save(put, at(2)).await);
+    assert_ne!(new.0, h.job);
+    let found = h.store.find_jobs(&[(h.tenant, "report".into())]).await.unwrap().remove(0).unwrap();
+    assert_eq!(found.id, new.0);
+    assert!(h.store.jobs(&[h.job]).await.unwrap()[0].as_ref().unwrap().deleted);
+}
+
+/// Names are a tenant's own.
+pub async fn names_are_unique_in_their_tenant(h: &Harness) {
+    let other = h.tenant("other").await;
+    let mut put = h.job_put("report", "{\"v\":1}");
+    put.tenant = other;
+    let theirs = saved(&h.save(put, at(0)).await);
+    assert_ne!(theirs.0, h.job);
+    let found = h.store.find_jobs(&[(other, "report".into()), (h.tenant, "report".into())]).await.unwrap();
+    let ids: Vec<_> = found.iter().map(|job| job.as_ref().unwrap().id).collect();
+    assert_eq!(ids, [theirs.0, h.job]);
+    assert_eq!(
+        h.store.find_jobs(&[(TenantId(-1), "report".into()), (other, "none".into())]).await.unwrap(),
+        [None, None]
+    );
+}
+
+/// A job saved twice in one batch is saved in order.
+pub async fn a_job_named_twice_in_a_batch_is_saved_in_order(h: &Harness) {
+    let puts = [h.job_put("a", "{\"v\":1}"), h.job_put("a", "{\"v\":2}")];
+    let answers = h.store.put_jobs(&h.write(at(0)), &puts).await.unwrap();
+    let (first, second) = (saved(&answers[0]), saved(&answers[1]));
+    assert_eq!((second.0, second.1), (first.0, first.1 + 1));
+    assert_eq!(h.store.jobs(&[first.0]).await.unwrap()[0].as_ref().unwrap().document, "{\"v\":2}");
+}
+
+/// Filters hold on every page, and every job is on one.
+pub async fn jobs_are_listed_by_name_with_filters_and_pages(h: &Harness) {
+    let other = h.tenant("other").await;
+    for n in 0..7 {
+        let mut put = h.job_put(&format!("job-{n}"), &format!("{{\"n\":{n}}}"));
+        put.tags = if n % 2 == 0 { vec!["even".into(), "x".into()] } else { vec!["odd".into()] };
+        put.enabled = n != 3;
+        put.queue = if n == 5 { "slow".into() } else { "default".into() };
+        put.tenant = if n == 6 { other } else { h.tenant };
+        h.save(put, at(0)).await;
+    }
+    let names = async |query: JobQuery| {
+        let mut query = JobQuery { limit: 2, ..query };
+        let mut names = Vec::new();
+        loop {
+            let page = h.store.list_jobs(&query).await.unwrap();
+            assert!(page.jobs.len() <= 2);
+            names.extend(page.jobs.into_iter().map(|job| job.name));
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => break names,
+            }
+        }
+    };
+    let all = names(JobQuery { tenant: Some(h.tenant), ..Default::default() }).await;
+    assert_eq!(all, ["job-0", "job-1", "job-2", "job-3", "job-4", "job-5", "report"]);
+    assert_eq!(names(JobQuery::default()).await.len(), 8);
+    let even = JobQuery { tag: Some("even".into()), ..Default::default() };
+    assert_eq!(names(even).await, ["job-0", "job-2", "job-4", "job-6"]);
+    let off = JobQuery { enabled: Some(false), ..Default::default() };
+    assert_eq!(names(off).await, ["job-3"]);
+    let slow = JobQuery { queue: Some("slow".into()), ..Default::default() };
+    assert_eq!(names(slow).await, ["job-5"]);
+    let prefix = JobQuery { prefix: Some("job-".into()), tenant: Some(other), ..Default::default() };
+    assert_eq!(names(prefix).await, ["job-6"]);
+    let wild = JobQuery { prefix: Some("job_".into()), ..Default::default() };
+    assert_eq!(names(wild).await, Vec::<String>::new(), "a prefix is no pattern");
+}
+
+/// A pause is on the job's page, with who and why, until it is lifted.
+pub async fn pauses_are_kept_with_their_note(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let pause = Pause { since: at(1), until: Some(at(99)), note: Some("moving".into()), by: Some("ann".into()) };
+    let before = h.store.jobs(&[h.job]).await.unwrap().remove(0).unwrap().revision;
+    let targets = [
+        PauseTarget::Job(h.job),
+        PauseTarget::Schedule(schedule),
+        PauseTarget::Job(JobId(-1)),
+        PauseTarget::Schedule(rota_core::ids::ScheduleId(-1)),
+    ];
+    let set = h.store.set_pauses(&h.write(at(1)), &targets, Some(&pause)).await.unwrap();
+    assert_eq!(set, [true, true, false, false]);
+    let job = h.store.jobs(&[h.job]).await.unwrap().remove(0).unwrap();
+    assert_eq!(job.pause, Some(pause.clone()));
+    assert!(job.revision > before);
+    let record = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap();
+    assert_eq!(record.pause, Some(pause));
+    h.store.set_pauses(&h.write(at(2)), &targets, None).await.unwrap();
+    assert_eq!(h.store.jobs(&[h.job]).await.unwrap()[0].as_ref().unwrap().pause, None);
+    assert_eq!(h.store.schedules(&[schedule]).await.unwrap()[0].as_ref().unwrap().pause, None);
+}
+
+/// Tenants are saved by name; a new tier takes effect, the id stays.
+pub async fn tenants_are_saved_by_name(h: &Harness) {
+    let put = |tier, quotas: Option<&str>| TenantPut { name: "t".into(), tier, quotas: quotas.map(Into::into) };
+    let first = h.store.put_tenants(&[put(Tier::Free, None)], at(0)).await.unwrap();
+    let again = h.store.put_tenants(&[put(Tier::Pro, Some("{\"x\":1}"))], at(1)).await.unwrap();
+    assert_eq!(first, again);
+    let tenants = h.store.tenants().await.unwrap();
+    let tenant = tenants.iter().find(|tenant| tenant.id == first[0]).unwrap();
+    assert_eq!((tenant.name.as_str(), tenant.tier, tenant.quotas.as_deref()), ("t", Tier::Pro, Some("{\"x\":1}")));
+    let two = [put(Tier::Free, None), TenantPut { name: "u".into(), tier: Tier::Free, quotas: None }];
+    let ids = h.store.put_tenants(&two, at(2)).await.unwrap();
+    assert_eq!(ids[0], first[0]);
+    assert_ne!(ids[1], first[0]);
+}
+
+/// A lane keeps its mode for ever, so no run is both owned and claimed.
+pub async fn a_lane_keeps_its_mode_and_is_turned_by_a_successor(h: &Harness) {
+    let key = LaneKey::new("q", Some("f"), &["gpu".into(), "arm".into(), "gpu".into()]);
+    let first = h.store.lanes(std::slice::from_ref(&key), LaneMode::Owned).await.unwrap().remove(0);
+    assert_eq!((first.mode, first.retired, &first.key), (LaneMode::Owned, false, &key));
+    let again = h.store.lanes(&[key.clone(), key.clone()], LaneMode::Claimed).await.unwrap();
+    assert_eq!(again, [first.clone(), first.clone()], "asked with another mode it is still the same lane");
+    let same = h.store.turn_lane(first.id, LaneMode::Owned).await.unwrap();
+    assert_eq!(same, first);
+    let turned = h.store.turn_lane(first.id, LaneMode::Claimed).await.unwrap();
+    assert_eq!((turned.mode, turned.retired, &turned.key), (LaneMode::Claimed, false, &key));
+    assert_ne!(turned.id, first.id);
+    assert_eq!(h.store.turn_lane(first.id, LaneMode::Claimed).await.unwrap(), turned, "asked again, the same");
+    let new = h.store.lanes(std::slice::from_ref(&key), LaneMode::Owned).await.unwrap();
+    assert_eq!(new, std::slice::from_ref(&turned), "new runs go to the successor");
+    let all = h.store.all_lanes().await.unwrap();
+    let old = all.iter().find(|lane| lane.id == first.id).unwrap();
+    assert_eq!((old.retired, old.mode), (true, LaneMode::Owned));
+    let second = h.second().await;
+    assert_eq!(second.lanes(&[key], LaneMode::Owned).await.unwrap(), [turned]);
+}
+
+/// Nodes that meet a new queue at once agree on one lane.
+pub async fn racing_makers_of_one_lane_agree(h: &Harness) {
+    let second = h.second().await;
+    for n in 0..5 {
+        let key = [LaneKey::new(&format!("q{n}"), None, &[])];
+        let both = tokio::join!(h.store.lanes(&key, LaneMode::Owned), second.lanes(&key, LaneMode::Claimed));
+        assert_eq!(both.0.unwrap(), both.1.unwrap());
+    }
+}
+
+/// Calendars are named objects of a tenant.
+pub async fn calendars_are_saved_by_name(h: &Harness) {
+    let put = |spec: &str| CalendarPut { tenant: h.tenant, name: "holidays".into(), spec: spec.into() };
+    h.store.put_calendars(&[put("{\"v\":1}")], at(0)).await.unwrap();
+    let first = h.store.calendars(h.tenant).await.unwrap();
+    h.store.put_calendars(&[put("{\"v\":2}")], at(1)).await.unwrap();
+    let second = h.store.calendars(h.tenant).await.unwrap();
+    assert_eq!((first.len(), second.len()), (1, 1));
+    assert_eq!(second[0].spec, "{\"v\":2}");
+    assert!(second[0].revision > first[0].revision);
+    assert_eq!(h.store.calendars(TenantId(-1)).await.unwrap(), []);
+}

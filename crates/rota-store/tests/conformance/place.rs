@@ -1,0 +1,68 @@
+//! Where a case's store lives: memory, a directory, or a schema of its own.
+
+use std::{path::PathBuf, sync::Arc};
+
+use jiff::Timestamp;
+use rota_core::store::Store;
+use rota_store::sqlite::{self, SqliteStore};
+
+use crate::harness::Backend;
+
+pub enum Place {
+    Memory,
+    Directory { path: PathBuf, directory: PathBuf },
+}
+
+/// Makes a counter wrong: one more is held than there are runs.
+const SPOIL_SLOTS: &str = "UPDATE slot SET held = held + 1";
+
+impl Place {
+    pub async fn open(backend: Backend) -> (Self, Arc<dyn Store>) {
+        match backend {
+            Backend::SqliteMemory => (Self::Memory, Arc::new(SqliteStore::memory().await.unwrap())),
+            Backend::SqliteFile => {
+                let directory = std::env::temp_dir().join(format!("rota-{}", uuid::Uuid::now_v7()));
+                std::fs::create_dir_all(&directory).unwrap();
+                let path = directory.join("rota.db");
+                let store = SqliteStore::open(&path, sqlite::Options::default()).await.unwrap();
+                (Self::Directory { path, directory }, Arc::new(store))
+            }
+        }
+    }
+
+    pub async fn second(&self, first: &Arc<dyn Store>) -> Arc<dyn Store> {
+        match self {
+            Self::Memory | Self::Directory { .. } => first.clone(),
+        }
+    }
+
+    pub async fn close(self) {
+        match self {
+            Self::Memory => {}
+            Self::Directory { directory, .. } => std::fs::remove_dir_all(directory).unwrap(),
+        }
+    }
+
+    /// Makes the counters of all slots wrong. False where there is no way in
+    /// but the store's own, which does no such thing.
+    pub async fn spoil_slots(&self) -> bool {
+        self.sql(SPOIL_SLOTS).await
+    }
+
+    /// Writes a row into the inbox, as a caller's own transaction does.
+    pub async fn put_inbox(&self, at: Timestamp, body: &str) -> bool {
+        self.sql(&format!("INSERT INTO inbox (at, body) VALUES ({}, '{body}')", at.as_microsecond())).await
+    }
+
+    async fn sql(&self, sql: &str) -> bool {
+        match self {
+            Self::Memory => false,
+            Self::Directory { path, .. } => {
+                let connection = rusqlite::Connection::open(path).unwrap();
+                connection.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+                connection.execute_batch(sql).unwrap();
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Schedules: saved under a guard, found, listed, ended.
+
+use jiff::Timestamp;
+use rota_core::{
+    fire::{SkipRange, SkipReason},
+    ids::{Partition, ScheduleId},
+    store::{Guarded, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleSaved},
+};
+
+use crate::harness::*;
+
+fn revision(saved: ScheduleSaved) -> i32 {
+    match saved {
+        ScheduleSaved::Saved { revision } => revision,
+        ScheduleSaved::Stale => panic!("stale"),
+    }
+}
+
+/// What was saved is what is read.
+pub async fn a_saved_schedule_is_found_by_id_and_name(h: &Harness) {
+    let put = h.schedule_put("nightly").await;
+    let revision = revision(h.save_schedule(&put, at(0)).await);
+    let record = h.store.schedules(&[put.id]).await.unwrap().remove(0).unwrap();
+    assert_eq!((record.id, record.job, record.tenant), (put.id, h.job, h.tenant));
+    assert_eq!((record.name.as_str(), record.spec.as_str()), ("nightly", put.spec.as_str()));
+    assert_eq!((record.revision, record.enabled, record.deleted), (revision, true, false));
+    assert_eq!((record.part, record.pause.clone(), record.armed_by), (Partition::of_schedule(put.id), None, None));
+    let found = h.store.find_schedules(&[(h.job, "nightly".into()), (h.job, "none".into())]).await.unwrap();
+    assert_eq!(found, [Some(record), None]);
+    assert_eq!(h.store.schedules(&[ScheduleId(-1)]).await.unwrap(), [None]);
+    assert_eq!(h.store.cursors(&[ScheduleId(-1), put.id]).await.unwrap(), [None, put.cursor]);
+}
+
+/// Ids are reserved in a row, and never twice.
+pub async fn reserved_ids_are_apart(h: &Harness) {
+    let second = h.second().await;
+    let first = h.store.reserve_schedules(10).await.unwrap().0;
+    let next = second.reserve_schedules(5).await.unwrap().0;
+    let last = h.store.reserve_schedules(1).await.unwrap().0;
+    assert!(next >= first + 10 && last >= next + 5, "{first} {next} {last}");
+}
+
+/// An edit over a change made meanwhile must not undo it.
+pub async fn an_edit_is_guarded_by_what_its_saver_read(h: &Harness) {
+    let put = h.schedule_put("s").await;
+    let first = revision(h.save_schedule(&put, at(0)).await);
+    let edit = |guard| SchedulePut { spec: "{\"every\":\"2m\"}".into(), guard: Some(guard), ..put.clone() };
+    let good = ScheduleGuard { revision: first, cursor: put.cursor };
+    for wrong in [
+        ScheduleGuard { revision: first + 1, ..good },
+        ScheduleGuard { cursor: None, ..good },
+        ScheduleGuard { cursor: Some(cursor(at(1), 0)), ..good },
+    ] {
+        assert_eq!(h.save_schedule(&edit(wrong), at(1)).await, ScheduleSaved::Stale);
+    }
+    let second = revision(h.save_schedule(&edit(good), at(1)).await);
+    assert!(second > first);
+    assert_eq!(h.save_schedule(&edit(good), at(2)).await, ScheduleSaved::Stale, "once");
+    let record = h.store.schedules(&[put.id]).await.unwrap().remove(0).unwrap();
+    assert_eq!(record.spec, "{\"every\":\"2m\"}");
+}
+
+/// A fire since the edit was begun is a change made meanwhile.
+pub async fn an_edit_after_a_fire_is_stale(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let record = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap();
+    let read = ScheduleGuard { revision: record.revision, cursor: Some(cursor(at(0), 0)) };
+    let item = crate::fire::due_item(h, schedule, at(0), Some(at(60_000))).await;
+    let pauses = h.store.pauses().await.unwrap().revision;
+    h.store.fire(&h.write(at(0)), pauses, &[item]).await.unwrap();
+    let put = SchedulePut { id: schedule, guard: Some(read), ..h.schedule_put("s").await };
+    assert_eq!(h.save_schedule(&put, at(1)).await, ScheduleSaved::Stale);
+    assert_eq!(h.store.cursors(&[schedule]).await.unwrap(), [Some(cursor(at(60_000), 1))]);
+}
+
+/// An edit moves the cursor; the old one must not fire as well.
+pub async fn an_edit_moves_the_cursor(h: &Harness) {
+    let put = h.schedule_put("s").await;
+    let first = revision(h.save_schedule(&put, at(0)).await);
+    let guard = Some(ScheduleGuard { revision: first, cursor: put.cursor });
+    let skip = SkipRange { from: at(0), to: at(0), count: 1, reason: SkipReason::Edited };
+    let moved = SchedulePut { cursor: Some(cursor(at(9_000), 0)), guard, skips: vec![skip], ..put.clone() };
+    let second = revision(h.save_schedule(&moved, at(1)).await);
+    let due = h.store.due(&all_parts(), Timestamp::MAX, 10).await.unwrap();
+    assert_eq!(
+        due.iter().map(|due| (due.schedule, due.revision, due.cursor)).collect::<Vec<_>>(),
+        [(put.id, second, cursor(at(9_000), 0))]
+    );
+    let skips = h.store.skips(put.id, None, 10).await.unwrap();
+    assert_eq!(skips.iter().map(|skip| skip.range).collect::<Vec<_>>(), [skip], "what the edit left out is recorded");
+    let guard = Some(ScheduleGuard { revision: second, cursor: moved.cursor });
+    let unarmed = SchedulePut { cursor: None, enabled: false, guard, skips: Vec::new(), ..put.clone() };
+    revision(h.save_schedule(&unarmed, at(2)).await);
+    assert_eq!(h.store.due(&all_parts(), Timestamp::MAX, 10).await.unwrap(), []);
+    assert!(!h.store.schedules(&[put.id]).await.unwrap()[0].as_ref().unwrap().enabled);
+}
+
+/// A name is one schedule's within its job.
+pub async fn a_taken_name_is_stale(h: &Harness) {
+    h.schedule("s").await;
+    let again = h.schedule_put("s").await;
+    assert_eq!(h.save_schedule(&again, at(1)).await, ScheduleSaved::Stale);
+    assert_eq!(h.store.schedules(&[again.id]).await.unwrap(), [None]);
+    let other = h.job("other").await;
+    let elsewhere = SchedulePut { job: other, ..h.schedule_put("s").await };
+    revision(h.save_schedule(&elsewhere, at(1)).await);
+    let (a, b) = (h.schedule_put("twice").await, h.schedule_put("twice").await);
+    let answers = h.store.put_schedules(&h.write(at(2)), &[a, b]).await.unwrap();
+    assert!(matches!(answers[0], ScheduleSaved::Saved { .. }));
+    assert_eq!(answers[1], ScheduleSaved::Stale, "also within a batch");
+}
+
+/// What a deleted schedule still owed is recorded; its name is free.
+pub async fn a_deleted_schedule_owes_nothing_and_frees_its_name(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let answers = h.store.delete_schedules(&h.write(at(5)), &[schedule, ScheduleId(-1), schedule]).await.unwrap();
+    assert_eq!(answers, [Guarded::Applied, Guarded::Stale, Guarded::Stale]);
+    assert_eq!(h.store.cursors(&[schedule]).await.unwrap(), [None]);
+    assert!(h.store.schedules(&[schedule]).await.unwrap()[0].as_ref().unwrap().deleted);
+    assert_eq!(h.store.find_schedules(&[(h.job, "s".into())]).await.unwrap(), [None]);
+    let skips = h.store.skips(schedule, None, 10).await.unwrap();
+    assert_eq!(skips.len(), 1);
+    assert_eq!((skips[0].range.from, skips[0].range.reason), (at(0), SkipReason::Deleted));
+    let new = h.schedule("s").await;
+    assert_ne!(new, schedule);
+}
+
+/// A thousand in one batch, all armed, listed page by page.
+pub async fn a_thousand_schedules_are_saved_at_once(h: &Harness) {
+    let first = h.store.reserve_schedules(1_000).await.unwrap();
+    let template = h.schedule_put("x").await;
+    let puts: Vec<_> = (0..1_000)
+        .map(|n| SchedulePut {
+            id: ScheduleId(first.0 + n),
+            name: format!("s{n}"),
+            cursor: Some(cursor(at(n), 0)),
+            ..template.clone()
+        })
+        .collect();
+    let answers = h.store.put_schedules(&h.write(at(0)), &puts).await.unwrap();
+    assert!(answers.iter().all(|answer| matches!(answer, ScheduleSaved::Saved { .. })));
+    let ids: Vec<_> = puts.iter().map(|put| put.id).collect();
+    let cursors = h.store.cursors(&ids).await.unwrap();
+    assert_eq!(cursors, puts.iter().map(|put| put.cursor).collect::<Vec<_>>());
+    let due = h.store.due(&all_parts(), at(499), 10_000).await.unwrap();
+    assert_eq!(due.len(), 500);
+    let mut query = ScheduleQuery { job: Some(h.job), limit: 300, ..Default::default() };
+    let mut listed = Vec::new();
+    loop {
+        let page = h.store.list_schedules(&query).await.unwrap();
+        listed.extend(page.schedules.iter().map(|schedule| schedule.id));
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(listed, ids);
+}
+
+/// Filters of the list hold.
+pub async fn schedules_are_listed_with_filters(h: &Harness) {
+    let other_tenant = h.tenant("other").await;
+    let other_job = h.job("other").await;
+    let mine = h.schedule_put("a").await;
+    let off = SchedulePut { enabled: false, cursor: None, ..h.schedule_put("b").await };
+    let theirs = SchedulePut { tenant: other_tenant, job: other_job, ..h.schedule_put("c").await };
+    h.store.put_schedules(&h.write(at(0)), &[mine.clone(), off.clone(), theirs.clone()]).await.unwrap();
+    let list = async |query: ScheduleQuery| {
+        let page = h.store.list_schedules(&ScheduleQuery { limit: 10, ..query }).await.unwrap();
+        page.schedules.iter().map(|schedule| schedule.id).collect::<Vec<_>>()
+    };
+    assert_eq!(list(ScheduleQuery::default()).await, [mine.id, off.id, theirs.id]);
+    assert_eq!(list(ScheduleQuery { tenant: Some(other_tenant), ..Default::default() }).await, [theirs.id]);
+    assert_eq!(list(ScheduleQuery { job: Some(h.job), ..Default::default() }).await, [mine.id, off.id]);
+    assert_eq!(list(ScheduleQuery { enabled: Some(false), ..Default::default() }).await, [off.id]);
+    assert_eq!(list(ScheduleQuery { after: Some(off.id), ..Default::default() }).await, [theirs.id]);
+}
