@@ -45,6 +45,14 @@ numbers! {
     WorkerId(Uuid),
 }
 
+impl ScheduleId {
+    /// What `H` in its expression is spread by. The id, not the name: renaming
+    /// a job must not move its runs.
+    pub fn seed(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+}
+
 /// How many partitions share the work. Never changes: it is in stored rows.
 pub const PARTITIONS: usize = 256;
 

@@ -2,6 +2,7 @@
 //! PostgreSQL for a cluster. Same semantics, same file names, one conformance
 //! suite.
 
+mod abandoned;
 mod codec;
 mod filter;
 pub mod sqlite;

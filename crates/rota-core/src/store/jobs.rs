@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Guarded, StoreError, Write};
 use crate::{
-    fire::{Cursor, SkipRange},
+    fire::{Cursor, Progress, SkipRange},
     ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
     lane::{Lane, LaneKey, LaneMode},
 };
@@ -177,6 +177,8 @@ pub struct ScheduleRecord {
     pub spec: String,
     pub enabled: bool,
     pub pause: Option<Pause>,
+    /// What is behind it while it has no cursor: its run lives, or it ended.
+    pub progress: Progress,
     /// The run whose end re-arms an `after_finish` schedule.
     pub armed_by: Option<crate::ids::RunId>,
     pub deleted: bool,

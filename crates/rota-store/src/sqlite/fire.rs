@@ -141,7 +141,7 @@ fn fire(
 
 fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
     let Some((version, after_finish_ms)) = still_as_read(work.connection, item)? else { return Ok(Fired::Stale) };
-    move_cursor(work.connection, item)?;
+    drop_cursor(work.connection, item)?;
     if let Some(ask) = &item.cancel_ask {
         for id in &item.cancel {
             if let Some(row) = live_row(work.connection, id.0)? {
@@ -162,7 +162,7 @@ fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
             (Enqueued::Duplicate { .. } | Enqueued::Full, None) => {}
         }
         if after_finish_ms.is_some() && matches!(answer, Enqueued::Made { .. }) {
-            arm_by(work.connection, item.due.schedule, id.0, fired)?;
+            arm_by(work.connection, item.due.schedule, id.0)?;
         }
         answers.push(answer);
     }
@@ -174,6 +174,15 @@ fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
         put_cursor(work.connection, item.due.part, item.due.schedule, item.due.revision, &next)?;
     }
     record_skips(work.connection, item.due.schedule, fired, &skips)?;
+    match item.next {
+        Some(next) => {
+            // The plan counted on every run; those refused were not made.
+            let refused = answers.iter().filter(|answer| !matches!(answer, Enqueued::Made { .. })).count();
+            let next = Cursor { fired: next.fired.saturating_sub(refused as u64), ..next };
+            put_cursor(work.connection, item.due.part, item.due.schedule, item.due.revision, &next)?;
+        }
+        None => keep_progress(work.connection, item, fired)?,
+    }
     Ok(Fired::Fired(answers))
 }
 
@@ -205,16 +214,24 @@ fn still_as_read(connection: &Connection, item: &FireItem) -> Result<Option<(i32
         .map_err(failed)
 }
 
-fn move_cursor(connection: &Connection, item: &FireItem) -> Result<(), StoreError> {
+fn drop_cursor(connection: &Connection, item: &FireItem) -> Result<(), StoreError> {
     let due = &item.due;
     connection
         .prepare_cached("DELETE FROM cursor WHERE part = ?1 AND due_at = ?2 AND schedule = ?3")
         .and_then(|mut delete| delete.execute(params![due.part.0, micros(due.cursor.due_at), due.schedule.0]))
         .map_err(failed)?;
-    match &item.next {
-        Some(next) => put_cursor(connection, due.part, due.schedule, due.revision, next),
-        None => Ok(()),
-    }
+    Ok(())
+}
+
+/// Keeps what is behind a schedule that has no cursor any more.
+fn keep_progress(connection: &Connection, item: &FireItem, fired: u64) -> Result<(), StoreError> {
+    let runs = item.runs.iter().filter_map(|run| run.trigger.planned_at);
+    let decided = runs.chain(item.skips.iter().map(|skip| skip.to)).max().unwrap_or(item.due.cursor.planned_at);
+    connection
+        .prepare_cached("UPDATE schedule SET fired = ?2, decided_to = ?3 WHERE id = ?1")
+        .and_then(|mut update| update.execute(params![item.due.schedule.0, fired as i64, micros(decided)]))
+        .map_err(failed)?;
+    Ok(())
 }
 
 pub fn put_cursor(
@@ -232,10 +249,10 @@ pub fn put_cursor(
     Ok(())
 }
 
-fn arm_by(connection: &Connection, schedule: ScheduleId, run: Uuid, fired: u64) -> Result<(), StoreError> {
+fn arm_by(connection: &Connection, schedule: ScheduleId, run: Uuid) -> Result<(), StoreError> {
     connection
-        .prepare_cached("UPDATE schedule SET armed_by = ?2, fired = ?3 WHERE id = ?1")
-        .and_then(|mut update| update.execute(params![schedule.0, run.as_bytes(), fired as i64]))
+        .prepare_cached("UPDATE schedule SET armed_by = ?2 WHERE id = ?1")
+        .and_then(|mut update| update.execute(params![schedule.0, run.as_bytes()]))
         .map_err(failed)?;
     Ok(())
 }
@@ -249,7 +266,7 @@ pub fn record_skips(
     skips: &[SkipRange],
 ) -> Result<(), StoreError> {
     for skip in skips {
-        let reason = reason_text(skip.reason)?;
+        let reason = skip.reason.as_str();
         let sql = "UPDATE skip SET to_at = ?2, count = count + ?3 WHERE schedule = ?1 \
              AND from_at = (SELECT max(from_at) FROM skip WHERE schedule = ?1) \
              AND reason = ?4 AND fired = ?5 AND to_at < ?6";
@@ -266,13 +283,10 @@ pub fn record_skips(
     Ok(())
 }
 
-pub fn reason_text(reason: SkipReason) -> Result<String, StoreError> {
-    match serde_json::to_value(reason) {
-        Ok(serde_json::Value::String(text)) => Ok(text),
-        _ => Err(codec::corrupt("a reason", "unnamed")),
-    }
-}
-
-pub fn reason(text: String) -> Result<SkipReason, StoreError> {
-    serde_json::from_value(serde_json::Value::String(text)).map_err(|error| codec::corrupt("a reason", error))
+pub fn reason(text: &str) -> Result<SkipReason, StoreError> {
+    SkipReason::ALL
+        .iter()
+        .copied()
+        .find(|reason| reason.as_str() == text)
+        .ok_or_else(|| codec::corrupt("a reason", text))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use rota_core::{
-    fire::{Cursor, SkipRange, SkipReason},
+    fire::{Cursor, Progress, SkipRange},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     store::{
         Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SkipRecord, StoreError, Write,
@@ -21,7 +21,8 @@ use super::{
     writer::Urgency,
 };
 use crate::{
-    codec::{from_json, micros, time, without_nul},
+    abandoned::abandoned,
+    codec::{from_json, micros, time, time_opt, without_nul},
     filter::PAGE_MAX,
 };
 
@@ -124,7 +125,7 @@ impl SqliteStore {
                     from: time(row.get(0).map_err(failed)?)?,
                     to: time(row.get(1).map_err(failed)?)?,
                     count: row.get::<_, i64>(2).map_err(failed)?.max(0) as u64,
-                    reason: reason(row.get(3).map_err(failed)?)?,
+                    reason: reason(&row.get::<_, String>(3).map_err(failed)?)?,
                 };
                 skips.push(SkipRecord { schedule, range });
             }
@@ -164,7 +165,8 @@ fn find_cursors(connection: &Connection, schedules: &[ScheduleId]) -> Result<Has
     Ok(found)
 }
 
-const SCHEDULE: &str = "id, job, tenant, name, part, revision, spec, enabled, pause, armed_by, deleted";
+const SCHEDULE: &str =
+    "id, job, tenant, name, part, revision, spec, enabled, pause, armed_by, deleted, fired, decided_to";
 
 fn record(row: &Row<'_>) -> Result<ScheduleRecord, StoreError> {
     let pause: Option<String> = row.get(8).map_err(failed)?;
@@ -180,6 +182,10 @@ fn record(row: &Row<'_>) -> Result<ScheduleRecord, StoreError> {
         pause: pause.as_deref().map(from_json).transpose()?,
         armed_by: uuid_opt(row, 9).map_err(failed)?.map(RunId),
         deleted: row.get(10).map_err(failed)?,
+        progress: Progress {
+            fired: row.get::<_, i64>(11).map_err(failed)?.max(0) as u64,
+            decided_to: time_opt(row.get(12).map_err(failed)?)?,
+        },
     })
 }
 
@@ -243,7 +249,7 @@ fn update(
     old: Option<&Cursor>,
 ) -> Result<ScheduleSaved, StoreError> {
     let sql = "UPDATE schedule SET revision = revision + 1, enabled = ?3, after_finish_ms = ?4, name = ?5, spec = ?6, \
-         fired = coalesce(?7, fired), armed_by = CASE WHEN ?4 IS NULL OR ?8 THEN NULL ELSE armed_by END \
+         fired = coalesce(?7, fired), decided_to = coalesce(?9, decided_to), armed_by = CASE WHEN ?4 IS NULL OR ?8 THEN NULL ELSE armed_by END \
          WHERE id = ?1 AND revision = ?2 AND deleted = 0 AND NOT EXISTS \
            (SELECT 1 FROM schedule AS other WHERE other.job = schedule.job AND other.name = ?5 \
               AND other.deleted = 0 AND other.id <> ?1)";
@@ -256,6 +262,7 @@ fn update(
         put.spec,
         old.map(|cursor| cursor.fired as i64),
         put.cursor.is_some(),
+        old.and_then(|cursor| Progress::before(*cursor).decided_to).map(micros),
     ];
     let changed = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
     if changed == 0 {
@@ -297,23 +304,22 @@ pub fn delete_of_job(connection: &Connection, job: JobId, now: Timestamp) -> Res
     delete_all(connection, &ids, now).map(drop)
 }
 
-/// Ends schedules. What was owed up to now is recorded as deleted; a range from
-/// the instant owed, because nobody will plan the rest of it any more.
+/// Ends schedules. What they owed up to now is recorded as deleted.
 fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Result<Vec<Guarded>, StoreError> {
     let cursors = find_cursors(connection, ids)?;
-    let sql = "UPDATE schedule SET deleted = 1, revision = revision + 1, armed_by = NULL WHERE id = ?1 AND deleted = 0";
+    let sql = "UPDATE schedule SET deleted = 1, revision = revision + 1, armed_by = NULL \
+         WHERE id = ?1 AND deleted = 0 RETURNING spec";
     ids.iter()
         .map(|id| {
-            let gone = connection.prepare_cached(sql).and_then(|mut update| update.execute([id.0])).map_err(failed)?;
-            if gone == 0 {
-                return Ok(Guarded::Stale);
-            }
+            let spec: Option<String> = connection
+                .prepare_cached(sql)
+                .and_then(|mut update| update.query_row([id.0], |row| row.get(0)).optional())
+                .map_err(failed)?;
+            let Some(spec) = spec else { return Ok(Guarded::Stale) };
             if let Some(cursor) = cursors.get(id) {
                 drop_cursor(connection, Partition::of_schedule(*id), *id, cursor)?;
-                if cursor.planned_at <= now {
-                    let skip = SkipRange { from: cursor.planned_at, to: now, count: 1, reason: SkipReason::Deleted };
-                    record_skips(connection, *id, cursor.fired, &[skip])?;
-                }
+                let owed: Vec<SkipRange> = abandoned(*id, &spec, *cursor, now).into_iter().collect();
+                record_skips(connection, *id, cursor.fired, &owed)?;
             }
             Ok(Guarded::Applied)
         })

@@ -59,8 +59,10 @@ CREATE TABLE schedule (
     deleted INTEGER NOT NULL DEFAULT 0,
     after_finish_ms INTEGER,
     armed_by BLOB,
-    -- Runs made so far; kept here only while there is no cursor.
+    -- Runs made so far and the last instant decided; kept here only while
+    -- there is no cursor to tell.
     fired INTEGER NOT NULL DEFAULT 0,
+    decided_to INTEGER,
     name TEXT NOT NULL,
     pause TEXT,
     spec TEXT NOT NULL

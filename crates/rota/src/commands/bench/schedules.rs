@@ -128,7 +128,7 @@ fn schedule(tenant: TenantId, job: JobId, id: ScheduleId, now: Timestamp) -> Res
     let name = format!("s{id}");
     let spec: ScheduleSpec = serde_json::from_value(serde_json::json!({ "name": name, "cron": "H H * * *" }))
         .context("making a schedule")?;
-    let compiled = Schedule::compile(&spec, &id.0.to_le_bytes())
+    let compiled = Schedule::compile(&spec, &id.seed())
         .map_err(|problems| anyhow::anyhow!("the schedule is refused: {problems:?}"))?;
     Ok(SchedulePut {
         id,
