@@ -31,11 +31,14 @@ use crate::{
 
 const DAY_MICROS: i64 = 86_400_000_000;
 
-/// More unindexed rows than this are worth a slice in the next group.
-const TAIL_MAX: i64 = 8_192;
+/// So many unindexed rows are worth a merge to a busy writer.
+const TAIL_MAX: i64 = 32_768;
 
-/// How many rows a slice indexes: about 10 ms of work.
-const SLICE: i64 = 4_096;
+/// The most rows of one merge, so that its memory is bounded.
+const MERGE_MAX: i64 = 131_072;
+
+/// How many entries a slice puts in place: a few milliseconds of work.
+const SLICE: usize = 4_096;
 
 pub fn day_of(at: Timestamp) -> i64 {
     micros(at).div_euclid(DAY_MICROS)
@@ -75,10 +78,11 @@ pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
     connection.execute_batch(&sql).map_err(failed)
 }
 
-/// The statement that copies a live row into its day, with its end.
+/// The statement that copies a live row into its day, with its end. OR FAIL
+/// spares the statement journal: its whole transaction is undone on an error.
 pub fn copy<'c>(connection: &'c Connection, day: i64) -> Result<CachedStatement<'c>, StoreError> {
     let sql = format!(
-        "INSERT INTO {} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
+        "INSERT OR FAIL INTO {} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
            started_at, ended_at, verdict, attempt, losses, fence, source, schedule, planned_at, slot, slot_limit, \
            parent, step, payload, extra, cancel, failure, output, progress, trail) \
          SELECT id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
@@ -123,68 +127,176 @@ fn days(connection: &Connection) -> Result<Vec<Day>, StoreError> {
 }
 
 /// Brings the index tables up to date.
+///
+/// The rows of a whole tail are sorted once and put in place a slice at a time,
+/// so that a slice touches neighbouring pages however many jobs there are. The
+/// mark moves when all of them are in place; until then readers pass over what
+/// is beyond it. What is in memory here may be lost at any moment: the next
+/// indexer begins again at the mark.
 #[derive(Default)]
-pub struct Indexer;
+pub struct Indexer {
+    merge: Option<Merge>,
+}
+
+/// One row's entry: job, end, id, place in the day.
+type IndexEntry = (i64, i64, [u8; 16], i64);
+
+struct Merge {
+    day: i64,
+    upto: i64,
+    entries: Vec<IndexEntry>,
+    /// Which of the three tables is being filled, and how far.
+    stage: Stage,
+    done: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    ByJob,
+    ByEnd,
+    ById,
+}
+
+impl Stage {
+    fn sort(self, entries: &mut [IndexEntry]) {
+        match self {
+            Self::ByJob => entries.sort_unstable(),
+            Self::ByEnd => entries.sort_unstable_by_key(|(_, ended_at, id, _)| (*ended_at, *id)),
+            Self::ById => entries.sort_unstable_by_key(|(_, _, id, _)| *id),
+        }
+    }
+
+    const fn next(self) -> Option<Self> {
+        match self {
+            Self::ByJob => Some(Self::ByEnd),
+            Self::ByEnd => Some(Self::ById),
+            Self::ById => None,
+        }
+    }
+}
 
 impl Indexer {
-    /// The day with the longest tail.
-    fn longest(connection: &Connection) -> rusqlite::Result<Option<(i64, i64, i64)>> {
-        let days: Vec<(i64, i64)> = {
-            let mut select = connection.prepare_cached("SELECT day, indexed FROM history_day")?;
-            let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            rows.collect::<Result<_, _>>()?
-        };
-        let mut longest = None;
-        for (day, indexed) in days {
-            let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", table(day));
-            let last: i64 = connection.prepare_cached(&sql)?.query_row([], |row| row.get(0))?;
-            let tail = last - indexed;
-            if tail > longest.map_or(0, |(_, _, most)| most) {
-                longest = Some((day, indexed, tail));
-            }
+    /// Whether rows are waiting to be indexed: any at all for an idle writer,
+    /// enough to be worth it for a busy one.
+    pub fn is_due(&self, connection: &Connection, idle: bool) -> rusqlite::Result<bool> {
+        if self.merge.is_some() {
+            return Ok(true);
         }
-        Ok(longest)
+        let least = if idle { 1 } else { TAIL_MAX };
+        Ok(longest_tail(connection)?.is_some_and(|(_, _, tail)| tail >= least))
     }
 
-    pub fn tail(connection: &Connection) -> i64 {
-        Self::longest(connection).ok().flatten().map_or(0, |(_, _, tail)| tail)
+    /// Forgets what a rolled-back transaction may have undone.
+    pub fn forget(&mut self) {
+        self.merge = None;
     }
 
-    pub fn overdue(connection: &Connection) -> bool {
-        Self::tail(connection) > TAIL_MAX
+    /// Puts one slice in place; answers how many rows are fully indexed by it.
+    pub fn slice(&mut self, connection: &Connection) -> rusqlite::Result<u64> {
+        let merge = match self.merge.take() {
+            Some(merge) => merge,
+            None => match Merge::start(connection, MERGE_MAX)? {
+                Some(merge) => merge,
+                None => return Ok(0),
+            },
+        };
+        match merge.advance(connection)? {
+            Progress::Going(merge) => {
+                self.merge = Some(merge);
+                Ok(0)
+            }
+            Progress::Done(rows) => Ok(rows),
+        }
     }
+}
 
-    /// Indexes one slice; answers how many rows that was.
-    pub fn slice(connection: &Connection) -> rusqlite::Result<u64> {
-        let Some((day, indexed, tail)) = Self::longest(connection)? else { return Ok(0) };
-        let upto = indexed + tail.min(SLICE);
-        let name = table(day);
-        let select = format!("SELECT seq, id, job, ended_at FROM {name} WHERE seq > ?1 AND seq <= ?2");
-        let mut rows: Vec<(i64, [u8; 16], i64, i64)> = connection
-            .prepare_cached(&select)?
+enum Progress {
+    Going(Merge),
+    Done(u64),
+}
+
+impl Merge {
+    fn start(connection: &Connection, most: i64) -> rusqlite::Result<Option<Self>> {
+        let Some((day, indexed, tail)) = longest_tail(connection)? else { return Ok(None) };
+        let upto = indexed + tail.min(most);
+        let sql = format!("SELECT job, ended_at, id, seq FROM {} WHERE seq > ?1 AND seq <= ?2", table(day));
+        let mut entries: Vec<IndexEntry> = connection
+            .prepare_cached(&sql)?
             .query_map([indexed, upto], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<Result<_, _>>()?;
-        let job = format!("INSERT OR REPLACE INTO {name}_job (job, ended_at, id, seq) VALUES (?1, ?2, ?3, ?4)");
-        let mut insert = connection.prepare_cached(&job)?;
-        rows.sort_unstable_by_key(|(_, id, job, ended_at)| (*job, *ended_at, *id));
-        for (seq, id, job, ended_at) in &rows {
-            insert.execute(params![job, ended_at, id, seq])?;
-        }
-        let end = format!("INSERT OR REPLACE INTO {name}_end (ended_at, id, seq) VALUES (?1, ?2, ?3)");
-        let mut insert = connection.prepare_cached(&end)?;
-        rows.sort_unstable_by_key(|(_, id, _, ended_at)| (*ended_at, *id));
-        for (seq, id, _, ended_at) in &rows {
-            insert.execute(params![ended_at, id, seq])?;
-        }
-        let by_id = format!("INSERT OR REPLACE INTO {name}_id (id, seq) VALUES (?1, ?2)");
-        let mut insert = connection.prepare_cached(&by_id)?;
-        rows.sort_unstable_by_key(|(_, id, _, _)| *id);
-        for (seq, id, _, _) in &rows {
-            insert.execute(params![id, seq])?;
-        }
-        connection.prepare_cached("UPDATE history_day SET indexed = ?2 WHERE day = ?1")?.execute([day, upto])?;
-        Ok(rows.len() as u64)
+        Stage::ByJob.sort(&mut entries);
+        Ok(Some(Self { day, upto, entries, stage: Stage::ByJob, done: 0 }))
     }
+
+    fn advance(mut self, connection: &Connection) -> rusqlite::Result<Progress> {
+        let end = self.entries.len().min(self.done + SLICE);
+        self.insert(connection, self.done..end)?;
+        self.done = end;
+        if self.done < self.entries.len() {
+            return Ok(Progress::Going(self));
+        }
+        if let Some(stage) = self.stage.next() {
+            stage.sort(&mut self.entries);
+            (self.stage, self.done) = (stage, 0);
+            return Ok(Progress::Going(self));
+        }
+        let sql = "UPDATE history_day SET indexed = ?2 WHERE day = ?1";
+        connection.prepare_cached(sql)?.execute([self.day, self.upto])?;
+        Ok(Progress::Done(self.entries.len() as u64))
+    }
+
+    fn insert(&self, connection: &Connection, slice: std::ops::Range<usize>) -> rusqlite::Result<()> {
+        let name = table(self.day);
+        let sql = match self.stage {
+            Stage::ByJob => {
+                format!("INSERT OR IGNORE INTO {name}_job (job, ended_at, id, seq) VALUES (?1, ?2, ?3, ?4)")
+            }
+            Stage::ByEnd => format!("INSERT OR IGNORE INTO {name}_end (ended_at, id, seq) VALUES (?1, ?2, ?3)"),
+            Stage::ById => format!("INSERT OR IGNORE INTO {name}_id (id, seq) VALUES (?1, ?2)"),
+        };
+        let mut insert = connection.prepare_cached(&sql)?;
+        for (job, ended_at, id, seq) in &self.entries[slice] {
+            match self.stage {
+                Stage::ByJob => insert.execute(params![job, ended_at, id, seq])?,
+                Stage::ByEnd => insert.execute(params![ended_at, id, seq])?,
+                Stage::ById => insert.execute(params![id, seq])?,
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Indexes a few rows at once, for whoever asks for upkeep; the writer fills the
+/// indexes by itself. Answers how many, and whether more are left.
+pub fn index_some(connection: &Connection) -> rusqlite::Result<(u64, bool)> {
+    let mut next = Merge::start(connection, SLICE as i64 / 4)?;
+    let mut indexed = 0;
+    while let Some(merge) = next.take() {
+        match merge.advance(connection)? {
+            Progress::Going(merge) => next = Some(merge),
+            Progress::Done(rows) => indexed = rows,
+        }
+    }
+    Ok((indexed, longest_tail(connection)?.is_some()))
+}
+
+/// The day with the longest tail: its mark, and how many rows are beyond it.
+fn longest_tail(connection: &Connection) -> rusqlite::Result<Option<(i64, i64, i64)>> {
+    let days: Vec<(i64, i64)> = {
+        let mut select = connection.prepare_cached("SELECT day, indexed FROM history_day")?;
+        let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    let mut longest = None;
+    for (day, indexed) in days {
+        let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", table(day));
+        let last: i64 = connection.prepare_cached(&sql)?.query_row([], |row| row.get(0))?;
+        let tail = last - indexed;
+        if tail > longest.map_or(0, |(_, _, most)| most) {
+            longest = Some((day, indexed, tail));
+        }
+    }
+    Ok(longest)
 }
 
 /// The columns of an ended run, those of a live one first.
@@ -237,11 +349,11 @@ fn select_live(rest: &str) -> String {
 pub fn find(connection: &Connection, id: RunId) -> Result<Option<RunRecord>, StoreError> {
     for Day { day, indexed } in days(connection)? {
         let name = table(day);
-        let by_index = format!("SELECT seq FROM {name}_id WHERE id = ?1");
+        let by_index = format!("SELECT seq FROM {name}_id WHERE id = ?1 AND seq <= ?2");
         let by_tail = format!("SELECT seq FROM {name} WHERE seq > ?2 AND id = ?1");
         let mut seq: Option<i64> = connection
             .prepare_cached(&by_index)
-            .and_then(|mut select| select.query_row([id.0.as_bytes()], |row| row.get(0)).optional())
+            .and_then(|mut select| select.query_row(params![id.0.as_bytes(), indexed], |row| row.get(0)).optional())
             .map_err(failed)?;
         if seq.is_none() {
             seq = connection
@@ -407,7 +519,7 @@ fn places(
     };
     let sql = format!(
         "SELECT ended_at, id, seq FROM (SELECT ended_at, id, seq FROM {index} \
-           WHERE {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 ORDER BY ended_at DESC, id DESC LIMIT ?5) \
+           WHERE {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 AND seq <= ?6 ORDER BY ended_at DESC, id DESC LIMIT ?5) \
          UNION ALL SELECT ended_at, id, seq FROM {name} \
            WHERE seq > ?6 AND {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 \
          ORDER BY 1 DESC, 2 DESC LIMIT ?5"

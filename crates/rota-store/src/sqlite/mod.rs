@@ -35,7 +35,7 @@ use std::{
 };
 
 use rota_core::store::StoreError;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, config::DbConfig, params};
 
 pub use self::raw::{history_len, raw_loop};
 use self::writer::{Urgency, Writer};
@@ -137,6 +137,9 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 
 fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(512);
+    // A statement's plan must not depend on the values bound to it: it would be
+    // prepared again for each.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // The page size counts only for a file that is yet to be made.
     connection.execute_batch(&format!(
         "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \

@@ -36,13 +36,14 @@ fn life(connection: &Connection, runs: u64, batch: u64, now: Timestamp) -> rusql
     let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
     let mut before: Vec<Uuid> = Vec::new();
     let mut made = 0;
+    let mut indexer = Indexer::default();
     while made < runs || !before.is_empty() {
         let count = batch.min(runs - made);
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         move_to_history(connection, &history::table(day), &before, now)?;
         before = insert(connection, made, count, &payload, now)?;
-        if Indexer::overdue(connection) {
-            Indexer::slice(connection)?;
+        if indexer.is_due(connection, false)? {
+            indexer.slice(connection)?;
         }
         connection.prepare_cached("COMMIT")?.execute([])?;
         made += count;
@@ -74,7 +75,7 @@ fn insert(
 
 fn move_to_history(connection: &Connection, day: &str, runs: &[Uuid], now: Timestamp) -> rusqlite::Result<()> {
     let mut copy = connection.prepare_cached(&format!(
-        "INSERT INTO {day} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, started_at, \
+        "INSERT OR FAIL INTO {day} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, started_at, \
          ended_at, verdict, attempt, losses, fence, source, payload) \
          SELECT id, tenant, job, version, lane, part, order_key, ready_at, created_at, ?2, ?2, 0, 0, 0, fence, source, \
          payload FROM run WHERE id = ?1"

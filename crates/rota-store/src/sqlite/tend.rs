@@ -76,8 +76,8 @@ fn fold(connection: &Connection, _: &Tend) -> Result<Tended, StoreError> {
 }
 
 fn index(connection: &Connection, _: &Tend) -> Result<Tended, StoreError> {
-    let indexed = history::Indexer::slice(connection).map_err(failed)?;
-    Ok(Tended { indexed, more: history::Indexer::tail(connection) > 0, ..Tended::default() })
+    let (indexed, more) = history::index_some(connection).map_err(failed)?;
+    Ok(Tended { indexed, more, ..Tended::default() })
 }
 
 /// Empties the oldest day that is past keeping, a slice at a time.

@@ -149,85 +149,109 @@ impl Drop for Writer {
 }
 
 fn run(shared: &Shared, connection: Connection) {
-    while let Some(first) = wait(shared, &connection) {
-        group(shared, &connection, first);
+    let mut writing = Writing { connection: &connection, indexer: Indexer::default() };
+    while let Some(first) = writing.wait(shared) {
+        writing.group(shared, first);
     }
     if let Err((_, error)) = connection.close() {
         tracing::warn!(%error, "closing the SQLite file");
     }
 }
 
-/// The next piece of work; none when the store is closed and all is done.
-/// An idle writer brings the history's indexes up to date.
-fn wait(shared: &Shared, connection: &Connection) -> Option<Box<dyn Work>> {
-    let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        if let Some(work) = queue.pop() {
-            return Some(work);
-        }
-        if queue.closed {
-            return None;
-        }
-        let (woken, idle) = shared.ready.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
-        queue = woken;
-        if idle.timed_out() && queue.is_empty() {
-            drop(queue);
-            idle_slice(connection);
-            queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        }
-    }
+/// The writing thread at work.
+struct Writing<'c> {
+    connection: &'c Connection,
+    indexer: Indexer,
 }
 
-fn idle_slice(connection: &Connection) {
-    if Indexer::tail(connection) == 0 {
-        return;
-    }
-    let done = begin(connection).and_then(|()| Indexer::slice(connection)).and_then(|_| commit(connection));
-    if let Err(error) = done {
-        tracing::warn!(%error, "bringing the history's indexes up to date");
-        roll_back(connection);
-    }
-}
-
-fn group(shared: &Shared, connection: &Connection, first: Box<dyn Work>) {
-    let started = Instant::now();
-    let mut done: Vec<Box<dyn Work>> = Vec::new();
-    let mut next = Some(first);
-    let begun = begin(connection);
-    let mut good = begun.is_ok();
-    while let Some(mut work) = next.take() {
-        good = good && work.run(connection);
-        done.push(work);
-        if good && started.elapsed() < GROUP_TIME {
-            next = shared.queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+impl Writing<'_> {
+    /// The next piece of work; none when the store is closed and all is done.
+    /// An idle writer brings the history's indexes up to date.
+    fn wait(&mut self, shared: &Shared) -> Option<Box<dyn Work>> {
+        let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(work) = queue.pop() {
+                return Some(work);
+            }
+            if queue.closed {
+                return None;
+            }
+            let (woken, idle) = shared.ready.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            queue = woken;
+            if idle.timed_out() && queue.is_empty() {
+                drop(queue);
+                self.idle_slice();
+                queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            }
         }
     }
-    if good {
-        let failed = finish(connection).err().map(|error| error.to_string());
-        done.into_iter().for_each(|work| work.answer(failed.as_deref()));
-        return;
-    }
-    roll_back(connection);
-    done.into_iter().for_each(|work| alone(connection, work));
-}
 
-/// Commits, with a slice of indexing where that is due.
-fn finish(connection: &Connection) -> rusqlite::Result<()> {
-    let indexed = if Indexer::overdue(connection) { Indexer::slice(connection) } else { Ok(0) };
-    indexed.and_then(|_| commit(connection)).inspect_err(|_| roll_back(connection))
-}
-
-/// Does one piece of work in a transaction of its own.
-fn alone(connection: &Connection, mut work: Box<dyn Work>) {
-    let done = begin(connection).and_then(|()| {
-        if work.run(connection) {
-            finish(connection)
-        } else {
-            roll_back(connection);
-            Ok(())
+    fn idle_slice(&mut self) {
+        let done = match self.indexer.is_due(self.connection, true) {
+            Ok(false) => return,
+            Ok(true) => begin(self.connection)
+                .and_then(|()| self.indexer.slice(self.connection))
+                .and_then(|_| commit(self.connection)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "bringing the history's indexes up to date");
+            self.roll_back();
         }
-    });
-    work.answer(done.err().map(|error| error.to_string()).as_deref());
+    }
+
+    fn group(&mut self, shared: &Shared, first: Box<dyn Work>) {
+        let started = Instant::now();
+        let mut done: Vec<Box<dyn Work>> = Vec::new();
+        let mut next = Some(first);
+        let mut good = begin(self.connection).is_ok();
+        while let Some(mut work) = next.take() {
+            good = good && work.run(self.connection);
+            done.push(work);
+            if good && started.elapsed() < GROUP_TIME {
+                next = shared.queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            }
+        }
+        if good {
+            let failed = self.finish().err().map(|error| error.to_string());
+            done.into_iter().for_each(|work| work.answer(failed.as_deref()));
+            return;
+        }
+        self.roll_back();
+        done.into_iter().for_each(|work| self.alone(work));
+    }
+
+    /// Commits, with a slice of indexing where that is due.
+    fn finish(&mut self) -> rusqlite::Result<()> {
+        let done = match self.indexer.is_due(self.connection, false) {
+            Ok(true) => self.indexer.slice(self.connection).map(drop),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        done.and_then(|()| commit(self.connection)).inspect_err(|_| self.roll_back())
+    }
+
+    /// Does one piece of work in a transaction of its own.
+    fn alone(&mut self, mut work: Box<dyn Work>) {
+        let done = begin(self.connection).and_then(|()| {
+            if work.run(self.connection) {
+                self.finish()
+            } else {
+                self.roll_back();
+                Ok(())
+            }
+        });
+        work.answer(done.err().map(|error| error.to_string()).as_deref());
+    }
+
+    fn roll_back(&mut self) {
+        self.indexer.forget();
+        if !self.connection.is_autocommit()
+            && let Err(error) = self.connection.execute_batch("ROLLBACK")
+        {
+            tracing::error!(%error, "rolling back");
+        }
+    }
 }
 
 fn begin(connection: &Connection) -> rusqlite::Result<()> {
@@ -236,12 +260,4 @@ fn begin(connection: &Connection) -> rusqlite::Result<()> {
 
 fn commit(connection: &Connection) -> rusqlite::Result<()> {
     connection.prepare_cached("COMMIT")?.execute([]).map(drop)
-}
-
-fn roll_back(connection: &Connection) {
-    if !connection.is_autocommit()
-        && let Err(error) = connection.execute_batch("ROLLBACK")
-    {
-        tracing::error!(%error, "rolling back");
-    }
 }
