@@ -73,7 +73,8 @@ pub struct Work<'c> {
     rollups: HashMap<(JobId, i64), Rollup>,
     modes: HashMap<i32, LaneMode>,
     held: HashMap<i16, bool>,
-    woken: Vec<Uuid>,
+    /// Runs that this transaction made ready and has not moved on since.
+    woken: BTreeMap<Uuid, Run>,
     /// Statements that every run needs, kept at hand with their day.
     copy: Option<(i64, CachedStatement<'c>)>,
     delete: Option<CachedStatement<'c>>,
@@ -92,7 +93,7 @@ impl<'c> Work<'c> {
             rollups: HashMap::new(),
             modes: HashMap::new(),
             held: HashMap::new(),
-            woken: Vec::new(),
+            woken: BTreeMap::new(),
             copy: None,
             delete: None,
             insert: None,
@@ -106,7 +107,13 @@ impl<'c> Work<'c> {
             Change::Move(next) => {
                 let mut after = run.clone();
                 after.apply(change);
-                self.moved(row, &after, next)
+                self.moved(row, &after, next)?;
+                if after.state == RunState::Queued {
+                    self.woken.insert(row.id, after);
+                } else {
+                    self.woken.remove(&row.id);
+                }
+                Ok(())
             }
         }
     }
@@ -122,6 +129,7 @@ impl<'c> Work<'c> {
             }
         };
         history::copy_one(copy, row.id, finish)?;
+        self.woken.remove(&row.id);
         let delete = match &mut self.delete {
             Some(delete) => delete,
             kept => kept.insert(self.connection.prepare_cached("DELETE FROM run WHERE id = ?1").map_err(failed)?),
@@ -139,6 +147,10 @@ impl<'c> Work<'c> {
     }
 
     fn moved(&mut self, row: &RunRow, after: &Run, next: &Move) -> Result<(), StoreError> {
+        if row.status == status::BLOCKED && after.state == RunState::Queued {
+            // Admission changes nothing else, and a tenth of all runs may need it.
+            return self.admitted(row.id);
+        }
         let Some(columns) = state_columns(after, row.flags) else {
             return Err(codec::corrupt("a move to an ended state", row.id));
         };
@@ -168,14 +180,19 @@ impl<'c> Work<'c> {
         if after.state.slot_use() == SlotUse::None {
             self.leave_slot(&row.into())?;
         }
-        if columns.status == status::QUEUED {
-            self.woken.push(row.id);
-        }
         if let RunState::Waiting { on: WaitFor::Children(asked), .. } = after.state
             && row.status != status::WAITING
         {
             self.count_children(row.id, asked)?;
         }
+        Ok(())
+    }
+
+    fn admitted(&self, run: Uuid) -> Result<(), StoreError> {
+        self.connection
+            .prepare_cached("UPDATE run SET status = 2 WHERE id = ?1")
+            .and_then(|mut update| update.execute([run.as_bytes()]))
+            .map_err(failed)?;
         Ok(())
     }
 
@@ -264,8 +281,7 @@ impl<'c> Work<'c> {
         }
         self.store_slots()?;
         self.store_rollups()?;
-        let woken = std::mem::take(&mut self.woken);
-        self.hand_over(woken)
+        self.hand_over()
     }
 
     /// As [`Work::done`], for a write whose answer does not name what became
@@ -349,17 +365,13 @@ impl<'c> Work<'c> {
 
     /// Hands ready runs of owned lanes to the writing node where it holds their
     /// partition, and leaves a notice for their owner where it does not.
-    fn hand_over(&mut self, woken: Vec<Uuid>) -> Result<Vec<Woken>, StoreError> {
-        let mut handed_over = Vec::with_capacity(woken.len());
-        for id in woken {
-            let Some(row) = live_row(self.connection, id)? else { continue };
-            if row.status != status::QUEUED {
-                continue;
-            }
-            let handed = self.handed(row.id, row.lane, row.part)?;
-            handed_over.push(Woken { run: row.run()?, handed });
+    fn hand_over(&mut self) -> Result<Vec<Woken>, StoreError> {
+        let mut woken = Vec::with_capacity(self.woken.len());
+        for (id, run) in std::mem::take(&mut self.woken) {
+            let handed = self.handed(id, run.lane.0, i16::from(run.part.0))?;
+            woken.push(Woken { run, handed });
         }
-        Ok(handed_over)
+        Ok(woken)
     }
 
     /// Whether a ready run goes to the writing node's memory; if its lane is

@@ -52,7 +52,7 @@ pub struct StoreArgs {
     /// figures that are quoted have 10,000,000
     #[arg(long, value_name = "N", default_value_t = 0)]
     history: u64,
-    /// Pipelines that work in parallel [default: 1 on SQLite, 2 on PostgreSQL]
+    /// Pipelines that work in parallel [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     parallel: Option<u64>,
     /// Only one tenant on one queue, with nothing else in use

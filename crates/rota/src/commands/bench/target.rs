@@ -37,7 +37,7 @@ impl Target {
 
     pub fn default_parallel(&self) -> u64 {
         match self {
-            Self::Sqlite { .. } => 1,
+            Self::Sqlite { .. } => 2,
         }
     }
 
