@@ -22,8 +22,10 @@ mod joins;
 mod leases;
 mod list;
 mod logs;
+mod model;
 mod own;
 mod place;
+mod play;
 mod reap;
 mod schedules;
 mod settle;
@@ -303,6 +305,9 @@ promises! {
         marks_and_written_leases_asked_again_are_applied_still,
         every_other_run_write_asked_again_answers_as_before,
         every_definition_write_asked_again_answers_as_before,
+    }
+    play {
+        a_store_agrees_with_the_model,
     }
     upkeep {
         upkeep_of_an_empty_store_ends,
