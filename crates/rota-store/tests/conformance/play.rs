@@ -26,7 +26,7 @@ use crate::{
     model::{Model, ModelSchedule},
 };
 
-/// SplitMix64: small, seeded, the same everywhere.
+/// A small generator of numbers (`SplitMix64`): seeded, the same everywhere.
 struct Dice(u64);
 
 impl Dice {
@@ -263,7 +263,7 @@ impl<'h> Play<'h> {
             RunState::Running { hold: rota_core::run::Hold::Leased(_), .. }
                 | RunState::Cancelling { hold: Some(rota_core::run::Hold::Leased(_)), .. }
         );
-        let right = if leased != self.dice.chance(3) { Right::Lease } else { Right::Owner(right?) };
+        let right = if leased == self.dice.chance(3) { Right::Owner(right?) } else { Right::Lease };
         self.views.push((run.clone(), right));
         Some((run, right))
     }
@@ -571,6 +571,7 @@ fn settlement(
 struct Seed(u64);
 
 impl Drop for Seed {
+    #[allow(clippy::print_stderr, reason = "a play that fails must say which it was")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the play of seed {} failed; ROTA_SEED={} plays it again", self.0, self.0);
