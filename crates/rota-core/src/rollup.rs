@@ -3,17 +3,15 @@
 //! Each settled batch adds one delta; deltas are folded into one row per job
 //! and hour later. A page reads those rows and never counts runs.
 
+use crate::run::Verdict;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-
-use crate::{ids::JobId, run::Verdict};
 
 /// Durations are counted in powers of two of a millisecond: bucket `n` holds
 /// those under `2^n` ms, the last one all that are longer (over nine hours).
 pub const BUCKETS: usize = 26;
 
 /// What happened to one job's runs in one hour.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rollup {
     /// By verdict, in the order of [`Verdict::ALL`].
     pub ended: [u64; Verdict::ALL.len()],
@@ -76,6 +74,36 @@ impl Rollup {
         merge_buckets(&mut self.delays, &other.delays);
     }
 
+    /// All of it as a list of numbers: short to store, and longer in a later
+    /// release without harm to those who read it.
+    pub fn numbers(&self) -> Vec<u64> {
+        let mut numbers = self.ended.to_vec();
+        numbers.extend([self.attempts, self.losses, self.duration_ms, self.duration_max_ms]);
+        numbers.extend([self.delay_ms, self.delay_max_ms, self.durations.len() as u64]);
+        numbers.extend(&self.durations);
+        numbers.extend(&self.delays);
+        numbers
+    }
+
+    /// Reads what [`Rollup::numbers`] wrote.
+    pub fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let (ended, rest) = numbers.split_first_chunk()?;
+        let ([attempts, losses, duration_ms, duration_max_ms, delay_ms, delay_max_ms, split], buckets) =
+            rest.split_first_chunk()?;
+        let (durations, delays) = buckets.split_at_checked(usize::try_from(*split).ok()?)?;
+        Some(Self {
+            ended: *ended,
+            attempts: *attempts,
+            losses: *losses,
+            duration_ms: *duration_ms,
+            duration_max_ms: *duration_max_ms,
+            durations: durations.to_vec(),
+            delay_ms: *delay_ms,
+            delay_max_ms: *delay_max_ms,
+            delays: delays.to_vec(),
+        })
+    }
+
     pub fn runs(&self) -> u64 {
         self.ended.iter().sum()
     }
@@ -94,10 +122,6 @@ impl Rollup {
         quantile(&self.delays, q)
     }
 }
-
-/// The roll-ups of one settled batch, by job and hour, encoded as one row.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RollupDelta(pub Vec<(JobId, i64, Rollup)>);
 
 fn millis_between(from: Timestamp, to: Timestamp) -> u64 {
     to.as_millisecond().saturating_sub(from.as_millisecond()).max(0) as u64
@@ -172,6 +196,7 @@ mod tests {
             folded.merge(&delta);
         }
         assert_eq!(folded, whole);
+        assert_eq!(Rollup::from_numbers(&whole.numbers()), Some(whole.clone()));
         assert_eq!(whole.runs(), 100);
     }
 

@@ -217,3 +217,31 @@ fn a_slow_walk_finds_the_same_instants() {
     }
     assert!(compared > 100_000, "only {compared} instants were compared");
 }
+
+/// A line of the table of another program's answers.
+#[derive(serde::Deserialize)]
+struct Row {
+    expr: String,
+    tz: String,
+    after: Timestamp,
+    next: Vec<Timestamp>,
+}
+
+/// Answers of Python's cronsim 2.8, which follows Debian's cron, with the zones
+/// of tzdata 2026f: random expressions asked within two days of a clock change.
+/// Of 9,000 such questions 34 were answered differently; in each of them
+/// cronsim answered with a time before the one asked for, or met a change by
+/// half an hour or at midnight and left the pattern, so the table holds a
+/// sample of the others.
+#[test]
+fn another_program_gives_the_same_answers() {
+    let table = include_str!("fixtures/cronsim.ndjson");
+    for line in table.lines() {
+        let row: Row = serde_json::from_str(line).unwrap();
+        let cron = Cron::parse(&row.expr, b"").unwrap();
+        let zone = zone(&row.tz).unwrap();
+        let instants = cron.instants(row.after, Timestamp::MAX, &zone, DstPolicy::default());
+        assert_eq!(instants.take(row.next.len()).collect::<Vec<_>>(), row.next, "{line}");
+    }
+    assert_eq!(table.lines().count(), 120);
+}

@@ -9,7 +9,7 @@ use rota_core::{
     job::failure::Failure,
     lane::LaneMode,
     order::OrderKey,
-    rollup::{Rollup, RollupDelta},
+    rollup::Rollup,
     run::{
         Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Trigger, Verdict, WaitFor,
     },
@@ -230,19 +230,24 @@ pub struct StateColumns {
 /// How a live run's state is written. `flags` are the row's own; the owned bit
 /// among them is part of the state. Nothing for a run that ended: it has no row.
 pub fn state_columns(run: &Run, flags: i16) -> Option<StateColumns> {
+    columns_of(&run.state, run.due_at(), flags)
+}
+
+/// The same for a state on its own.
+pub fn columns_of(state: &RunState, due_at: Option<Timestamp>, flags: i16) -> Option<StateColumns> {
     let mut columns = StateColumns {
         status: status::SCHEDULED,
         flags: flags & !flag::OWNED,
         pending: None,
         holder: None,
-        started_at: run.state.started_at().map(micros),
-        due_at: run.due_at().map(micros),
+        started_at: state.started_at().map(micros),
+        due_at: due_at.map(micros),
     };
     let mut held = |hold: Hold| match hold {
         Hold::Owned => columns.flags |= flag::OWNED,
         Hold::Leased(worker) => columns.holder = Some(worker.0),
     };
-    columns.status = match run.state {
+    columns.status = match *state {
         RunState::Scheduled => status::SCHEDULED,
         RunState::Blocked(Block::Slot) => status::BLOCKED,
         RunState::Blocked(Block::Needs(left)) => {
@@ -347,15 +352,28 @@ pub fn failure(text: Option<String>) -> Result<Option<Failure>, StoreError> {
 }
 
 pub fn rollup(text: &str) -> Result<Rollup, StoreError> {
-    serde_json::from_str(text).map_err(|error| corrupt("a roll-up", error))
+    let numbers: Vec<u64> = from_json(text)?;
+    Rollup::from_numbers(&numbers).ok_or_else(|| corrupt("a roll-up", text))
 }
 
 pub fn rollup_text(rollup: &Rollup) -> Result<String, StoreError> {
-    serde_json::to_string(rollup).map_err(|error| corrupt("a roll-up", error))
+    to_json(&rollup.numbers())
 }
 
-pub fn delta(text: &str) -> Result<RollupDelta, StoreError> {
-    serde_json::from_str(text).map_err(|error| corrupt("a roll-up", error))
+/// A settled batch's roll-ups: job, hour and numbers of each.
+pub fn delta_text<'r>(rollups: impl Iterator<Item = (JobId, i64, &'r Rollup)>) -> Result<String, StoreError> {
+    let rows: Vec<(JobId, i64, Vec<u64>)> = rollups.map(|(job, hour, rollup)| (job, hour, rollup.numbers())).collect();
+    to_json(&rows)
+}
+
+pub fn delta(text: &str) -> Result<Vec<(JobId, i64, Rollup)>, StoreError> {
+    let rows: Vec<(JobId, i64, Vec<u64>)> = from_json(text)?;
+    rows.into_iter()
+        .map(|(job, hour, numbers)| {
+            let rollup = Rollup::from_numbers(&numbers).ok_or_else(|| corrupt("a roll-up", job))?;
+            Ok((job, hour, rollup))
+        })
+        .collect()
 }
 
 /// JSON for a column that the store itself reads back.

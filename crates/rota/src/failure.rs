@@ -14,14 +14,27 @@ pub enum Failure {
     },
     /// Standard input or output failed.
     Output(io::Error),
+    /// Something else went wrong on the way.
+    Other(anyhow::Error),
 }
 
 impl Failure {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::BadInput { .. } => 2,
-            Self::Output(_) => 1,
+            Self::Output(_) | Self::Other(_) => 1,
         }
+    }
+
+    /// Wrong input that has no place to point at.
+    pub fn bad_input(code: &'static str, message: String) -> Self {
+        Self::BadInput { code, message, place: None }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
     }
 }
 

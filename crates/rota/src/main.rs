@@ -28,6 +28,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure this machine
+    #[command(subcommand)]
+    Bench(commands::bench::Command),
     /// Explain cron expressions and list their instants
     #[command(subcommand)]
     Cron(commands::cron::Command),
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut printer = Printer::new();
     let done = match cli.command {
+        Command::Bench(command) => commands::bench::run(command, &mut printer),
         Command::Cron(command) => commands::cron::run(command, &mut printer),
     };
     let done = done.and_then(|()| printer.flush().map_err(Failure::from));

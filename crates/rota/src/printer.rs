@@ -10,9 +10,17 @@ use std::{
     ops::Range,
 };
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::failure::Failure;
+
+/// The form of an answer.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Human,
+    Json,
+}
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
@@ -54,6 +62,7 @@ impl Printer {
                 format!("error: {message} [{code}]\n{}", place.as_ref().map_or_else(String::new, pointer))
             }
             Failure::Output(error) => format!("error: cannot read or write: {error}\n"),
+            Failure::Other(error) => format!("error: {error:#}\n"),
         };
         // Nobody is left to hear about a failure to report a failure.
         let _unheard = self.out.flush().and_then(|()| io::stderr().lock().write_all(text.as_bytes()));

@@ -11,7 +11,8 @@ use super::{
     parse,
 };
 
-/// More times of day than this are described, not listed.
+/// More times of day than this are described, not listed, unless they are one
+/// per hour.
 const LISTED_TIMES_MAX: usize = 6;
 
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
@@ -97,7 +98,8 @@ fn listed_times(tree: &Tree) -> Option<Vec<String>> {
     let seconds = singles(tree.second.as_ref().unwrap_or(&zero))?;
     let minutes = singles(&tree.minute)?;
     let hours = singles(&tree.hour)?;
-    if seconds.len() * minutes.len() * hours.len() > LISTED_TIMES_MAX {
+    let per_hour = seconds.len() * minutes.len();
+    if per_hour > 1 && per_hour * hours.len() > LISTED_TIMES_MAX {
         return None;
     }
     let mut listed = Vec::new();
@@ -152,9 +154,12 @@ fn hours(items: &[Item]) -> Option<String> {
     if items.contains(&Item::Any) {
         return None;
     }
+    if let Some([hour]) = singles(items).as_deref() {
+        return Some(format!("from {hour:02}:00 to {hour:02}:59"));
+    }
     if let Some(values) = singles(items) {
-        let shown: Vec<_> = values.iter().map(|hour| format!("{hour:02}:00 to {hour:02}:59")).collect();
-        return Some(format!("from {}", all_of(&shown)));
+        let shown: Vec<_> = values.iter().map(|hour| format!("{hour:02}")).collect();
+        return Some(format!("during the hours {}", all_of(&shown)));
     }
     let phrase = |item: &Item| match *item {
         Item::Stepped { whole: true, step: 1, .. } => "every hour".to_owned(),
@@ -334,6 +339,13 @@ mod tests {
             ("*/15 9-17 * * MON-FRI", "Every 15 minutes, from 09:00 to 17:59, Monday through Friday"),
             ("0 22-2 * * FRI-MON", "On the hour, from 22:00 to 02:59, Friday through Monday"),
             ("30 9,12,17 * * *", "At 09:30, 12:30 and 17:30, every day"),
+            ("0 1,2,3,4,5,6,7 * * *", "At 01:00, 02:00, 03:00, 04:00, 05:00, 06:00 and 07:00, every day"),
+            ("*/10 8,12 * * *", "Every 10 minutes, during the hours 08 and 12"),
+            ("0 0-5,22 * * *", "On the hour, from 00:00 to 05:59 and from 22:00 to 22:59"),
+            (
+                "0 0 1,L * 1-5,0#1",
+                "At 00:00, on day 1 and the last day of the month or on Monday through Friday and the first Sunday of the month",
+            ),
             ("15 30 9 * * *", "At 09:30:15, every day"),
             ("30 * * * * *", "At 30 seconds past the minute"),
             ("30 5 * * * *", "At 30 seconds past the minute, at 5 minutes past every hour"),

@@ -384,3 +384,70 @@ fn the_shortest_interval_is_known() {
         assert_eq!(cron(text).shortest_interval(), seconds.map(Span::secs), "{text}");
     }
 }
+
+/// No text may panic or hang, whatever it is made of; what is accepted has a
+/// sentence and an instant.
+#[test]
+fn random_text_is_answered() {
+    const PIECES: [&str; 32] = [
+        "*",
+        "?",
+        "0",
+        "7",
+        "59",
+        "60",
+        "31",
+        "L",
+        "LW",
+        "W",
+        "15W",
+        "H",
+        "H(",
+        ")",
+        "(0-29)",
+        "/",
+        "/15",
+        "-",
+        "-3",
+        ",",
+        "#",
+        "#5",
+        "MON",
+        "fri",
+        "JAN",
+        "@",
+        "@every ",
+        " ",
+        " ",
+        "\t",
+        "2199",
+        "99999999999",
+    ];
+    const FIELDS: [&str; 20] = [
+        "*", "*", "?", "0", "7", "*/5", "0/5", "1-5", "9-2", "5-1/2", "3,11", "H", "H/7", "H(1-5)", "L", "L-3", "15W",
+        "MON", "5L", "2#3",
+    ];
+    let mut state: u64 = 1;
+    let mut roll = |sides: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % sides
+    };
+    let zone = zone("America/New_York").unwrap();
+    let mut accepted = 0;
+    for round in 0..30_000 {
+        let text: String = if round % 2 == 0 {
+            (0..roll(14)).map(|_| PIECES[roll(PIECES.len())]).collect()
+        } else {
+            let mut field = || FIELDS[roll(FIELDS.len())];
+            format!("{} {} {} {} {}", field(), field(), field(), field(), field())
+        };
+        if let Ok(cron) = Cron::parse(&text, b"") {
+            accepted += 1;
+            assert!(!explain(&text, b"").unwrap().is_empty(), "{text}");
+            let first = cron.next(Timestamp::MIN, &zone, DstPolicy::default());
+            assert!(first.is_some(), "{text}");
+            assert_eq!(cron.next(Timestamp::MAX, &zone, DstPolicy::default()), None, "{text}");
+        }
+    }
+    assert!(accepted > 100, "only {accepted} were accepted");
+}

@@ -190,10 +190,53 @@ fn a_schedule_ends_with_its_last_run() {
     assert_eq!((done.next, done.fired), (None, 3));
     assert_eq!(arm(&three, ID, Progress { fired: 3, decided_to: None }, clock("13:00:00")), None);
 
+    let once = schedule(json!({ "cron": "0 * * * *", "max_runs": 1 }));
+    let done = plan(&input(&once, owing(clock("08:00:00"))), clock("08:00:00"));
+    assert_eq!((shown(&done).0.as_str(), done.next, done.fired), ("08:00", None, 1));
+
     let until_ten = schedule(json!({ "cron": "0 * * * *", "ends_at": "2025-01-01T10:00:00Z" }));
     let done = plan(&input(&until_ten, owing(clock("10:00:00"))), clock("10:00:00"));
     assert_eq!((shown(&done).0.as_str(), done.next), ("10:00", None));
     assert_eq!(arm(&until_ten, ID, Progress::default(), clock("10:00:00.000001")), None);
+}
+
+/// What waits for its jitter when the last run is made will never be due.
+#[test]
+fn an_end_takes_what_waits_for_its_jitter_with_it() {
+    let two = schedule(json!({ "every": "1h", "jitter": "59m", "max_runs": 2, "overlap": "allow",
+        "catch_up": { "mode": "all" } }));
+    let waiting = two.due_at(ID, clock("10:00:00"));
+    assert!(waiting > clock("10:00:00"));
+    let done = plan(&input(&two, owing(clock("08:00:00"))), before(waiting));
+    assert_eq!(shown(&done), ("08:00 09:00".to_owned(), "ended 10:00-10:00 x1".to_owned()));
+    assert_eq!(done.next, None);
+}
+
+/// A range that went over the run between two skips would count it twice.
+#[test]
+fn skips_are_not_joined_across_a_run() {
+    let only: Calendar =
+        serde_json::from_value(json!({ "name": "only", "mode": "include", "dates": ["2025-01-03"] })).unwrap();
+    let calendars = [&only];
+    let daily = schedule(json!({ "cron": "0 0 * * *" }));
+    let held = input(&daily, owing(clock("00:00:00")));
+    let done = plan(&Input { calendars: &calendars, ..held }, at("2025-01-05T12:00:00Z"));
+    assert_eq!(done.runs.iter().map(|run| run.planned_at).collect::<Vec<_>>(), [at("2025-01-03T00:00:00Z")]);
+    assert_eq!(done.skips.iter().map(|skip| skip.count).collect::<Vec<_>>(), [2, 2]);
+}
+
+/// Bounds are exact: a pause takes the instant it begins with and leaves the
+/// one it ends with, and each is decided once.
+#[test]
+fn instants_on_a_bound_belong_to_one_side() {
+    let all =
+        schedule(json!({ "cron": "0 * * * *", "overlap": "allow", "catch_up": { "mode": "all", "window": "4h" } }));
+    let pause = Some(Pause { since: clock("10:00:00"), until: Some(clock("12:00:00")) });
+    let done = plan(&Input { pause, ..input(&all, owing(clock("08:00:00"))) }, clock("13:00:00"));
+    assert_eq!(
+        shown(&done),
+        ("09:00 12:00 13:00".to_owned(), "catch_up 08:00-08:00 x1, paused 10:00-11:00 x2".to_owned())
+    );
 }
 
 #[test]
@@ -500,7 +543,9 @@ fn step(dice: &mut Dice, now: Timestamp) -> Timestamp {
     let scale = 1 << dice.roll(18);
     let amount = dice.roll(scale) as i64 * 1_000 + dice.roll(1_000) as i64;
     let amount = SignedDuration::from_millis(amount);
-    if dice.roll(8) == 0 { now - amount } else { now + amount }
+    let moved = if dice.roll(8) == 0 { now - amount } else { now + amount };
+    // On the hour lie many instants, so that bounds meet them.
+    if dice.roll(3) == 0 { moved - SignedDuration::from_millis(moved.as_millisecond() % 3_600_000) } else { moved }
 }
 
 fn check_tiling(

@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, NodeId, RunId},
     lane::LaneMode,
-    rollup::{Ended, Rollup, RollupDelta, hour_of},
+    rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, Move, Run, RunState, SlotUse, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Slot,
     store::{StoreError, Woken, Write},
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::{
@@ -23,6 +23,42 @@ use super::{
     rows::{live_row, live_rows, select_run},
 };
 use crate::codec::{self, RunRow, flag, micros, state_columns, status};
+
+/// What the end of a run needs to know of its row.
+#[derive(Clone, Copy)]
+pub struct Brief {
+    pub id: Uuid,
+    pub job: i64,
+    pub part: i16,
+    pub status: i16,
+    pub flags: i16,
+    pub ready_at: i64,
+    pub schedule: Option<i64>,
+    pub slot: Option<i64>,
+    pub slot_limit: Option<i32>,
+    pub parent: Option<Uuid>,
+    pub leased: bool,
+    pub cancel_asked: bool,
+}
+
+impl From<&RunRow> for Brief {
+    fn from(row: &RunRow) -> Self {
+        Self {
+            id: row.id,
+            job: row.job,
+            part: row.part,
+            status: row.status,
+            flags: row.flags,
+            ready_at: row.ready_at,
+            schedule: row.schedule,
+            slot: row.slot,
+            slot_limit: row.slot_limit,
+            parent: row.parent,
+            leased: row.holder.is_some(),
+            cancel_asked: row.cancel.is_some(),
+        }
+    }
+}
 
 /// A transaction's work on runs: what it has read and still has to follow up.
 pub struct Work<'c> {
@@ -38,7 +74,10 @@ pub struct Work<'c> {
     modes: HashMap<i32, LaneMode>,
     held: HashMap<i16, bool>,
     woken: Vec<Uuid>,
-    day: Option<i64>,
+    /// Statements that every run needs, kept at hand with their day.
+    copy: Option<(i64, CachedStatement<'c>)>,
+    delete: Option<CachedStatement<'c>>,
+    pub insert: Option<CachedStatement<'c>>,
 }
 
 impl<'c> Work<'c> {
@@ -54,14 +93,16 @@ impl<'c> Work<'c> {
             modes: HashMap::new(),
             held: HashMap::new(),
             woken: Vec::new(),
-            day: None,
+            copy: None,
+            delete: None,
+            insert: None,
         }
     }
 
     /// Applies a change that core decided on for this run.
     pub fn change(&mut self, row: &RunRow, run: &Run, change: &Change) -> Result<(), StoreError> {
         match change {
-            Change::Finish(finish) => self.finish(row, finish),
+            Change::Finish(finish) => self.finish(&row.into(), finish),
             Change::Move(next) => {
                 let mut after = run.clone();
                 after.apply(change);
@@ -71,17 +112,21 @@ impl<'c> Work<'c> {
     }
 
     /// Ends a run: its row moves to history.
-    pub fn finish(&mut self, row: &RunRow, finish: &Finish) -> Result<(), StoreError> {
+    pub fn finish(&mut self, row: &Brief, finish: &Finish) -> Result<(), StoreError> {
         let day = history::day_of(finish.ended_at);
-        if self.day != Some(day) {
-            history::ensure_day(self.connection, day)?;
-            self.day = Some(day);
-        }
-        history::insert(self.connection, day, row.id, finish)?;
-        self.connection
-            .prepare_cached("DELETE FROM run WHERE id = ?1")
-            .and_then(|mut delete| delete.execute([row.id.as_bytes()]))
-            .map_err(failed)?;
+        let copy = match &mut self.copy {
+            Some((of, copy)) if *of == day => copy,
+            kept => {
+                history::ensure_day(self.connection, day)?;
+                &mut kept.insert((day, history::copy(self.connection, day)?)).1
+            }
+        };
+        history::copy_one(copy, row.id, finish)?;
+        let delete = match &mut self.delete {
+            Some(delete) => delete,
+            kept => kept.insert(self.connection.prepare_cached("DELETE FROM run WHERE id = ?1").map_err(failed)?),
+        };
+        delete.execute([row.id.as_bytes()]).map_err(failed)?;
         self.count(row, finish)?;
         self.leave_slot(row)?;
         if row.flags & flag::NEEDED != 0 || row.parent.is_some() {
@@ -121,7 +166,7 @@ impl<'c> Work<'c> {
         ];
         self.connection.prepare_cached(sql).and_then(|mut update| update.execute(values)).map_err(failed)?;
         if after.state.slot_use() == SlotUse::None {
-            self.leave_slot(row)?;
+            self.leave_slot(&row.into())?;
         }
         if columns.status == status::QUEUED {
             self.woken.push(row.id);
@@ -153,7 +198,7 @@ impl<'c> Work<'c> {
         }
     }
 
-    fn count(&mut self, row: &RunRow, finish: &Finish) -> Result<(), StoreError> {
+    fn count(&mut self, row: &Brief, finish: &Finish) -> Result<(), StoreError> {
         let ended = Ended {
             verdict: finish.verdict,
             ready_at: codec::time(row.ready_at)?,
@@ -167,7 +212,7 @@ impl<'c> Work<'c> {
     }
 
     /// Gives back what the row held or waited for.
-    fn leave_slot(&mut self, row: &RunRow) -> Result<(), StoreError> {
+    fn leave_slot(&mut self, row: &Brief) -> Result<(), StoreError> {
         let Some(key) = row.slot else { return Ok(()) };
         match row.status {
             status::SCHEDULED | status::NEEDS => return Ok(()),
@@ -291,10 +336,10 @@ impl<'c> Work<'c> {
         if self.rollups.is_empty() {
             return Ok(());
         }
-        let mut delta = RollupDelta::default();
-        delta.0.extend(self.rollups.drain().map(|((job, hour), rollup)| (job, hour, rollup)));
-        delta.0.sort_by_key(|(job, hour, _)| (*job, *hour));
-        let body = serde_json::to_string(&delta).map_err(|error| codec::corrupt("a roll-up", error))?;
+        let mut rollups: Vec<(JobId, i64, Rollup)> =
+            self.rollups.drain().map(|((job, hour), rollup)| (job, hour, rollup)).collect();
+        rollups.sort_by_key(|(job, hour, _)| (*job, *hour));
+        let body = codec::delta_text(rollups.iter().map(|(job, hour, rollup)| (*job, *hour, rollup)))?;
         self.connection
             .prepare_cached("INSERT INTO rollup_delta (body) VALUES (?1)")
             .and_then(|mut insert| insert.execute([body]))
@@ -370,7 +415,7 @@ pub fn notify_owner(connection: &Connection, part: i16, run: Uuid) -> Result<(),
 }
 
 /// The end of its run arms an `after_finish` schedule again.
-fn rearm(connection: &Connection, row: &RunRow, ended_at: Timestamp) -> Result<(), StoreError> {
+fn rearm(connection: &Connection, row: &Brief, ended_at: Timestamp) -> Result<(), StoreError> {
     let sql = "UPDATE schedule SET armed_by = NULL WHERE id = ?1 AND armed_by = ?2 AND deleted = 0 \
          RETURNING part, after_finish_ms, fired, revision";
     let armed: Option<(i16, Option<i64>, i64, i32)> = connection

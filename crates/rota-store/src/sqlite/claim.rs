@@ -27,8 +27,8 @@ impl SqliteStore {
         let lanes = lanes.to_vec();
         self.read("look for ready runs", move |connection| {
             let mut pairs = Vec::new();
-            for lane in lanes {
-                pairs_of(connection, lane, &mut pairs)?;
+            for lane in &lanes {
+                pairs_of(connection, *lane, &mut pairs)?;
             }
             Ok(pairs)
         })

@@ -56,7 +56,7 @@ impl SqliteStore {
                         serde_json::from_str(kept.as_deref().unwrap_or("[]"))
                             .map_err(|error| codec::corrupt("a stored answer", error))
                     },
-                    |connection| fire(connection, &write, pauses_revision, items),
+                    |connection| fire(connection, &write, pauses_revision, &items),
                 )
             })
             .await
@@ -128,20 +128,20 @@ fn fire(
     connection: &Connection,
     write: &Write,
     pauses_revision: i64,
-    items: Vec<FireItem>,
+    items: &[FireItem],
 ) -> Result<Vec<Fired>, StoreError> {
     if super::meta(connection, "pauses_revision")? != pauses_revision {
         return Ok(vec![Fired::Stale; items.len()]);
     }
     let mut work = Work::new(connection, write);
-    let answers = items.into_iter().map(|item| one(&mut work, item)).collect::<Result<Vec<_>, _>>()?;
+    let answers = items.iter().map(|item| one(&mut work, item)).collect::<Result<Vec<_>, _>>()?;
     work.done_unnamed()?;
     Ok(answers)
 }
 
-fn one(work: &mut Work<'_>, item: FireItem) -> Result<Fired, StoreError> {
-    let Some((version, after_finish_ms)) = still_as_read(work.connection, &item)? else { return Ok(Fired::Stale) };
-    move_cursor(work.connection, &item)?;
+fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
+    let Some((version, after_finish_ms)) = still_as_read(work.connection, item)? else { return Ok(Fired::Stale) };
+    move_cursor(work.connection, item)?;
     if let Some(ask) = &item.cancel_ask {
         for id in &item.cancel {
             if let Some(row) = live_row(work.connection, id.0)? {
@@ -151,11 +151,10 @@ fn one(work: &mut Work<'_>, item: FireItem) -> Result<Fired, StoreError> {
     }
     let mut fired = item.due.cursor.fired;
     let mut answers = Vec::with_capacity(item.runs.len());
-    let mut skips = item.skips;
-    for mut run in item.runs {
-        run.version = version;
+    let mut skips = item.skips.clone();
+    for run in &item.runs {
         let (id, planned_at) = (run.id, run.trigger.planned_at);
-        let answer = make(work, run)?;
+        let answer = make(work, run, version)?;
         match (answer, planned_at) {
             (Enqueued::Made { .. }, _) => fired += 1,
             (Enqueued::Duplicate { .. }, Some(at)) => skips.push(refused(at, SkipReason::Unique)),

@@ -13,11 +13,11 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, RunId},
-    rollup::{Rollup, RollupDelta},
+    rollup::Rollup,
     run::{Finish, RunState, TRAIL_BYTES_MAX, TrailEntry},
     store::{RunCursor, RunPage, RunQuery, RunRecord, StoreError},
 };
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
 use super::{
@@ -75,8 +75,8 @@ pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
     connection.execute_batch(&sql).map_err(failed)
 }
 
-/// Copies a live row into its day, with its end.
-pub fn insert(connection: &Connection, day: i64, run: Uuid, finish: &Finish) -> Result<(), StoreError> {
+/// The statement that copies a live row into its day, with its end.
+pub fn copy<'c>(connection: &'c Connection, day: i64) -> Result<CachedStatement<'c>, StoreError> {
     let sql = format!(
         "INSERT INTO {} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
            started_at, ended_at, verdict, attempt, losses, fence, source, schedule, planned_at, slot, slot_limit, \
@@ -88,6 +88,11 @@ pub fn insert(connection: &Connection, day: i64, run: Uuid, finish: &Finish) -> 
          FROM run WHERE id = ?1",
         table(day)
     );
+    connection.prepare_cached(&sql).map_err(failed)
+}
+
+/// Runs the statement of [`copy`] for one run.
+pub fn copy_one(copy: &mut CachedStatement<'_>, run: Uuid, finish: &Finish) -> Result<(), StoreError> {
     let values = params![
         run.as_bytes(),
         finish.started_at.map(micros),
@@ -100,7 +105,7 @@ pub fn insert(connection: &Connection, day: i64, run: Uuid, finish: &Finish) -> 
         finish.trail.as_ref().map(TrailEntry::line),
         TRAIL_BYTES_MAX as i64,
     ];
-    connection.prepare_cached(&sql).and_then(|mut insert| insert.execute(values)).map_err(failed)?;
+    copy.execute(values).map_err(failed)?;
     Ok(())
 }
 
@@ -430,8 +435,7 @@ fn rollups(
     let mut select = connection.prepare_cached("SELECT body FROM rollup_delta").map_err(failed)?;
     let mut rows = select.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        let delta: RollupDelta = codec::delta(&row.get::<_, String>(0).map_err(failed)?)?;
-        for (of, hour, rollup) in &delta.0 {
+        for (of, hour, rollup) in &codec::delta(&row.get::<_, String>(0).map_err(failed)?)? {
             if *of == job && (from_hour..to_hour).contains(hour) {
                 hours.entry(*hour).or_default().merge(rollup);
             }

@@ -1,8 +1,11 @@
 //! Making runs: unique keys, what they wait for, slots, and the row.
 
+use std::collections::BTreeSet;
+
 use rota_core::{
     ids::RunId,
     lane::LaneMode,
+    order::OrderKey,
     run::{CancelAsk, NewRun, Run, RunState},
     slot::{Entry, SlotAsk},
     store::{Enqueued, StoreError, Write},
@@ -18,7 +21,7 @@ use super::{
     rows::{live_rows, select_run},
     writer::Urgency,
 };
-use crate::codec::{self, extra_text, flag, micros, source_code, state_columns, status};
+use crate::codec::{self, columns_of, extra_text, flag, micros, source_code};
 
 impl SqliteStore {
     pub(super) async fn do_enqueue(
@@ -36,7 +39,7 @@ impl SqliteStore {
                     &write,
                     |answers: &Vec<Enqueued>| stored(answers),
                     |_, kept| restored(kept, count),
-                    |connection| enqueue(connection, &write, runs, &inbox),
+                    |connection| enqueue(connection, &write, &runs, &inbox),
                 )
             })
             .await
@@ -46,7 +49,7 @@ impl SqliteStore {
 fn enqueue(
     connection: &Connection,
     write: &Write,
-    runs: Vec<NewRun>,
+    runs: &[NewRun],
     inbox: &[i64],
 ) -> Result<Vec<Enqueued>, StoreError> {
     for id in inbox {
@@ -59,7 +62,7 @@ fn enqueue(
         }
     }
     let mut work = Work::new(connection, write);
-    let answers = runs.into_iter().map(|run| make(&mut work, run)).collect::<Result<Vec<_>, _>>()?;
+    let answers = runs.iter().map(|run| make(&mut work, run, run.version)).collect::<Result<Vec<_>, _>>()?;
     work.done_unnamed()?;
     Ok(answers)
 }
@@ -78,40 +81,35 @@ fn restored(kept: Option<String>, count: usize) -> Result<Vec<Enqueued>, StoreEr
     }
 }
 
-/// Makes one run.
-pub fn make(work: &mut Work<'_>, mut new: NewRun) -> Result<Enqueued, StoreError> {
+/// Makes one run of this version of its job.
+pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued, StoreError> {
     codec::without_nul("enqueue runs", new.payload.as_deref())?;
-    // A need that is named twice ends once.
-    new.after.sort();
-    new.after.dedup();
-    if let Some(of) = standing_in_the_way(work, &new)? {
+    if let Some(of) = standing_in_the_way(work, new)? {
         return Ok(Enqueued::Duplicate { of });
     }
-    let needs = count_needs(work, &new)?;
+    let needs = count_needs(work, new)?;
     let entry = match new.enters_now(needs, work.now) {
         Some(ask) => {
             let entry = work.slot(ask.key.0, Some(ask.limit as i32))?.enter(ask);
             work.look_at_slot(ask.key.0);
-            make_room(work, &new, ask, entry)?;
+            make_room(work, new, ask, entry)?;
             Some(entry)
         }
         None => None,
     };
     let Some(state) = new.first_state(needs, entry, work.now) else { return Ok(Enqueued::Full) };
     if needs > 0 {
-        insert_needs(work, &new)?;
+        insert_needs(work, new)?;
     }
     if let Some(unique) = new.unique {
         let sql = "INSERT OR REPLACE INTO unique_key (key, run, until) VALUES (?1, ?2, ?3)";
         let row = params![unique.key.0, new.id.0.as_bytes(), micros(unique.until)];
         work.connection.prepare_cached(sql).and_then(|mut put| put.execute(row)).map_err(failed)?;
     }
-    let flags = if new.rearms { flag::REARMS } else { 0 };
-    let run = new.born(state, work.now);
-    insert_row(work.connection, &run, flags)?;
-    let queued = run.state == RunState::Queued;
-    let handed = queued && work.handed(run.id.0, run.lane.0, i16::from(run.part.0))?;
-    Ok(Enqueued::Made { status: run.state.status(), handed })
+    insert_row(work, new, version, &state)?;
+    let queued = state == RunState::Queued;
+    let handed = queued && work.handed(new.id.0, new.lane.0, i16::from(new.part.0))?;
+    Ok(Enqueued::Made { status: state.status(), handed })
 }
 
 fn standing_in_the_way(work: &Work<'_>, new: &NewRun) -> Result<Option<RunId>, StoreError> {
@@ -128,7 +126,9 @@ fn standing_in_the_way(work: &Work<'_>, new: &NewRun) -> Result<Option<RunId>, S
 /// Marks those it waits for that still live, and counts them.
 fn count_needs(work: &Work<'_>, new: &NewRun) -> Result<u16, StoreError> {
     let mut live = 0;
-    for needed in &new.after {
+    // A need that is named twice ends once.
+    let named: BTreeSet<&RunId> = new.after.iter().collect();
+    for needed in named {
         live += work
             .connection
             .prepare_cached("UPDATE run SET flags = flags | 1 WHERE id = ?1")
@@ -189,41 +189,45 @@ pub fn cancel_one(work: &mut Work<'_>, run: &Run, ask: &CancelAsk) -> Result<boo
     Ok(true)
 }
 
-fn insert_row(connection: &Connection, run: &Run, flags: i16) -> Result<(), StoreError> {
-    let Some(columns) = state_columns(run, flags) else {
-        return Err(codec::corrupt("a new run that has ended", run.id));
+fn insert_row(work: &mut Work<'_>, new: &NewRun, version: i32, state: &RunState) -> Result<(), StoreError> {
+    let flags = if new.rearms { flag::REARMS } else { 0 };
+    let Some(columns) = columns_of(state, new.expires_at, flags) else {
+        return Err(codec::corrupt("a new run that has ended", new.id));
     };
-    debug_assert!(columns.status != status::RUNNING);
     let sql = "INSERT INTO run (id, tenant, job, version, lane, part, status, flags, order_key, ready_at, created_at, \
          attempt, losses, fence, source, schedule, planned_at, expires_at, due_at, slot, slot_limit, parent, step, \
          pending, payload, extra) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0, 0, 0, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
          ?21, ?22, ?23)";
     let values = params![
-        run.id.0.as_bytes(),
-        run.tenant.0,
-        run.job.0,
-        run.version,
-        run.lane.0,
-        run.part.0,
+        new.id.0.as_bytes(),
+        new.tenant.0,
+        new.job.0,
+        version,
+        new.lane.0,
+        new.part.0,
         columns.status,
         columns.flags,
-        run.order_key().0,
-        micros(run.ready_at),
-        micros(run.created_at),
-        source_code(run.trigger.source),
-        run.trigger.schedule.map(|id| id.0),
-        run.trigger.planned_at.map(micros),
-        run.expires_at.map(micros),
+        OrderKey::new(new.ready_at, new.priority).0,
+        micros(new.ready_at),
+        micros(work.now),
+        source_code(new.trigger.source),
+        new.trigger.schedule.map(|id| id.0),
+        new.trigger.planned_at.map(micros),
+        new.expires_at.map(micros),
         columns.due_at,
-        run.slot.map(|claim| claim.key.0),
-        run.slot.map(|claim| claim.limit),
-        run.parent.map(|parent| Uuid::into_bytes(parent.run.0)),
-        run.parent.map(|parent| parent.step),
+        new.slot.map(|ask| ask.key.0),
+        new.slot.map(|ask| ask.limit),
+        new.parent.map(|parent| Uuid::into_bytes(parent.run.0)),
+        new.parent.map(|parent| parent.step),
         columns.pending,
-        run.payload.as_deref(),
-        extra_text(&run.labels, &run.trigger),
+        new.payload.as_deref(),
+        extra_text(&new.labels, &new.trigger),
     ];
-    connection.prepare_cached(sql).and_then(|mut insert| insert.execute(values)).map_err(failed)?;
+    let insert = match &mut work.insert {
+        Some(insert) => insert,
+        kept => kept.insert(work.connection.prepare_cached(sql).map_err(failed)?),
+    };
+    insert.execute(values).map_err(failed)?;
     Ok(())
 }

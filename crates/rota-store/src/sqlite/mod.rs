@@ -19,6 +19,7 @@ mod migrate;
 mod once;
 mod own;
 mod port;
+mod raw;
 mod rows;
 mod schedules;
 mod settle;
@@ -36,6 +37,7 @@ use std::{
 use rota_core::store::StoreError;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
+pub use self::raw::{history_len, raw_loop};
 use self::writer::{Urgency, Writer};
 
 /// How the file is opened.
@@ -109,7 +111,7 @@ impl SqliteStore {
     async fn read<T: Send + 'static>(
         &self,
         what: &'static str,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl Fn(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let Some(readers) = self.readers.clone() else {
             return self.writer.write(what, Urgency::Prompt, work).await;

@@ -52,7 +52,7 @@ impl SqliteStore {
         self.read("read inherited runs", move |connection| {
             let sql = select_run("WHERE run.part = ?1 AND run.status IN (3, 5) AND run.holder IS NULL ORDER BY run.id");
             let mut found = Vec::new();
-            for part in parts {
+            for part in &parts {
                 let left = limit as usize - found.len();
                 found.extend(live_rows(connection, &sql, [part.0], left, |_| true)?);
             }
@@ -69,7 +69,7 @@ impl SqliteStore {
                 super::rows::RUN
             );
             let mut found = Vec::new();
-            for part in parts {
+            for part in &parts {
                 let left = limit as usize - found.len();
                 found.extend(live_rows(connection, &sql, [part.0], left, |_| true)?);
             }
@@ -84,7 +84,7 @@ impl SqliteStore {
             .write("clear notices", Urgency::Prompt, move |connection| {
                 let sql = "DELETE FROM notice WHERE part = ?1 AND run = ?2";
                 let mut delete = connection.prepare_cached(sql).map_err(failed)?;
-                for (part, run) in seen {
+                for (part, run) in &seen {
                     delete.execute(params![part.0, run.0.as_bytes()]).map_err(failed)?;
                 }
                 Ok(())

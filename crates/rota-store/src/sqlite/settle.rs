@@ -7,18 +7,18 @@ use rota_core::{
     run::Change,
     store::{By, Guarded, Settled, Settlement, StoreError, Write},
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
 use super::{
     SqliteStore,
-    apply::{Work, woken_again, woken_ids},
+    apply::{Brief, Work, woken_again, woken_ids},
     failed,
     once::once,
-    rows::{run_row, select_run},
+    rows::{live_row, uuid_at, uuid_opt},
     writer::Urgency,
 };
-use crate::codec::{self, RunRow};
+use crate::codec::{self, status};
 
 /// What a settled batch's answer is restored from.
 #[derive(Serialize, Deserialize)]
@@ -65,13 +65,14 @@ fn settle(connection: &Connection, write: &Write, settlements: &[Settlement]) ->
     let mut work = Work::new(connection, write);
     let mut epochs = Epochs::default();
     let mut answers = Vec::with_capacity(settlements.len());
-    let sql = select_run("WHERE run.id = ?1 AND run.fence = ?2");
-    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let sql = "SELECT id, job, part, status, flags, ready_at, schedule, slot, slot_limit, parent, \
+         holder IS NOT NULL, cancel IS NOT NULL FROM run WHERE id = ?1 AND fence = ?2";
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
     for settlement in settlements {
         let key = params![settlement.lease.run.0.as_bytes(), settlement.lease.fence.0];
-        let row = select.query_row(key, run_row).optional().map_err(failed)?;
+        let row = select.query_row(key, brief).optional().map_err(failed)?;
         let answer = match row {
-            Some(row) if epochs.allow(connection, settlement, &row)? => one(&mut work, settlement, row)?,
+            Some(row) if epochs.allow(connection, settlement, &row)? => one(&mut work, settlement, &row)?,
             _ => Guarded::Stale,
         };
         answers.push(answer);
@@ -80,17 +81,35 @@ fn settle(connection: &Connection, write: &Write, settlements: &[Settlement]) ->
     Ok(Settled { answers, woken: work.done()? })
 }
 
-fn one(work: &mut Work<'_>, settlement: &Settlement, row: RunRow) -> Result<Guarded, StoreError> {
+fn brief(row: &Row<'_>) -> rusqlite::Result<Brief> {
+    Ok(Brief {
+        id: uuid_at(row, 0)?,
+        job: row.get(1)?,
+        part: row.get(2)?,
+        status: row.get(3)?,
+        flags: row.get(4)?,
+        ready_at: row.get(5)?,
+        schedule: row.get(6)?,
+        slot: row.get(7)?,
+        slot_limit: row.get(8)?,
+        parent: uuid_opt(row, 9)?,
+        leased: row.get(10)?,
+        cancel_asked: row.get(11)?,
+    })
+}
+
+fn one(work: &mut Work<'_>, settlement: &Settlement, row: &Brief) -> Result<Guarded, StoreError> {
     let answers_a_cancel = match &settlement.change {
         Change::Finish(finish) => finish.verdict.answers_a_cancel(),
         Change::Move(_) => false,
     };
-    if row.cancel.is_some() && !answers_a_cancel {
+    if row.cancel_asked && !answers_a_cancel {
         return Ok(Guarded::CancelAsked);
     }
     match &settlement.change {
-        Change::Finish(finish) => work.finish(&row, finish)?,
+        Change::Finish(finish) => work.finish(row, finish)?,
         Change::Move(_) => {
+            let Some(row) = live_row(work.connection, row.id)? else { return Ok(Guarded::Stale) };
             let run = row.clone().run()?;
             work.change(&row, &run, &settlement.change)?;
         }
@@ -105,11 +124,12 @@ pub struct Epochs(HashMap<u8, i64>);
 impl Epochs {
     /// Whether the settler still has the right it claims: its partition's
     /// epoch for a run without a written lease, the lease for one with.
-    fn allow(&mut self, connection: &Connection, settlement: &Settlement, row: &RunRow) -> Result<bool, StoreError> {
+    fn allow(&mut self, connection: &Connection, settlement: &Settlement, row: &Brief) -> Result<bool, StoreError> {
         match settlement.by {
-            By::Lease => Ok(row.holder.is_some()),
+            By::Lease => Ok(row.leased),
             By::Owner(epoch) => {
-                let own = row.holder.is_none() && row.part == i16::from(settlement.part.0);
+                let executed = matches!(row.status, status::QUEUED | status::RUNNING | status::CANCELLING);
+                let own = executed && !row.leased && row.part == i16::from(settlement.part.0);
                 Ok(own && self.current(connection, settlement.part.0)? == epoch.0)
             }
         }

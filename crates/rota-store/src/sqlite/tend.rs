@@ -49,7 +49,7 @@ fn fold(connection: &Connection, _: &Tend) -> Result<Tended, StoreError> {
         while let Some(row) = rows.next().map_err(failed)? {
             upto = row.get(0).map_err(failed)?;
             count += 1;
-            for (job, hour, rollup) in codec::delta(&row.get::<_, String>(1).map_err(failed)?)?.0 {
+            for (job, hour, rollup) in codec::delta(&row.get::<_, String>(1).map_err(failed)?)? {
                 sums.entry((job, hour)).or_default().merge(&rollup);
             }
         }

@@ -5,7 +5,9 @@
 //! is cut after about 10 ms of work. Leases and settlements go before bulk
 //! loads and upkeep. An answer leaves only after its commit.
 //!
-//! A failed piece of work is rolled back alone; the rest of its group goes on.
+//! A group in which one piece of work fails is rolled back and done again piece
+//! by piece, so that a failure takes nobody along. Work can therefore be run
+//! twice; savepoints would spare that, and cost every group instead.
 
 use std::{
     collections::VecDeque,
@@ -35,14 +37,45 @@ pub enum Urgency {
     Patient,
 }
 
-type Deliver = Box<dyn FnOnce(Option<&str>) + Send>;
-/// Given the connection, or the reason why there is none to be had.
-type Work = Box<dyn FnOnce(Result<&Connection, &str>) -> (bool, Deliver) + Send>;
+/// A piece of work, and the one who waits for its answer.
+trait Work: Send {
+    /// Does it; true when it went well.
+    fn run(&mut self, connection: &Connection) -> bool;
+    /// Answers, after the commit or with the reason why there was none.
+    fn answer(self: Box<Self>, failed: Option<&str>);
+}
+
+struct Piece<T, F> {
+    what: &'static str,
+    work: F,
+    result: Option<Result<T, StoreError>>,
+    answer: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T: Send, F: Fn(&Connection) -> Result<T, StoreError> + Send> Work for Piece<T, F> {
+    fn run(&mut self, connection: &Connection) -> bool {
+        let result = (self.work)(connection);
+        let good = result.is_ok();
+        self.result = Some(result);
+        good
+    }
+
+    fn answer(self: Box<Self>, failed: Option<&str>) {
+        let answer = match (self.result, failed) {
+            (Some(Err(error)), _) => Err(error),
+            (_, Some(reason)) => Err(not_applied(self.what, reason.to_owned())),
+            (Some(done), None) => done,
+            (None, None) => Err(not_applied(self.what, "it was not tried")),
+        };
+        // A caller that went away does not want its answer.
+        drop(self.answer.send(answer));
+    }
+}
 
 #[derive(Default)]
 struct Queue {
-    prompt: VecDeque<Work>,
-    patient: VecDeque<Work>,
+    prompt: VecDeque<Box<dyn Work>>,
+    patient: VecDeque<Box<dyn Work>>,
     closed: bool,
 }
 
@@ -51,7 +84,7 @@ impl Queue {
         self.prompt.is_empty() && self.patient.is_empty()
     }
 
-    fn pop(&mut self) -> Option<Work> {
+    fn pop(&mut self) -> Option<Box<dyn Work>> {
         self.prompt.pop_front().or_else(|| self.patient.pop_front())
     }
 }
@@ -82,33 +115,18 @@ impl Writer {
         &self,
         what: &'static str,
         urgency: Urgency,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl Fn(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (send, receive) = oneshot::channel();
-        let boxed: Work = Box::new(move |connection| {
-            let result = match connection {
-                Ok(connection) => work(connection),
-                Err(reason) => Err(not_applied(what, reason.to_owned())),
-            };
-            let good = result.is_ok();
-            let deliver: Deliver = Box::new(move |failed| {
-                let answer = match failed {
-                    Some(reason) if good => Err(not_applied(what, reason.to_owned())),
-                    _ => result,
-                };
-                // A caller that went away does not want its answer.
-                drop(send.send(answer));
-            });
-            (good, deliver)
-        });
+        let (answer, receive) = oneshot::channel();
+        let piece = Box::new(Piece { what, work, result: None, answer });
         {
             let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
             if queue.closed {
                 return Err(not_applied(what, "the store is closed"));
             }
             match urgency {
-                Urgency::Prompt => queue.prompt.push_back(boxed),
-                Urgency::Patient => queue.patient.push_back(boxed),
+                Urgency::Prompt => queue.prompt.push_back(piece),
+                Urgency::Patient => queue.patient.push_back(piece),
             }
         }
         self.shared.ready.notify_one();
@@ -141,7 +159,7 @@ fn run(shared: &Shared, connection: Connection) {
 
 /// The next piece of work; none when the store is closed and all is done.
 /// An idle writer brings the history's indexes up to date.
-fn wait(shared: &Shared, connection: &Connection) -> Option<Work> {
+fn wait(shared: &Shared, connection: &Connection) -> Option<Box<dyn Work>> {
     let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         if let Some(work) = queue.pop() {
@@ -171,71 +189,45 @@ fn idle_slice(connection: &Connection) {
     }
 }
 
-fn group(shared: &Shared, connection: &Connection, first: Work) {
+fn group(shared: &Shared, connection: &Connection, first: Box<dyn Work>) {
     let started = Instant::now();
-    let mut answers: Vec<Deliver> = Vec::new();
+    let mut done: Vec<Box<dyn Work>> = Vec::new();
     let mut next = Some(first);
-    if let Err(error) = begin(connection) {
-        let reason = error.to_string();
-        if let Some(work) = next.take() {
-            refuse(work, &reason);
-        }
-        return;
-    }
-    while let Some(work) = next.take() {
-        answers.extend(one(connection, work, answers.is_empty()));
-        if started.elapsed() < GROUP_TIME {
+    let begun = begin(connection);
+    let mut good = begun.is_ok();
+    while let Some(mut work) = next.take() {
+        good = good && work.run(connection);
+        done.push(work);
+        if good && started.elapsed() < GROUP_TIME {
             next = shared.queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
         }
     }
+    if good {
+        let failed = finish(connection).err().map(|error| error.to_string());
+        done.into_iter().for_each(|work| work.answer(failed.as_deref()));
+        return;
+    }
+    roll_back(connection);
+    done.into_iter().for_each(|work| alone(connection, work));
+}
+
+/// Commits, with a slice of indexing where that is due.
+fn finish(connection: &Connection) -> rusqlite::Result<()> {
     let indexed = if Indexer::overdue(connection) { Indexer::slice(connection) } else { Ok(0) };
-    let failed = indexed.and_then(|_| commit(connection)).err().map(|error| {
-        roll_back(connection);
-        error.to_string()
+    indexed.and_then(|_| commit(connection)).inspect_err(|_| roll_back(connection))
+}
+
+/// Does one piece of work in a transaction of its own.
+fn alone(connection: &Connection, mut work: Box<dyn Work>) {
+    let done = begin(connection).and_then(|()| {
+        if work.run(connection) {
+            finish(connection)
+        } else {
+            roll_back(connection);
+            Ok(())
+        }
     });
-    for answer in answers {
-        answer(failed.as_deref());
-    }
-}
-
-/// Runs one piece of work so that its failure leaves no trace. The first of a
-/// group needs no savepoint: the whole transaction is its own.
-fn one(connection: &Connection, work: Work, alone: bool) -> Option<Deliver> {
-    if alone {
-        let (good, deliver) = work(Ok(connection));
-        if good {
-            return Some(deliver);
-        }
-        roll_back(connection);
-        deliver(None);
-        if let Err(error) = begin(connection) {
-            tracing::error!(%error, "beginning a transaction");
-        }
-        return None;
-    }
-    if let Err(error) = connection.execute_batch("SAVEPOINT work") {
-        refuse(work, &error.to_string());
-        return None;
-    }
-    let (good, deliver) = work(Ok(connection));
-    let end = if good { "RELEASE work" } else { "ROLLBACK TO work; RELEASE work" };
-    match connection.execute_batch(end) {
-        Ok(()) if good => Some(deliver),
-        Ok(()) => {
-            deliver(None);
-            None
-        }
-        Err(error) => {
-            deliver(Some(&error.to_string()));
-            None
-        }
-    }
-}
-
-/// Answers work that cannot be tried.
-fn refuse(work: Work, reason: &str) {
-    let (_, deliver) = work(Err(reason));
-    deliver(None);
+    work.answer(done.err().map(|error| error.to_string()).as_deref());
 }
 
 fn begin(connection: &Connection) -> rusqlite::Result<()> {

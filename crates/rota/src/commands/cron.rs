@@ -7,7 +7,7 @@
 mod listing;
 mod stream;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use jiff::{Timestamp, Zoned};
 use rota_core::{
     cron::{CronError, explain},
@@ -17,7 +17,10 @@ use rota_core::{
 use serde::Serialize;
 
 use self::listing::{Ask, Listing};
-use crate::{failure::Failure, printer::Printer};
+use crate::{
+    failure::Failure,
+    printer::{Output, Printer},
+};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -77,12 +80,6 @@ pub struct ExplainArgs {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "human")]
     output: Output,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Human,
-    Json,
 }
 
 impl NextArgs {

@@ -1,0 +1,100 @@
+//! The raw loop: the same writes by hand, for a benchmark to be measured
+//! against.
+//!
+//! Inserts runs, moves them to history, fills the history's indexes, in the
+//! same tables of the same file and in as few commits, with none of the
+//! guards, answers, fairness, slots, roll-ups or batch rows. Whoever runs it
+//! has the file to itself.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, params};
+use uuid::Uuid;
+
+use super::{
+    OpenError, Options, configure,
+    history::{self, Indexer},
+    lock,
+};
+use crate::codec::micros;
+
+/// Runs the loop on a store's file that nobody else has open.
+pub fn raw_loop(path: &Path, runs: u64, batch: u64, now: Timestamp) -> Result<(), OpenError> {
+    let _lock = lock(path)?;
+    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let connection = Connection::open(path).map_err(sqlite)?;
+    configure(&connection, Options::default()).map_err(sqlite)?;
+    life(&connection, runs, batch, now).map_err(sqlite)
+}
+
+fn life(connection: &Connection, runs: u64, batch: u64, now: Timestamp) -> rusqlite::Result<()> {
+    let day = history::day_of(now);
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    history::ensure_day(connection, day).map_err(|_| rusqlite::Error::QueryReturnedNoRows)?;
+    connection.execute_batch("COMMIT")?;
+    let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
+    let mut before: Vec<Uuid> = Vec::new();
+    let mut made = 0;
+    while made < runs || !before.is_empty() {
+        let count = batch.min(runs - made);
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        move_to_history(connection, &history::table(day), &before, now)?;
+        before = insert(connection, made, count, &payload, now)?;
+        if Indexer::overdue(connection) {
+            Indexer::slice(connection)?;
+        }
+        connection.prepare_cached("COMMIT")?.execute([])?;
+        made += count;
+    }
+    Ok(())
+}
+
+fn insert(
+    connection: &Connection,
+    from: u64,
+    count: u64,
+    payload: &str,
+    now: Timestamp,
+) -> rusqlite::Result<Vec<Uuid>> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO run (id, tenant, job, version, lane, part, status, flags, order_key, ready_at, created_at, \
+         attempt, losses, fence, source, payload) VALUES (?1, ?2, ?3, 1, ?4, ?5, 2, 0, ?6, ?6, ?6, 0, 0, 0, 2, ?7)",
+    )?;
+    let at = micros(now);
+    (from..from + count)
+        .map(|n| {
+            let id = Uuid::now_v7();
+            let (part, n) = ((n / 1_000) as u8, n as i64);
+            insert.execute(params![id.as_bytes(), n % 100 + 1, n % 1_000 + 1, n % 3 + 1, part, at, payload])?;
+            Ok(id)
+        })
+        .collect()
+}
+
+fn move_to_history(connection: &Connection, day: &str, runs: &[Uuid], now: Timestamp) -> rusqlite::Result<()> {
+    let mut copy = connection.prepare_cached(&format!(
+        "INSERT INTO {day} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, started_at, \
+         ended_at, verdict, attempt, losses, fence, source, payload) \
+         SELECT id, tenant, job, version, lane, part, order_key, ready_at, created_at, ?2, ?2, 0, 0, 0, fence, source, \
+         payload FROM run WHERE id = ?1"
+    ))?;
+    let mut delete = connection.prepare_cached("DELETE FROM run WHERE id = ?1")?;
+    for id in runs {
+        copy.execute(params![id.as_bytes(), micros(now)])?;
+        delete.execute([id.as_bytes()])?;
+    }
+    Ok(())
+}
+
+/// How many finished runs a file holds.
+pub fn history_len(path: &Path) -> rusqlite::Result<u64> {
+    let connection = Connection::open(path)?;
+    let mut days = connection.prepare("SELECT day FROM history_day")?;
+    let mut total = 0;
+    for day in days.query_map([], |row| row.get::<_, i64>(0))? {
+        let sql = format!("SELECT coalesce(max(seq) - min(seq) + 1, 0) FROM {}", history::table(day?));
+        total += connection.query_row(&sql, [], |row| row.get::<_, i64>(0))?.max(0) as u64;
+    }
+    Ok(total)
+}

@@ -1,0 +1,221 @@
+//! `rota bench`: measures this machine, in ratios to a raw loop in the same
+//! run, because machines are noisy and absolute figures travel badly.
+
+mod drive;
+mod load;
+mod schedules;
+mod target;
+
+use std::{
+    sync::atomic::AtomicU64,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use rota_core::{lane::LaneMode, store::Store};
+use serde::Serialize;
+
+use self::{
+    drive::{Pipeline, Seat, Task},
+    load::Load,
+    target::Target,
+};
+use crate::{
+    clock,
+    failure::Failure,
+    printer::{Output, Printer},
+};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Drive the store alone: create, own or claim, settle
+    Store(StoreArgs),
+    /// Load schedules in bulk, and find the due ones among them
+    Schedules(schedules::SchedulesArgs),
+}
+
+#[derive(Args)]
+pub struct StoreArgs {
+    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
+    /// afterwards if not given
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// How many runs to put through
+    #[arg(long, value_name = "N", default_value_t = 300_000)]
+    runs: u64,
+    /// Runs per batch
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    batch: u64,
+    /// Make sure that so many finished runs are in history before measuring;
+    /// figures that are quoted have 10,000,000
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    history: u64,
+    /// Pipelines that work in parallel [default: 1 on SQLite, 2 on PostgreSQL]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
+    parallel: Option<u64>,
+    /// Only one tenant on one queue, with nothing else in use
+    #[arg(long)]
+    plain: bool,
+    /// Lease runs in writing, as for remote workers
+    #[arg(long)]
+    claimed: bool,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "human")]
+    output: Output,
+}
+
+/// What a measurement of the store found.
+#[derive(Serialize)]
+struct Report {
+    store: &'static str,
+    lanes: &'static str,
+    load: &'static str,
+    runs: u64,
+    batch: u64,
+    history: u64,
+    parallel: u64,
+    runs_per_s: u64,
+    raw_runs_per_s: u64,
+    /// Of the raw loop with the same writes.
+    raw_share: f64,
+    /// Without tenants, queues, keys and failures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plain_runs_per_s: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plain_share: Option<f64>,
+    /// Write-ahead log on PostgreSQL; all that is written to files on SQLite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_run: Option<u64>,
+}
+
+pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Store(args) => store(args, printer).await,
+            Command::Schedules(args) => schedules::run(args, printer).await,
+        }
+    })
+}
+
+async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let target = Target::parse(args.store.as_deref())?;
+    let report = measure(&target, &args).await?;
+    target.clean()?;
+    match args.output {
+        Output::Json => printer.json(&report)?,
+        Output::Human => print(&report, printer)?,
+    }
+    Ok(())
+}
+
+async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
+    let mode = if args.claimed { LaneMode::Claimed } else { LaneMode::Owned };
+    let parallel = args.parallel.unwrap_or(target.default_parallel());
+    let history = fill(target, args.history).await?;
+    let raw = target.raw(args.runs, args.batch, parallel).await?;
+    let opened = target.open().await?;
+    let store = opened.as_ref();
+    let drive = |mixed| drive_all(store, Drive { mixed, mode, runs: args.runs, batch: args.batch, parallel });
+    let plain = drive(false).await?;
+    let written = target.bytes_written(store).await?;
+    let mixed = if args.plain { None } else { Some(drive(true).await?) };
+    let bytes = match (written, target.bytes_written(store).await?) {
+        (Some(before), Some(after)) if mixed.is_some() => Some((after - before) / args.runs),
+        _ => None,
+    };
+    let best = mixed.unwrap_or(plain);
+    let rate = |took: Duration| (args.runs as f64 / took.as_secs_f64()) as u64;
+    Ok(Report {
+        store: store.kind(),
+        lanes: if args.claimed { "claimed" } else { "owned" },
+        load: if args.plain { "plain" } else { "mixed" },
+        runs: args.runs,
+        batch: args.batch,
+        history,
+        parallel,
+        runs_per_s: rate(best),
+        raw_runs_per_s: rate(raw),
+        raw_share: share(raw, best),
+        plain_runs_per_s: mixed.map(|_| rate(plain)),
+        plain_share: mixed.map(|mixed| share(plain, mixed)),
+        bytes_per_run: bytes,
+    })
+}
+
+/// How fast `other` was, as a share of `best`.
+fn share(best: Duration, other: Duration) -> f64 {
+    (best.as_secs_f64() / other.as_secs_f64() * 1_000.0).round() / 1_000.0
+}
+
+/// Brings the history up to `wanted` runs by putting runs through the store.
+async fn fill(target: &Target, wanted: u64) -> Result<u64, Failure> {
+    let opened = target.open().await?;
+    let there = target.history(opened.as_ref()).await?;
+    if there < wanted {
+        let bar = bar(wanted - there, "runs into history");
+        let drive = Drive { mixed: true, mode: LaneMode::Owned, runs: wanted - there, batch: 2_000, parallel: 2 };
+        drive_with(opened.as_ref(), drive, |n| bar.inc(n)).await?;
+        bar.finish_and_clear();
+    }
+    Ok(there.max(wanted))
+}
+
+#[derive(Clone, Copy)]
+struct Drive {
+    mixed: bool,
+    mode: LaneMode,
+    runs: u64,
+    batch: u64,
+    parallel: u64,
+}
+
+async fn drive_all(store: &dyn Store, drive: Drive) -> Result<Duration, Failure> {
+    drive_with(store, drive, |_| {}).await
+}
+
+async fn drive_with(store: &dyn Store, drive: Drive, progress: impl Fn(u64)) -> Result<Duration, Failure> {
+    let seat = Seat::take(store).await.context("joining the store")?;
+    let load = Load::prepare(store, drive.mixed, drive.mode, clock::now()).await.context("preparing the load")?;
+    let left = AtomicU64::new(drive.runs);
+    let each = drive.runs.div_ceil(drive.parallel);
+    let started = Instant::now();
+    let pipelines = (0..drive.parallel).map(|n| {
+        let runs = n * each..((n + 1) * each).min(drive.runs);
+        let place = (n as usize, drive.parallel as usize);
+        let task = Task { mode: drive.mode, batch: drive.batch as usize, runs, place };
+        Pipeline::new(store, &seat, &load, &left, &task).run(&progress)
+    });
+    futures_util::future::try_join_all(pipelines).await.context("driving the store")?;
+    Ok(started.elapsed())
+}
+
+/// A progress bar; on a terminal only.
+fn bar(length: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(length).with_message(what);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} {msg} ({per_sec}, {eta} left)") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn print(report: &Report, printer: &mut Printer) -> Result<(), Failure> {
+    printer.line(&format!(
+        "{} on {}, {} lanes, {} runs in batches of {}, {} finished runs before, {} in parallel",
+        report.load, report.store, report.lanes, report.runs, report.batch, report.history, report.parallel
+    ))?;
+    printer.line(&format!("  {:>9} runs/s", report.runs_per_s))?;
+    printer.line(&format!(
+        "  {:>9} runs/s by a raw loop with the same writes: share {:.2}",
+        report.raw_runs_per_s, report.raw_share
+    ))?;
+    if let (Some(rate), Some(share)) = (report.plain_runs_per_s, report.plain_share) {
+        printer.line(&format!("  {rate:>9} runs/s with one tenant and nothing else: share {share:.2}"))?;
+    }
+    if let Some(bytes) = report.bytes_per_run {
+        printer.line(&format!("  {bytes:>9} bytes written per run"))?;
+    }
+    Ok(())
+}

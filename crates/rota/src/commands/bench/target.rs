@@ -1,0 +1,110 @@
+//! The store that a benchmark measures: where it is, how it is opened, and what
+//! can be asked of it besides the port.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow};
+use rota_core::store::Store;
+use rota_store::sqlite::{self, SqliteStore};
+
+use crate::{clock, failure::Failure};
+
+pub enum Target {
+    Sqlite {
+        path: PathBuf,
+        /// Made for this benchmark, and deleted after it.
+        ours: bool,
+    },
+}
+
+impl Target {
+    pub fn parse(url: Option<&str>) -> Result<Self, Failure> {
+        match url {
+            None => {
+                let path = std::env::temp_dir().join(format!("rota-bench-{}.db", std::process::id()));
+                Ok(Self::Sqlite { path, ours: true })
+            }
+            Some(url) => match url.strip_prefix("sqlite:") {
+                Some(path) if !path.is_empty() => Ok(Self::Sqlite { path: path.into(), ours: false }),
+                _ => Err(Failure::bad_input("bad_store", format!("`{url}` is not sqlite:PATH or postgres://…"))),
+            },
+        }
+    }
+
+    pub fn default_parallel(&self) -> u64 {
+        match self {
+            Self::Sqlite { .. } => 1,
+        }
+    }
+
+    pub async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
+        match self {
+            Self::Sqlite { path, .. } => {
+                let store = SqliteStore::open(path, sqlite::Options::default()).await.context("opening the store")?;
+                Ok(Arc::new(store))
+            }
+        }
+    }
+
+    /// Runs the raw loop; nobody may have the store open.
+    pub async fn raw(&self, runs: u64, batch: u64, _parallel: u64) -> Result<Duration, Failure> {
+        match self {
+            Self::Sqlite { path, .. } => {
+                let path = path.clone();
+                let started = Instant::now();
+                tokio::task::spawn_blocking(move || sqlite::raw_loop(&path, runs, batch, clock::now()))
+                    .await
+                    .context("running the raw loop")?
+                    .context("running the raw loop")?;
+                Ok(started.elapsed())
+            }
+        }
+    }
+
+    /// About how many finished runs there are.
+    pub async fn history(&self, _store: &dyn Store) -> Result<u64, Failure> {
+        match self {
+            Self::Sqlite { path, .. } => {
+                Ok(sqlite::history_len(path).map_err(|error| anyhow!(error)).context("counting history")?)
+            }
+        }
+    }
+
+    /// Bytes written so far: by this process to files, or to the server's log.
+    pub async fn bytes_written(&self, _store: &dyn Store) -> Result<Option<u64>, Failure> {
+        match self {
+            Self::Sqlite { .. } => Ok(written_by_this_process()),
+        }
+    }
+
+    pub fn clean(&self) -> Result<(), Failure> {
+        match self {
+            Self::Sqlite { path, ours: true } => {
+                for end in ["", "-wal", "-shm", ".lock"] {
+                    remove(path, end)?;
+                }
+                Ok(())
+            }
+            Self::Sqlite { ours: false, .. } => Ok(()),
+        }
+    }
+}
+
+fn remove(path: &Path, end: &str) -> std::io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    match std::fs::remove_file(name) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// What the kernel counted; only Linux says.
+fn written_by_this_process() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/io").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("wchar: "))?.trim().parse().ok()
+}
