@@ -44,6 +44,7 @@ pub enum Backend {
 }
 
 pub struct Harness {
+    pub backend: Backend,
     pub store: Arc<dyn Store>,
     pub place: Place,
     next: AtomicU64,
@@ -67,6 +68,7 @@ impl Harness {
     pub async fn open(backend: Backend) -> Self {
         let (place, store) = Place::open(backend).await;
         let mut harness = Self {
+            backend,
             store,
             place,
             next: AtomicU64::new(1),

@@ -16,14 +16,17 @@ mod claim;
 mod enqueue;
 mod fire;
 mod harness;
+mod histories;
 mod history;
 mod jobs;
 mod joins;
 mod leases;
 mod list;
 mod logs;
+mod model;
 mod own;
 mod place;
+mod play;
 mod reap;
 mod schedules;
 mod settle;
@@ -303,6 +306,13 @@ promises! {
         marks_and_written_leases_asked_again_are_applied_still,
         every_other_run_write_asked_again_answers_as_before,
         every_definition_write_asked_again_answers_as_before,
+    }
+    histories {
+        a_concurrent_history_has_an_explanation,
+        owners_that_replace_each_other_settle_each_run_once,
+    }
+    play {
+        a_store_agrees_with_the_model,
     }
     upkeep {
         upkeep_of_an_empty_store_ends,
