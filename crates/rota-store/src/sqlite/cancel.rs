@@ -26,10 +26,10 @@ fn whole<T: Serialize>(answer: &T) -> Option<String> {
     serde_json::to_string(answer).ok()
 }
 
-fn whole_again<T: DeserializeOwned + Default>(_: &Connection, kept: Option<String>) -> Result<T, StoreError> {
+fn whole_again<T: DeserializeOwned + Default>(_: &Connection, kept: Option<&str>) -> Result<T, StoreError> {
     kept.map_or_else(
         || Ok(T::default()),
-        |text| serde_json::from_str(&text).map_err(|error| codec::corrupt("a stored answer", error)),
+        |text| serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error)),
     )
 }
 
@@ -79,7 +79,7 @@ impl SqliteStore {
                     let mut answers = Vec::with_capacity(runs.len());
                     for id in &runs {
                         let row = live_row(connection, id.0)?;
-                        let changed = row.map(|row| decide(&mut work, row, Run::wake)).transpose()?.flatten();
+                        let changed = row.map(|row| decide(&mut work, &row, Run::wake)).transpose()?.flatten();
                         answers.push(if changed.is_some() { Guarded::Applied } else { Guarded::Stale });
                     }
                     work.done_unnamed()?;
@@ -94,14 +94,14 @@ impl SqliteStore {
         self.writer
             .write("release runs", Urgency::Prompt, move |connection| {
                 let kept = |woken: &Vec<Woken>| whole(&woken_ids(woken));
-                let again = |connection: &Connection, kept| {
+                let again = |connection: &Connection, kept: Option<&str>| {
                     let ids: Vec<(RunId, bool)> = whole_again(connection, kept)?;
                     woken_again(connection, &ids)
                 };
                 once(connection, &write, kept, again, |connection| {
                     let mut work = Work::new(connection, &write);
                     for row in held_by(connection, worker, usize::MAX)? {
-                        decide(&mut work, row, |run| run.hand_back(run.lease(), write.now))?;
+                        decide(&mut work, &row, |run| run.hand_back(run.lease(), write.now))?;
                     }
                     drop_holder(connection, worker)?;
                     work.done()
@@ -114,7 +114,13 @@ impl SqliteStore {
         let (write, reap) = (write.clone(), *reap);
         self.writer
             .write("reap lost runs", Urgency::Prompt, move |connection| {
-                once(connection, &write, kept_reaped, reaped_again, |connection| reap_runs(connection, &write, reap))
+                once(
+                    connection,
+                    &write,
+                    |reaped: &Vec<Reaped>| kept_reaped(reaped),
+                    reaped_again,
+                    |connection| reap_runs(connection, &write, reap),
+                )
             })
             .await
     }
@@ -123,9 +129,13 @@ impl SqliteStore {
         let write = write.clone();
         self.writer
             .write("sweep runs", Urgency::Prompt, move |connection| {
-                once(connection, &write, kept_reaped, reaped_again, |connection| {
-                    sweep(connection, &write, limit as usize)
-                })
+                once(
+                    connection,
+                    &write,
+                    |reaped: &Vec<Reaped>| kept_reaped(reaped),
+                    reaped_again,
+                    |connection| sweep(connection, &write, limit as usize),
+                )
             })
             .await
     }
@@ -134,12 +144,12 @@ impl SqliteStore {
 /// Applies what `choose` decides on a live run; none where it refuses.
 fn decide(
     work: &mut Work<'_>,
-    row: RunRow,
+    row: &RunRow,
     choose: impl FnOnce(&Run) -> Result<Change, Refusal>,
 ) -> Result<Option<Reaped>, StoreError> {
     let mut run = row.clone().run()?;
     let Ok(change) = choose(&run) else { return Ok(None) };
-    work.change(&row, &run, &change)?;
+    work.change(row, &run, &change)?;
     run.apply(&change);
     Ok(Some(Reaped { id: run.id, status: run.state.status() }))
 }
@@ -172,7 +182,7 @@ fn kept_promoted(promoted: &Promoted) -> Option<String> {
     })
 }
 
-fn promoted_again(connection: &Connection, kept: Option<String>) -> Result<Promoted, StoreError> {
+fn promoted_again(connection: &Connection, kept: Option<&str>) -> Result<Promoted, StoreError> {
     let kept: KeptPromoted = whole_again(connection, kept)?;
     Ok(Promoted { woken: woken_again(connection, &kept.woken)?, moved: kept.moved, next_at: time_opt(kept.next_at)? })
 }
@@ -195,7 +205,7 @@ fn promote(connection: &Connection, write: &Write, parts: &[Partition], limit: u
             Some(key) => Some(work.slot(key, row.slot_limit)?.reenter()),
             None => None,
         };
-        decide(&mut work, row, |run| run.promote(entry, write.now))?;
+        decide(&mut work, &row, |run| run.promote(entry, write.now))?;
     }
     let woken = work.done()?;
     Ok(Promoted { woken, moved, next_at: next_ready(connection, parts)? })
@@ -215,11 +225,11 @@ fn next_ready(connection: &Connection, parts: &[Partition]) -> Result<Option<jif
 #[derive(Serialize, Deserialize)]
 struct KeptReaped(RunId, Status);
 
-fn kept_reaped(reaped: &Vec<Reaped>) -> Option<String> {
+fn kept_reaped(reaped: &[Reaped]) -> Option<String> {
     whole(&reaped.iter().map(|reaped| KeptReaped(reaped.id, reaped.status)).collect::<Vec<_>>())
 }
 
-fn reaped_again(connection: &Connection, kept: Option<String>) -> Result<Vec<Reaped>, StoreError> {
+fn reaped_again(connection: &Connection, kept: Option<&str>) -> Result<Vec<Reaped>, StoreError> {
     let kept: Vec<KeptReaped> = whole_again(connection, kept)?;
     Ok(kept.into_iter().map(|KeptReaped(id, status)| Reaped { id, status }).collect())
 }
@@ -251,7 +261,7 @@ fn reap_runs(connection: &Connection, write: &Write, reap: Reap) -> Result<Vec<R
         let rows = held_by(connection, worker, room)?;
         let all = rows.len() < room;
         for row in rows {
-            reaped.extend(decide(&mut work, row, |run| run.lose(reap.losses_max, write.now))?);
+            reaped.extend(decide(&mut work, &row, |run| run.lose(reap.losses_max, write.now))?);
         }
         if all {
             drop_holder(connection, worker)?;
@@ -272,7 +282,7 @@ fn sweep(connection: &Connection, write: &Write, limit: usize) -> Result<Vec<Rea
     let mut work = Work::new(connection, write);
     let mut swept = Vec::new();
     for row in live_rows(connection, &sql, [micros(write.now)], limit, |_| true)? {
-        swept.extend(decide(&mut work, row, |run| match run.state {
+        swept.extend(decide(&mut work, &row, |run| match run.state {
             RunState::Waiting { .. } => run.wake(),
             RunState::Cancelling { .. } => run.grace_over(write.now),
             _ => run.expire(write.now),

@@ -39,7 +39,13 @@ impl SqliteStore {
         let (write, claim) = (write.clone(), claim.clone());
         self.writer
             .write("claim runs", Urgency::Prompt, move |connection| {
-                once(connection, &write, kept, restored, |connection| claim_runs(connection, &write, &claim))
+                once(
+                    connection,
+                    &write,
+                    |runs: &Vec<Run>| kept(runs),
+                    restored,
+                    |connection| claim_runs(connection, &write, &claim),
+                )
             })
             .await
     }
@@ -92,14 +98,14 @@ fn pairs_of(connection: &Connection, lane: LaneId, pairs: &mut Vec<(Pair, OrderK
     }
 }
 
-fn kept(runs: &Vec<Run>) -> Option<String> {
+fn kept(runs: &[Run]) -> Option<String> {
     serde_json::to_string(&runs.iter().map(Run::lease).collect::<Vec<_>>()).ok()
 }
 
 /// The runs of a claim whose answer was lost, as far as its leases still hold.
-fn restored(connection: &Connection, kept: Option<String>) -> Result<Vec<Run>, StoreError> {
-    let leases: Vec<Lease> = serde_json::from_str(kept.as_deref().unwrap_or("[]"))
-        .map_err(|error| codec::corrupt("a stored answer", error))?;
+fn restored(connection: &Connection, kept: Option<&str>) -> Result<Vec<Run>, StoreError> {
+    let leases: Vec<Lease> =
+        serde_json::from_str(kept.unwrap_or("[]")).map_err(|error| codec::corrupt("a stored answer", error))?;
     let mut runs = Vec::with_capacity(leases.len());
     for lease in leases {
         if let Some(row) = live_row(connection, lease.run.0)?

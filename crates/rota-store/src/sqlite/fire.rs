@@ -1,5 +1,6 @@
 //! Firing: due cursors, and the commit of what they owed.
 
+use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     fire::{Cursor, SkipRange, SkipReason},
@@ -24,7 +25,7 @@ impl SqliteStore {
     pub(super) async fn do_due(
         &self,
         parts: &[Partition],
-        until: jiff::Timestamp,
+        until: Timestamp,
         limit: u32,
     ) -> Result<Vec<DueCursor>, StoreError> {
         let parts = parts.to_vec();
@@ -53,7 +54,7 @@ impl SqliteStore {
                     &write,
                     |answers: &Vec<Fired>| serde_json::to_string(answers).ok(),
                     |_, kept| {
-                        serde_json::from_str(kept.as_deref().unwrap_or("[]"))
+                        serde_json::from_str(kept.unwrap_or("[]"))
                             .map_err(|error| codec::corrupt("a stored answer", error))
                     },
                     |connection| fire(connection, &write, pauses_revision, &items),
@@ -149,44 +150,46 @@ fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
             }
         }
     }
-    let mut fired = item.due.cursor.fired;
     let mut answers = Vec::with_capacity(item.runs.len());
     let mut skips = item.skips.clone();
     for run in &item.runs {
-        let (id, planned_at) = (run.id, run.trigger.planned_at);
         let answer = make(work, run, version)?;
-        match (answer, planned_at) {
-            (Enqueued::Made { .. }, _) => fired += 1,
+        match (answer, run.trigger.planned_at) {
+            (Enqueued::Made { .. }, _) if after_finish_ms.is_some() => {
+                arm_by(work.connection, item.due.schedule, run.id.0)?;
+            }
             (Enqueued::Duplicate { .. }, Some(at)) => skips.push(refused(at, SkipReason::Unique)),
             (Enqueued::Full, Some(at)) => skips.push(refused(at, SkipReason::Overlap)),
-            (Enqueued::Duplicate { .. } | Enqueued::Full, None) => {}
-        }
-        if after_finish_ms.is_some() && matches!(answer, Enqueued::Made { .. }) {
-            arm_by(work.connection, item.due.schedule, id.0)?;
+            (Enqueued::Made { .. } | Enqueued::Duplicate { .. } | Enqueued::Full, _) => {}
         }
         answers.push(answer);
     }
-    let refused = !answers.is_empty() && !answers.iter().any(|answer| matches!(answer, Enqueued::Made { .. }));
-    if let (Some(delay_ms), None, true) = (after_finish_ms, item.next, refused) {
-        // No run was made whose end could arm it again.
-        let due_at = Span::millis(delay_ms.max(0) as u64).after(work.now);
-        let next = Cursor { planned_at: due_at, due_at, fired };
-        put_cursor(work.connection, item.due.part, item.due.schedule, item.due.revision, &next)?;
-    }
+    let made = answers.iter().filter(|answer| matches!(answer, Enqueued::Made { .. })).count() as u64;
+    let fired = item.due.cursor.fired + made;
     record_skips(work.connection, item.due.schedule, fired, &skips)?;
-    match item.next {
-        Some(next) => {
-            // The plan counted on every run; those refused were not made.
-            let refused = answers.iter().filter(|answer| !matches!(answer, Enqueued::Made { .. })).count();
-            let next = Cursor { fired: next.fired.saturating_sub(refused as u64), ..next };
-            put_cursor(work.connection, item.due.part, item.due.schedule, item.due.revision, &next)?;
-        }
+    match next(item, after_finish_ms, made, work.now) {
+        Some(next) => put_cursor(work.connection, item.due.part, item.due.schedule, item.due.revision, &next)?,
         None => keep_progress(work.connection, item, fired)?,
     }
     Ok(Fired::Fired(answers))
 }
 
-fn refused(at: jiff::Timestamp, reason: SkipReason) -> SkipRange {
+/// The cursor after firing, given how many runs were made. The plan counted on
+/// all of them; and an `after_finish` schedule whose run was refused has nobody
+/// whose end could arm it.
+fn next(item: &FireItem, after_finish_ms: Option<i64>, made: u64, now: Timestamp) -> Option<Cursor> {
+    let refused = item.runs.len() as u64 - made;
+    match (item.next, after_finish_ms) {
+        (Some(next), _) => Some(Cursor { fired: next.fired.saturating_sub(refused), ..next }),
+        (None, Some(delay_ms)) if made == 0 && refused > 0 => {
+            let due_at = Span::millis(delay_ms.max(0) as u64).after(now);
+            Some(Cursor { planned_at: due_at, due_at, fired: item.due.cursor.fired })
+        }
+        (None, _) => None,
+    }
+}
+
+fn refused(at: Timestamp, reason: SkipReason) -> SkipRange {
     SkipRange { from: at, to: at, count: 1, reason }
 }
 

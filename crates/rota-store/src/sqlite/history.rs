@@ -80,7 +80,7 @@ pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
 
 /// The statement that copies a live row into its day, with its end. OR FAIL
 /// spares the statement journal: its whole transaction is undone on an error.
-pub fn copy<'c>(connection: &'c Connection, day: i64) -> Result<CachedStatement<'c>, StoreError> {
+pub fn copy(connection: &Connection, day: i64) -> Result<CachedStatement<'_>, StoreError> {
     let sql = format!(
         "INSERT OR FAIL INTO {} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
            started_at, ended_at, verdict, attempt, losses, fence, source, schedule, planned_at, slot, slot_limit, \
@@ -152,25 +152,25 @@ struct Merge {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    ByJob,
-    ByEnd,
-    ById,
+    Job,
+    End,
+    Id,
 }
 
 impl Stage {
     fn sort(self, entries: &mut [IndexEntry]) {
         match self {
-            Self::ByJob => entries.sort_unstable(),
-            Self::ByEnd => entries.sort_unstable_by_key(|(_, ended_at, id, _)| (*ended_at, *id)),
-            Self::ById => entries.sort_unstable_by_key(|(_, _, id, _)| *id),
+            Self::Job => entries.sort_unstable(),
+            Self::End => entries.sort_unstable_by_key(|(_, ended_at, id, _)| (*ended_at, *id)),
+            Self::Id => entries.sort_unstable_by_key(|(_, _, id, _)| *id),
         }
     }
 
     const fn next(self) -> Option<Self> {
         match self {
-            Self::ByJob => Some(Self::ByEnd),
-            Self::ByEnd => Some(Self::ById),
-            Self::ById => None,
+            Self::Job => Some(Self::End),
+            Self::End => Some(Self::Id),
+            Self::Id => None,
         }
     }
 }
@@ -224,8 +224,8 @@ impl Merge {
             .prepare_cached(&sql)?
             .query_map([indexed, upto], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<Result<_, _>>()?;
-        Stage::ByJob.sort(&mut entries);
-        Ok(Some(Self { day, upto, entries, stage: Stage::ByJob, done: 0 }))
+        Stage::Job.sort(&mut entries);
+        Ok(Some(Self { day, upto, entries, stage: Stage::Job, done: 0 }))
     }
 
     fn advance(mut self, connection: &Connection) -> rusqlite::Result<Progress> {
@@ -248,18 +248,18 @@ impl Merge {
     fn insert(&self, connection: &Connection, slice: std::ops::Range<usize>) -> rusqlite::Result<()> {
         let name = table(self.day);
         let sql = match self.stage {
-            Stage::ByJob => {
+            Stage::Job => {
                 format!("INSERT OR IGNORE INTO {name}_job (job, ended_at, id, seq) VALUES (?1, ?2, ?3, ?4)")
             }
-            Stage::ByEnd => format!("INSERT OR IGNORE INTO {name}_end (ended_at, id, seq) VALUES (?1, ?2, ?3)"),
-            Stage::ById => format!("INSERT OR IGNORE INTO {name}_id (id, seq) VALUES (?1, ?2)"),
+            Stage::End => format!("INSERT OR IGNORE INTO {name}_end (ended_at, id, seq) VALUES (?1, ?2, ?3)"),
+            Stage::Id => format!("INSERT OR IGNORE INTO {name}_id (id, seq) VALUES (?1, ?2)"),
         };
         let mut insert = connection.prepare_cached(&sql)?;
         for (job, ended_at, id, seq) in &self.entries[slice] {
             match self.stage {
-                Stage::ByJob => insert.execute(params![job, ended_at, id, seq])?,
-                Stage::ByEnd => insert.execute(params![ended_at, id, seq])?,
-                Stage::ById => insert.execute(params![id, seq])?,
+                Stage::Job => insert.execute(params![job, ended_at, id, seq])?,
+                Stage::End => insert.execute(params![ended_at, id, seq])?,
+                Stage::Id => insert.execute(params![id, seq])?,
             };
         }
         Ok(())

@@ -73,11 +73,11 @@ fn stored(answers: &[Enqueued]) -> Option<String> {
     if answers.iter().all(|answer| *answer == plain) { None } else { serde_json::to_string(answers).ok() }
 }
 
-fn restored(kept: Option<String>, count: usize) -> Result<Vec<Enqueued>, StoreError> {
+fn restored(kept: Option<&str>, count: usize) -> Result<Vec<Enqueued>, StoreError> {
     let plain = Enqueued::Made { status: rota_core::run::Status::Queued, handed: true };
     match kept {
         None => Ok(vec![plain; count]),
-        Some(text) => serde_json::from_str(&text).map_err(|error| codec::corrupt("a stored answer", error)),
+        Some(text) => serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error)),
     }
 }
 

@@ -103,7 +103,7 @@ impl SqliteStore {
                     connection,
                     &write,
                     |answers: &Vec<JobSaved>| serde_json::to_string(answers).ok(),
-                    |_, kept| from_json(kept.as_deref().unwrap_or("[]")),
+                    |_, kept| from_json(kept.unwrap_or("[]")),
                     |connection| jobs.iter().map(|job| put_job(connection, job, write.now)).collect(),
                 )
             })
@@ -192,7 +192,7 @@ impl SqliteStore {
                     connection,
                     &write,
                     |answers: &Vec<bool>| serde_json::to_string(answers).ok(),
-                    |_, kept| from_json(kept.as_deref().unwrap_or("[]")),
+                    |_, kept| from_json(kept.unwrap_or("[]")),
                     |connection| {
                         let text = pause.as_ref().map(to_json).transpose()?;
                         targets.iter().map(|target| set_pause(connection, target, text.as_deref(), write.now)).collect()

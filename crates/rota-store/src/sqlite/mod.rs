@@ -36,6 +36,7 @@ use std::{
 
 use rota_core::store::StoreError;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, config::DbConfig, params};
+use tokio::sync::Semaphore;
 
 pub use self::raw::{history_len, raw_loop};
 use self::writer::{Urgency, Writer};
@@ -96,7 +97,7 @@ impl SqliteStore {
     }
 
     /// A store that lives and dies with this value.
-    pub async fn memory() -> Result<Self, OpenError> {
+    pub fn memory() -> Result<Self, OpenError> {
         let path = PathBuf::from(":memory:");
         let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
         let connection = Connection::open_in_memory().map_err(sqlite)?;
@@ -116,9 +117,13 @@ impl SqliteStore {
         let Some(readers) = self.readers.clone() else {
             return self.writer.write(what, Urgency::Prompt, work).await;
         };
-        tokio::task::spawn_blocking(move || readers.with(what, work))
-            .await
-            .unwrap_or_else(|error| Err(not_applied(what, error)))
+        let permit = Arc::clone(&readers.permits).acquire_owned().await.map_err(|error| not_applied(what, error))?;
+        let reading = move || {
+            let answer = readers.with(what, work);
+            drop(permit);
+            answer
+        };
+        tokio::task::spawn_blocking(reading).await.unwrap_or_else(|error| Err(not_applied(what, error)))
     }
 }
 
@@ -153,12 +158,13 @@ fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> 
 struct Readers {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
-    keep: usize,
+    /// As many as there may be connections.
+    permits: Arc<Semaphore>,
 }
 
 impl Readers {
-    fn new(path: PathBuf, keep: usize) -> Self {
-        Self { path, idle: Mutex::new(Vec::new()), keep }
+    fn new(path: PathBuf, most: usize) -> Self {
+        Self { path, idle: Mutex::new(Vec::new()), permits: Arc::new(Semaphore::new(most)) }
     }
 
     fn with<T>(
@@ -175,10 +181,7 @@ impl Readers {
         connection.execute_batch("BEGIN").map_err(failed)?;
         let answer = work(&connection);
         connection.execute_batch("COMMIT").map_err(failed)?;
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < self.keep {
-            idle.push(connection);
-        }
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         answer
     }
 

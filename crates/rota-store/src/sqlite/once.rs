@@ -10,22 +10,25 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::failed;
 use crate::codec::micros;
 
+/// What was stored of an answer; a plain one needs nothing.
+struct Kept(Option<String>);
+
 /// Runs `work` unless this write was applied before; then `restore` makes its
 /// answer from what `store` kept of it.
 pub fn once<T>(
     connection: &Connection,
     write: &Write,
     store: impl FnOnce(&T) -> Option<String>,
-    restore: impl FnOnce(&Connection, Option<String>) -> Result<T, StoreError>,
+    restore: impl FnOnce(&Connection, Option<&str>) -> Result<T, StoreError>,
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     if let Some(request) = &write.request
         && let Some(kept) = known_request(connection, request, write)?
     {
-        return restore(connection, kept);
+        return restore(connection, kept.0.as_deref());
     }
     if let Some(kept) = known_batch(connection, write)? {
-        return restore(connection, kept);
+        return restore(connection, kept.0.as_deref());
     }
     let answer = work(connection)?;
     let kept = store(&answer);
@@ -39,18 +42,14 @@ pub fn once<T>(
     Ok(answer)
 }
 
-fn known_batch(connection: &Connection, write: &Write) -> Result<Option<Option<String>>, StoreError> {
+fn known_batch(connection: &Connection, write: &Write) -> Result<Option<Kept>, StoreError> {
     connection
         .prepare_cached("SELECT answer FROM batch WHERE id = ?1")
-        .and_then(|mut select| select.query_row([write.batch.0.as_bytes()], |row| row.get(0)).optional())
+        .and_then(|mut select| select.query_row([write.batch.0.as_bytes()], |row| row.get(0).map(Kept)).optional())
         .map_err(failed)
 }
 
-fn known_request(
-    connection: &Connection,
-    request: &Request,
-    write: &Write,
-) -> Result<Option<Option<String>>, StoreError> {
+fn known_request(connection: &Connection, request: &Request, write: &Write) -> Result<Option<Kept>, StoreError> {
     let sql = "SELECT fingerprint, answer FROM request WHERE tenant = ?1 AND key = ?2 AND expires_at > ?3";
     let found: Option<([u8; 32], Option<String>)> = connection
         .prepare_cached(sql)
@@ -61,7 +60,7 @@ fn known_request(
         .map_err(failed)?;
     match found {
         Some((fingerprint, _)) if fingerprint != request.fingerprint => Err(StoreError::RequestDiffers),
-        Some((_, answer)) => Ok(Some(answer)),
+        Some((_, answer)) => Ok(Some(Kept(answer))),
         None => Ok(None),
     }
 }

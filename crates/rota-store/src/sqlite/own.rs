@@ -154,9 +154,9 @@ pub fn guarded(
         let plain = answers.iter().all(|answer| *answer == Guarded::Applied);
         if plain { None } else { serde_json::to_string(answers).ok() }
     };
-    let restored = |_: &Connection, kept: Option<String>| match kept {
+    let restored = |_: &Connection, kept: Option<&str>| match kept {
         None => Ok(vec![Guarded::Applied; count]),
-        Some(text) => serde_json::from_str(&text).map_err(|error| codec::corrupt("a stored answer", error)),
+        Some(text) => serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error)),
     };
     once(connection, write, kept, restored, work)
 }

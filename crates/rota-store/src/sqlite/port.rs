@@ -5,13 +5,20 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Window},
     fire::Cursor,
-    ids::*,
+    ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     lane::{Lane, LaneKey, LaneMode},
     order::OrderKey,
     rate::Taken,
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
-    store::*,
+    store::{
+        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, Guarded,
+        HistoryStore, InboxItem, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore,
+        LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
+        Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
+        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Store, StoreError, Tenant, TenantPut, Tend,
+        Tended, TokenAsk, Woken, Write,
+    },
 };
 
 use super::SqliteStore;

@@ -48,7 +48,7 @@ impl SqliteStore {
                     connection,
                     &write,
                     |answers: &Vec<ScheduleSaved>| serde_json::to_string(answers).ok(),
-                    |_, kept| from_json(kept.as_deref().unwrap_or("[]")),
+                    |_, kept| from_json(kept.unwrap_or("[]")),
                     |connection| put_all(connection, &schedules),
                 )
             })

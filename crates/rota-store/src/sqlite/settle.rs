@@ -53,11 +53,11 @@ fn kept(settled: &Settled) -> Option<String> {
     serde_json::to_string(&kept).ok()
 }
 
-fn restored(connection: &Connection, kept: Option<String>, count: usize) -> Result<Settled, StoreError> {
+fn restored(connection: &Connection, kept: Option<&str>, count: usize) -> Result<Settled, StoreError> {
     let Some(text) = kept else {
         return Ok(Settled { answers: vec![Guarded::Applied; count], woken: Vec::new() });
     };
-    let kept: Kept = serde_json::from_str(&text).map_err(|error| codec::corrupt("a stored answer", error))?;
+    let kept: Kept = serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error))?;
     Ok(Settled { answers: kept.answers, woken: woken_again(connection, &kept.woken)? })
 }
 

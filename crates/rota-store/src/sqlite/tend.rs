@@ -20,11 +20,14 @@ const ROWS: i64 = 1_000;
 /// Deltas a slice folds.
 const DELTAS: i64 = 32;
 
+/// A short piece of upkeep.
+type Slice = fn(&Connection, &Tend) -> Result<Tended, StoreError>;
+
 impl SqliteStore {
     pub(super) async fn do_tend(&self, tend: &Tend) -> Result<Tended, StoreError> {
         let tend = *tend;
         let mut total = Tended::default();
-        let jobs: [fn(&Connection, &Tend) -> Result<Tended, StoreError>; 4] = [fold, index, purge_history, purge_rest];
+        let jobs: [Slice; 4] = [fold, index, purge_history, purge_rest];
         for job in jobs {
             // Each slice is a write of its own, so that others get their turn.
             let done =

@@ -214,11 +214,15 @@ impl Writing<'_> {
         }
         if good {
             let failed = self.finish().err().map(|error| error.to_string());
-            done.into_iter().for_each(|work| work.answer(failed.as_deref()));
+            for work in done {
+                work.answer(failed.as_deref());
+            }
             return;
         }
         self.roll_back();
-        done.into_iter().for_each(|work| self.alone(work));
+        for work in done {
+            self.alone(work);
+        }
     }
 
     /// Commits, with a slice of indexing where that is due.

@@ -19,7 +19,7 @@ const SPOIL_SLOTS: &str = "UPDATE slot SET held = held + 1";
 impl Place {
     pub async fn open(backend: Backend) -> (Self, Arc<dyn Store>) {
         match backend {
-            Backend::SqliteMemory => (Self::Memory, Arc::new(SqliteStore::memory().await.unwrap())),
+            Backend::SqliteMemory => (Self::Memory, Arc::new(SqliteStore::memory().unwrap())),
             Backend::SqliteFile => {
                 let directory = std::env::temp_dir().join(format!("rota-{}", uuid::Uuid::now_v7()));
                 std::fs::create_dir_all(&directory).unwrap();
