@@ -436,9 +436,17 @@ pub fn by_lease(run: &Run, outcome: Outcome, now: Timestamp) -> Settlement {
     Settlement { lease: run.lease(), part: run.part, by: By::Lease, change: change(run, outcome, now) }
 }
 
-/// Two answers that must be the same, compared as they print.
-pub fn assert_same(first: &impl Debug, second: &impl Debug, what: &str) {
-    assert_eq!(format!("{first:#?}"), format!("{second:#?}"), "{what}");
+/// Two things that must be the same, compared as they print; what differs is
+/// shown line by line.
+pub fn assert_same(found: &impl Debug, expected: &impl Debug, what: &str) {
+    let (found, expected) = (format!("{found:#?}"), format!("{expected:#?}"));
+    if found == expected {
+        return;
+    }
+    let (found, expected): (Vec<_>, Vec<_>) = (found.lines().collect(), expected.lines().collect());
+    let gone: Vec<_> = expected.iter().filter(|line| !found.contains(line)).collect();
+    let new: Vec<_> = found.iter().filter(|line| !expected.contains(line)).collect();
+    panic!("{what} differs\nexpected: {gone:#?}\nfound: {new:#?}\nall that was found: {}", found.join("\n"));
 }
 
 pub fn not_applied<T: Debug>(answer: &Result<T, StoreError>) -> bool {

@@ -123,6 +123,7 @@ struct Play<'h> {
     guards: BTreeMap<ScheduleId, (DueCursor, i32)>,
     pauses: i64,
     last: Option<(Write, Op, String)>,
+    told: Seed,
 }
 
 const PARTS: [Partition; 3] = [Partition(1), Partition(2), Partition(3)];
@@ -156,6 +157,7 @@ impl<'h> Play<'h> {
             guards,
             pauses: h.store.pauses().await.unwrap().revision,
             last: None,
+            told: Seed(seed, Vec::new()),
         }
     }
 
@@ -511,6 +513,7 @@ impl<'h> Play<'h> {
             _ => None,
         };
         let write = Write { node, ..self.h.write(self.now) };
+        self.told.1.push(format!("{:?}: {op:#?}", self.now));
         let expected = self.on_model(&op);
         let answer = self.on_store(&op, &write).await;
         assert_eq!(answer, expected, "{op:#?}");
@@ -567,13 +570,15 @@ fn settlement(
     Settlement { lease: *lease, part: *part, by, change: change.clone() }
 }
 
-/// Says which seed failed when a play panics.
-struct Seed(u64);
+/// Says which seed failed when a play panics, and what was done last.
+struct Seed(u64, Vec<String>);
 
 impl Drop for Seed {
     #[allow(clippy::print_stderr, reason = "a play that fails must say which it was")]
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let last = self.1.len().saturating_sub(3);
+            eprintln!("{}", self.1[last..].join("\n"));
             eprintln!("the play of seed {} failed; ROTA_SEED={} plays it again", self.0, self.0);
         }
     }
@@ -589,7 +594,6 @@ pub async fn a_store_agrees_with_the_model(h: &Harness) {
         (None, None) => (1..=10, 20),
     };
     for seed in seeds {
-        let told = Seed(seed);
         let harness = Harness::open(h.backend).await;
         let mut play = Play::new(&harness, seed).await;
         play.begin().await;
@@ -602,6 +606,5 @@ pub async fn a_store_agrees_with_the_model(h: &Harness) {
         play.compare().await;
         drop(play);
         harness.close().await;
-        drop(told);
     }
 }
