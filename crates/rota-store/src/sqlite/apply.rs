@@ -107,13 +107,13 @@ impl<'c> Work<'c> {
             Change::Move(next) => {
                 let mut after = run.clone();
                 after.apply(change);
-                self.moved(row, &after, next)?;
+                // Before the move, which may itself lead on to another.
                 if after.state == RunState::Queued {
-                    self.woken.insert(row.id, after);
+                    self.woken.insert(row.id, after.clone());
                 } else {
                     self.woken.remove(&row.id);
                 }
-                Ok(())
+                self.moved(row, &after, next)
             }
         }
     }
