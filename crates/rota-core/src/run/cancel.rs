@@ -15,6 +15,15 @@ pub struct CancelAsk {
     pub grace: Span,
 }
 
+impl CancelAsk {
+    /// What a newer run asks of those that hold its concurrency key, where the
+    /// key's policy is `cancel_running`.
+    pub fn by_newer_run() -> Self {
+        let reason = Some("a newer run under the same concurrency key".to_owned());
+        Self { by: None, reason, grace: Span::secs(30) }
+    }
+}
+
 /// A cancel that was asked for and is not yet answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelRequest {

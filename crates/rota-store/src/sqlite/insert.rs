@@ -166,8 +166,7 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
         }
         Entry::WaitsForCancel => {
             let sql = select_run("WHERE run.slot = ?1 AND run.status IN (2, 3, 4)");
-            let reason = Some("a newer run under the same concurrency key".to_owned());
-            let cancel = CancelAsk { by: None, reason, grace: rota_core::duration::Span::secs(30) };
+            let cancel = CancelAsk::by_newer_run();
             for row in live_rows(work.connection, &sql, [ask.key.0], usize::MAX, |_| true)? {
                 cancel_one(work, &row.run()?, &cancel)?;
             }

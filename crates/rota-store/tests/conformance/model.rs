@@ -317,8 +317,7 @@ impl Model {
                 let holds = |run: &&Run| run.state.slot_use() == SlotUse::Holds;
                 let holders: Vec<_> = self.live().filter(of_key).filter(holds).map(|run| run.id).collect();
                 for id in holders {
-                    let reason = Some("a newer run under the same concurrency key".to_owned());
-                    self.cancel_one(work, id, &CancelAsk { by: None, reason, grace: Span::secs(30) });
+                    self.cancel_one(work, id, &CancelAsk::by_newer_run());
                 }
             }
         }
