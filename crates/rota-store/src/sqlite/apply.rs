@@ -11,9 +11,9 @@ use rota_core::{
     ids::{JobId, NodeId, RunId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
-    run::{Change, Finish, Move, Run, RunState, SlotUse, TRAIL_BYTES_MAX, Verdict, WaitFor},
+    run::{Change, Finish, Move, Run, RunState, SlotUse, Status, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Slot,
-    store::{StoreError, Woken, Write},
+    store::{Enqueued, StoreError, Woken, Write},
 };
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use uuid::Uuid;
@@ -270,6 +270,11 @@ impl<'c> Work<'c> {
 
     /// Follows up until nothing more follows, and answers what became ready.
     pub fn done(mut self) -> Result<Vec<Woken>, StoreError> {
+        self.follow_up()?;
+        self.hand_over()
+    }
+
+    fn follow_up(&mut self) -> Result<(), StoreError> {
         loop {
             if let Some((run, parent, needed)) = self.ended.pop() {
                 self.join(run, parent, needed)?;
@@ -280,8 +285,22 @@ impl<'c> Work<'c> {
             }
         }
         self.store_slots()?;
-        self.store_rollups()?;
-        self.hand_over()
+        self.store_rollups()
+    }
+
+    /// As [`Work::done`], for a write that makes runs: one of its own that was
+    /// let in at once is answered as ready, everyone else's owner is told.
+    pub fn done_made(mut self, made: &mut [(RunId, &mut Enqueued)]) -> Result<(), StoreError> {
+        self.follow_up()?;
+        for (id, answer) in made {
+            if let Some(run) = self.woken.remove(&id.0) {
+                let handed = self.handed(id.0, run.lane.0, i16::from(run.part.0))?;
+                **answer = Enqueued::Made { status: Status::Queued, handed };
+            }
+        }
+        self.node = None;
+        self.held.clear();
+        self.hand_over().map(drop)
     }
 
     /// As [`Work::done`], for a write whose answer does not name what became

@@ -135,8 +135,14 @@ fn fire(
         return Ok(vec![Fired::Stale; items.len()]);
     }
     let mut work = Work::new(connection, write);
-    let answers = items.iter().map(|item| one(&mut work, item)).collect::<Result<Vec<_>, _>>()?;
-    work.done_unnamed()?;
+    let mut answers = items.iter().map(|item| one(&mut work, item)).collect::<Result<Vec<_>, _>>()?;
+    let mut made = Vec::new();
+    for (item, answer) in items.iter().zip(&mut answers) {
+        if let Fired::Fired(runs) = answer {
+            made.extend(item.runs.iter().map(|run| run.id).zip(runs));
+        }
+    }
+    work.done_made(&mut made)?;
     Ok(answers)
 }
 

@@ -62,8 +62,8 @@ fn enqueue(
         }
     }
     let mut work = Work::new(connection, write);
-    let answers = runs.iter().map(|run| make(&mut work, run, run.version)).collect::<Result<Vec<_>, _>>()?;
-    work.done_unnamed()?;
+    let mut answers = runs.iter().map(|run| make(&mut work, run, run.version)).collect::<Result<Vec<_>, _>>()?;
+    work.done_made(&mut runs.iter().map(|run| run.id).zip(&mut answers).collect::<Vec<_>>())?;
     Ok(answers)
 }
 

@@ -307,6 +307,8 @@ pub async fn a_refused_run_is_a_recorded_skip(h: &Harness) {
     assert_eq!(fire(h, &second, at(60_000)).await, Fired::Fired(vec![Enqueued::Duplicate { of }]));
     let skips = h.store.skips(schedule, None, 10).await.unwrap();
     assert_eq!(skips[0].range, range(60_000, 60_000, 1, SkipReason::Unique), "newest first");
+    let counted = h.store.cursors(&[schedule]).await.unwrap();
+    assert_eq!(counted, [Some(cursor(at(120_000), 0))], "a refused run counts for no `max_runs`");
 }
 
 fn range(from: i64, to: i64, count: u64, reason: SkipReason) -> SkipRange {

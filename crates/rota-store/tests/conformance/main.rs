@@ -153,6 +153,7 @@ promises! {
         one_that_waited_and_went_is_not_counted,
         a_promoted_run_waits_its_turn,
         the_newest_limit_holds,
+        a_new_run_that_is_let_in_at_once_is_handed_over,
         slots_released_and_taken_at_once_neither_leak_nor_overflow,
         a_wrong_counter_is_repaired_and_admits,
     }
@@ -307,13 +308,6 @@ promises! {
         every_other_run_write_asked_again_answers_as_before,
         every_definition_write_asked_again_answers_as_before,
     }
-    histories {
-        a_concurrent_history_has_an_explanation,
-        owners_that_replace_each_other_settle_each_run_once,
-    }
-    play {
-        a_store_agrees_with_the_model,
-    }
     upkeep {
         upkeep_of_an_empty_store_ends,
         listing_is_the_same_before_and_after_upkeep,
@@ -322,6 +316,13 @@ promises! {
         batches_are_kept_as_long_as_asked,
         a_request_key_outlives_the_batches,
         upkeep_beside_work_loses_nothing,
+    }
+    play {
+        a_store_agrees_with_the_model,
+    }
+    histories {
+        a_concurrent_history_has_an_explanation,
+        owners_that_replace_each_other_settle_each_run_once,
     }
 }
 

@@ -264,9 +264,24 @@ impl Model {
 
     pub fn enqueue(&mut self, node: Option<NodeId>, now: Timestamp, runs: &[NewRun]) -> Vec<Enqueued> {
         let mut work = Work::new(node, now);
-        let answers = runs.iter().map(|run| self.make(&mut work, run.clone())).collect();
-        self.done_unnamed(work);
+        let mut answers: Vec<_> = runs.iter().map(|run| self.make(&mut work, run.clone())).collect();
+        self.done_made(work, runs, &mut answers);
         answers
+    }
+
+    /// A new run that was let in at once is answered as ready; everyone else's
+    /// owner is told.
+    fn done_made(&mut self, mut work: Work, runs: &[NewRun], answers: &mut [Enqueued]) {
+        self.follow_up(&mut work);
+        for (run, answer) in runs.iter().zip(answers) {
+            let ready = |known: &Known| known.run.state == RunState::Queued;
+            if work.woken.contains(&run.id) && self.runs.get(&run.id).is_some_and(ready) {
+                work.woken.retain(|id| *id != run.id);
+                *answer = Enqueued::Made { status: Status::Queued, handed: self.handed(work.node, run.id) };
+            }
+        }
+        work.node = None;
+        self.hand_over(&work);
     }
 
     fn make(&mut self, work: &mut Work, new: NewRun) -> Enqueued {
@@ -328,7 +343,7 @@ impl Model {
         if schedule.cursor != Some(item.due.cursor) {
             return Fired::Stale;
         }
-        schedule.cursor = item.next;
+        schedule.cursor = None;
         let delay = schedule.after_finish_ms;
         let mut work = Work::new(node, now);
         if let Some(ask) = &item.cancel_ask {
@@ -350,13 +365,19 @@ impl Model {
             }
             answers.push(answer);
         }
-        let refused = !answers.is_empty() && !answers.iter().any(|answer| matches!(answer, Enqueued::Made { .. }));
-        if let (Some(delay), None, true) = (delay, item.next, refused) {
-            let at = Span::millis(delay).after(now);
-            let schedule = self.schedules.get_mut(&item.due.schedule).expect("it was there");
-            schedule.cursor = Some(Cursor { planned_at: at, due_at: at, fired });
-        }
-        self.done_unnamed(work);
+        let refused = answers.iter().filter(|answer| !matches!(answer, Enqueued::Made { .. })).count() as u64;
+        let next = match (item.next, delay) {
+            // The plan counted on all of its runs.
+            (Some(next), _) => Some(Cursor { fired: next.fired - refused, ..next }),
+            // No run was made whose end could arm it.
+            (None, Some(delay)) if refused > 0 && refused == answers.len() as u64 => {
+                let at = Span::millis(delay).after(now);
+                Some(Cursor { planned_at: at, due_at: at, fired })
+            }
+            (None, _) => None,
+        };
+        self.schedules.get_mut(&item.due.schedule).expect("it was there").cursor = next;
+        self.done_made(work, &item.runs, &mut answers);
         Fired::Fired(answers)
     }
 

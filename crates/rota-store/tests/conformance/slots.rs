@@ -141,9 +141,11 @@ pub async fn cancel_running_asks_the_holders_to_stop(h: &Harness) {
 /// A holder that nobody executes ends at once, and its slot goes on.
 pub async fn cancel_running_ends_a_queued_holder_at_once(h: &Harness) {
     let holder = h.make(h.keyed(1, 1), at(0)).await;
-    let newest = h.make(full(h, WhenFull::CancelRunning, None), at(1)).await;
+    let newest = full(h, WhenFull::CancelRunning, None);
+    let answers = h.enqueue(std::slice::from_ref(&newest), at(1)).await;
     assert_eq!(h.status(holder).await, Status::Ended(Verdict::Cancelled));
-    assert_eq!(h.status(newest).await, Status::Queued, "the slot is free, so the newest has it");
+    assert_eq!(h.status(newest.id).await, Status::Queued, "the slot is free, so the newest has it");
+    assert_eq!(answers, [QUEUED], "and its maker is told so");
     nothing_to_repair(h).await;
 }
 
@@ -250,7 +252,9 @@ pub async fn a_promoted_run_waits_its_turn(h: &Harness) {
 /// An edited limit takes effect at the next run: up at once, down as they leave.
 pub async fn the_newest_limit_holds(h: &Harness) {
     let (holder, waiting) = holder_and(h, 2).await;
-    let third = h.make(h.keyed(1, 3), at(1)).await;
+    let newest = h.keyed(1, 3);
+    let third = newest.id;
+    assert_eq!(h.enqueue(&[newest], at(1)).await, [BLOCKED]);
     let mut ready: Vec<_> = waiting.clone();
     ready.push(third);
     assert_eq!(
@@ -266,6 +270,24 @@ pub async fn the_newest_limit_holds(h: &Harness) {
         h.succeed(&run, at(4)).await;
     }
     assert_eq!(h.statuses(&[third, fourth]).await, [Status::Queued, Status::Blocked]);
+    nothing_to_repair(h).await;
+}
+
+/// A new run that is let in at once, by a raised limit or a holder that ended,
+/// is handed to its maker; one that believes it blocked leaves it lying.
+pub async fn a_new_run_that_is_let_in_at_once_is_handed_over(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let keyed = |limit| NewRun { slot: Some(slot(1, limit)), lane: h.owned, ..h.new_run(h.owned) };
+    let enqueue = async |run: NewRun, now| {
+        h.store.enqueue(&h.write_of(owner.node, at(now)), &[run], &[]).await.unwrap().remove(0)
+    };
+    let handed = Enqueued::Made { status: Status::Queued, handed: true };
+    assert_eq!(enqueue(keyed(1), 0).await, handed);
+    let waiting = keyed(1);
+    assert_eq!(enqueue(waiting.clone(), 0).await, BLOCKED);
+    assert_eq!(enqueue(keyed(3), 1).await, handed);
+    let notices = h.store.notices(&owner.parts(), 10).await.unwrap();
+    assert_eq!(notices.iter().map(|run| run.id).collect::<Vec<_>>(), [waiting.id], "the other one is noticed");
     nothing_to_repair(h).await;
 }
 
