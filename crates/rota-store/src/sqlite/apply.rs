@@ -107,13 +107,12 @@ impl<'c> Work<'c> {
             Change::Move(next) => {
                 let mut after = run.clone();
                 after.apply(change);
-                self.moved(row, &after, next)?;
                 if after.state == RunState::Queued {
-                    self.woken.insert(row.id, after);
+                    self.woken.insert(row.id, after.clone());
                 } else {
                     self.woken.remove(&row.id);
                 }
-                Ok(())
+                self.moved(row, &after, next)
             }
         }
     }

@@ -357,6 +357,12 @@ impl Model {
             let schedule = self.schedules.get_mut(&item.due.schedule).expect("it was there");
             schedule.cursor = Some(Cursor { planned_at: at, due_at: at, fired });
         }
+        if let Some(next) = item.next {
+            // The plan counted on every run; those refused were not made.
+            let refused = answers.iter().filter(|answer| !matches!(answer, Enqueued::Made { .. })).count() as u64;
+            let schedule = self.schedules.get_mut(&item.due.schedule).expect("it was there");
+            schedule.cursor = Some(Cursor { fired: next.fired.saturating_sub(refused), ..next });
+        }
         self.done_unnamed(work);
         Fired::Fired(answers)
     }
