@@ -139,7 +139,8 @@ CREATE TABLE run (
     trail TEXT
 ) WITHOUT ROWID;
 CREATE INDEX run_queued ON run (lane, tenant, order_key) WHERE status = 2;
-CREATE INDEX run_blocked ON run (slot, order_key) WHERE status = 1;
+-- Who waits for a slot, in order, and who holds one.
+CREATE INDEX run_slot ON run (slot, status, order_key) WHERE slot IS NOT NULL;
 CREATE INDEX run_scheduled ON run (part, ready_at) WHERE status = 0;
 CREATE INDEX run_schedule ON run (schedule) WHERE schedule IS NOT NULL;
 CREATE INDEX run_holder ON run (holder) WHERE holder IS NOT NULL;

@@ -159,7 +159,7 @@ impl<'a> Pipeline<'a> {
                 )?
             };
             let before = self.ended;
-            self.take_settled(settled.0, settled.1);
+            self.take_settled(&settled.0, settled.1);
             self.take_made(made.0, &made.1, now);
             ready = match claimed.0 {
                 Some(claim) => self.take_claimed(&claim, claimed.1),
@@ -176,7 +176,7 @@ impl<'a> Pipeline<'a> {
                     return Ok(self.ended);
                 }
                 self.look(now).await?;
-            } else if self.turn / self.stride % 16 == 0 {
+            } else if (self.turn / self.stride).is_multiple_of(16) {
                 self.promote(now).await?;
             }
         }
@@ -209,7 +209,7 @@ impl<'a> Pipeline<'a> {
             .collect()
     }
 
-    fn take_settled(&mut self, asked: Vec<Settlement>, settled: Option<rota_core::store::Settled>) {
+    fn take_settled(&mut self, asked: &[Settlement], settled: Option<rota_core::store::Settled>) {
         let Some(settled) = settled else { return };
         for (settlement, answer) in asked.iter().zip(&settled.answers) {
             if *answer == Guarded::Applied && matches!(settlement.change, Change::Finish(_)) {
