@@ -76,7 +76,7 @@ impl SkipReason {
     }
 
     pub fn from_code(code: i16) -> Option<Self> {
-        Self::ALL.iter().copied().find(|reason| reason.code() == code)
+        Self::ALL.into_iter().find(|reason| reason.code() == code)
     }
 }
 

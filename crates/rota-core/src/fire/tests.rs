@@ -418,8 +418,8 @@ fn reasons_keep_their_codes() {
         ]
     );
     for reason in SkipReason::ALL {
-        assert_eq!(SkipReason::from_code(reason.code()), Some(*reason));
-        assert_eq!(reason.as_str().parse(), Ok(*reason));
+        assert_eq!(SkipReason::from_code(reason.code()), Some(reason));
+        assert_eq!(reason.as_str().parse(), Ok(reason));
     }
 }
 

@@ -7,12 +7,12 @@
 //! Quotas of a tier are applied by whoever knows the tenant.
 
 use super::{
-    document::{AfterEnd, Concurrency, JobDocument, Match, WhenFull},
+    document::{AfterEnd, Concurrency, JobDocument, Match},
     kinds::{Http, HttpBody},
     retry::{RetryPolicy, RetryRule, StatusPattern},
     step::{Foreach, OnFailure, Step},
 };
-use crate::duration::Span;
+use crate::{duration::Span, slot::WhenFull};
 
 pub const DEFAULT_QUEUE: &str = "default";
 pub const DEFAULT_PRIORITY: u8 = 5;
@@ -108,7 +108,7 @@ impl JobDocument {
 
 impl Concurrency {
     pub fn when_full(&self) -> WhenFull {
-        self.when_full.unwrap_or(WhenFull::Queue)
+        self.when_full.unwrap_or_default()
     }
 
     pub fn queued_max(&self) -> u32 {

@@ -25,7 +25,6 @@ pub mod retry;
 pub mod size;
 pub mod step;
 pub mod template;
-mod words;
 
 use serde_json::Value;
 
