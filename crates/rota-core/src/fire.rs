@@ -101,7 +101,8 @@ pub struct Cursor {
     pub fired: u64,
 }
 
-/// A time in which nothing starts, from `since` up to, not including, `until`.
+/// A time in which nothing starts, from `since` up to, not including, `until`:
+/// what planning needs of a [`crate::store::Pause`].
 ///
 /// Keep giving it to [`plan`] after its end until the cursor has passed `until`,
 /// so that the instants inside it are recorded as paused.
