@@ -154,7 +154,9 @@ pub struct Input<'a> {
     pub schedule: &'a Schedule,
     pub id: ScheduleId,
     pub cursor: Cursor,
-    pub pause: Option<Pause>,
+    /// Those of the schedule, its job, its queue and its tenant, in any order;
+    /// they may overlap.
+    pub pauses: &'a [Pause],
     pub live: Live,
     /// The calendars that the schedule names.
     pub calendars: &'a [&'a Calendar],
@@ -252,8 +254,8 @@ pub fn plan(input: &Input<'_>, now: Timestamp) -> Plan {
     if now < input.cursor.due_at {
         return Plan::waiting(input.cursor);
     }
-    if let Some(pause) = input.pause.filter(|pause| pause.covers(now)) {
-        let due_at = pause.until.map_or_else(|| micros(Timestamp::MAX), micros);
+    let paused_until = input.pauses.iter().filter(|pause| pause.covers(now)).map(|pause| pause.until);
+    if let Some(due_at) = paused_until.map(|until| micros(until.unwrap_or(Timestamp::MAX))).max() {
         return Plan::waiting(Cursor { due_at, ..input.cursor });
     }
     let planner = Planner::new(input, now);
