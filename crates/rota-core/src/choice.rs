@@ -11,7 +11,8 @@ macro_rules! choices {
         pub enum $name { $($(#[$variant_doc])* #[serde(rename = $text)] $variant),* }
 
         impl $name {
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+            /// All of them, as listed.
+            pub const ALL: [Self; [$($text),*].len()] = [$(Self::$variant),*];
 
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),* }
@@ -28,7 +29,7 @@ macro_rules! choices {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                Self::ALL.iter().copied().find(|choice| choice.as_str() == text).ok_or_else(|| {
+                Self::ALL.into_iter().find(|choice| choice.as_str() == text).ok_or_else(|| {
                     let known: Vec<_> = Self::ALL.iter().map(|choice| choice.as_str()).collect();
                     format!("`{}` is not one of {}", text.escape_debug(), known.join(", "))
                 })

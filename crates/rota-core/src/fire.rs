@@ -76,7 +76,7 @@ impl SkipReason {
     }
 
     pub fn from_code(code: i16) -> Option<Self> {
-        Self::ALL.iter().copied().find(|reason| reason.code() == code)
+        Self::ALL.into_iter().find(|reason| reason.code() == code)
     }
 }
 
@@ -101,7 +101,8 @@ pub struct Cursor {
     pub fired: u64,
 }
 
-/// A time in which nothing starts, from `since` up to, not including, `until`.
+/// A time in which nothing starts, from `since` up to, not including, `until`:
+/// what planning needs of a [`crate::store::Pause`].
 ///
 /// Keep giving it to [`plan`] after its end until the cursor has passed `until`,
 /// so that the instants inside it are recorded as paused.
@@ -153,7 +154,9 @@ pub struct Input<'a> {
     pub schedule: &'a Schedule,
     pub id: ScheduleId,
     pub cursor: Cursor,
-    pub pause: Option<Pause>,
+    /// Those of the schedule, its job, its queue and its tenant, in any order;
+    /// they may overlap.
+    pub pauses: &'a [Pause],
     pub live: Live,
     /// The calendars that the schedule names.
     pub calendars: &'a [&'a Calendar],
@@ -251,8 +254,8 @@ pub fn plan(input: &Input<'_>, now: Timestamp) -> Plan {
     if now < input.cursor.due_at {
         return Plan::waiting(input.cursor);
     }
-    if let Some(pause) = input.pause.filter(|pause| pause.covers(now)) {
-        let due_at = pause.until.map_or_else(|| micros(Timestamp::MAX), micros);
+    let paused_until = input.pauses.iter().filter(|pause| pause.covers(now)).map(|pause| pause.until);
+    if let Some(due_at) = paused_until.map(|until| micros(until.unwrap_or(Timestamp::MAX))).max() {
         return Plan::waiting(Cursor { due_at, ..input.cursor });
     }
     let planner = Planner::new(input, now);

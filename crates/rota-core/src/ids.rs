@@ -7,9 +7,12 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::ports::Random;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident($inner:ty)),* $(,)?) => {$(
@@ -44,6 +47,19 @@ numbers! {
     /// A worker, built in or remote, from its start to its end.
     WorkerId(Uuid),
 }
+
+macro_rules! made_by_nodes {
+    ($($name:ident),*) => {$(
+        impl $name {
+            /// A new one, made at `now`.
+            pub fn new(random: &dyn Random, now: Timestamp) -> Self {
+                Self(random.uuid(now))
+            }
+        }
+    )*};
+}
+
+made_by_nodes!(RunId, BatchId, NodeId, WorkerId);
 
 impl ScheduleId {
     /// What `H` in its expression is spread by. The id, not the name: renaming

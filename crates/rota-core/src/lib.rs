@@ -14,6 +14,7 @@ pub mod ids;
 pub mod job;
 pub mod lane;
 pub mod order;
+pub mod ports;
 pub mod preview;
 pub mod problem;
 pub mod rate;

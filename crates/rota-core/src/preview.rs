@@ -49,7 +49,8 @@ pub fn preview(
         let Some((planned_at, note)) = schedule.next_noted(after) else { break };
         let local = planned_at.to_zoned(schedule.zone().clone());
         if !all_allow(calendars.iter().copied(), local.date()) {
-            after = before(schedule.midnight_after(local.date()));
+            // A clock set back over midnight comes to a day a second time.
+            after = before(schedule.midnight_after(local.date())).max(planned_at);
             (excluded_days, after_excluded_days) = (excluded_days + 1, true);
             continue;
         }
@@ -132,6 +133,21 @@ mod tests {
         let nothing: Calendar =
             serde_json::from_value(json!({ "name": "past", "mode": "include", "dates": ["2020-01-01"] })).unwrap();
         assert!(shown(&hourly, &[&nothing], "2025-01-03T00:00:00Z", 2).is_empty());
+    }
+
+    /// One minute into 7 November 2010 the clocks of St. John's went back to
+    /// the evening before, a day that is excluded.
+    #[test]
+    fn a_day_that_comes_twice_is_passed_twice() {
+        let saturday: Calendar = serde_json::from_value(json!({ "name": "sat", "weekdays": ["SAT"] })).unwrap();
+        let half = schedule(json!({ "cron": "*/30 * * * *", "timezone": "America/St_Johns", "calendars": ["sat"] }));
+        assert_eq!(
+            shown(&half, &[&saturday], "2010-11-06T12:00:00Z", 2),
+            [
+                "2010-11-07T02:30:00Z Sun 00:00 *the clock shows this time twice: first pass",
+                "2010-11-07T03:30:00Z Sun 00:00 *the clock shows this time twice: second pass",
+            ]
+        );
     }
 
     #[test]

@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn words_read_the_same_in_flags_and_documents() {
         for overlap in Overlap::ALL {
-            assert_eq!(overlap.as_str().parse(), Ok(*overlap));
+            assert_eq!(overlap.as_str().parse(), Ok(overlap));
             assert_eq!(serde_json::to_value(overlap).unwrap(), json!(overlap.as_str()));
         }
         assert!("Skip".parse::<Gap>().is_err());

@@ -12,7 +12,10 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::ids::{JobId, TenantId};
+use crate::{
+    choice::choices,
+    ids::{JobId, TenantId},
+};
 
 /// A concurrency key, as a number: the first eight bytes of a SHA-256 over
 /// tenant, job and the rendered key. A cryptographic hash, because the key is
@@ -48,21 +51,22 @@ fn digest(kind: &[u8], tenant: TenantId, job: JobId, rendered: &str) -> i64 {
     i64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]])
 }
 
-/// What becomes of a run that finds every slot of its key taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WhenFull {
-    /// It waits, unless `max_queued` already wait.
-    #[default]
-    Queue,
-    /// It is left out, and that is recorded.
-    Skip,
-    /// Its maker is refused.
-    Reject,
-    /// It waits, and takes the place of all that waited.
-    Replace,
-    /// It waits, and those that hold a slot are asked to stop.
-    CancelRunning,
+choices! {
+    /// What becomes of a run that finds every slot of its key taken.
+    #[derive(Default)]
+    WhenFull {
+        /// It waits, unless `max_queued` already wait.
+        #[default]
+        Queue = "queue",
+        /// It is left out, and that is recorded.
+        Skip = "skip",
+        /// Its maker is refused.
+        Reject = "reject",
+        /// It waits, and takes the place of all that waited.
+        Replace = "replace",
+        /// It waits, and those that hold a slot are asked to stop.
+        CancelRunning = "cancel_running",
+    }
 }
 
 /// What a run asks of its key.
@@ -190,8 +194,7 @@ mod tests {
 
     #[test]
     fn a_free_slot_is_taken_whatever_the_policy() {
-        for when_full in [WhenFull::Queue, WhenFull::Skip, WhenFull::Reject, WhenFull::Replace, WhenFull::CancelRunning]
-        {
+        for when_full in WhenFull::ALL {
             let mut slot = Slot::empty(1);
             assert_eq!(slot.enter(&ask(1, when_full, Some(0))), Entry::Holds);
         }

@@ -77,6 +77,7 @@ fn states() -> Vec<(&'static str, Vec<RunState>)> {
     let started_at = at(-5);
     let leased = Hold::Leased(worker());
     let ended = |verdict| RunState::Finished { at: at(-1), verdict };
+    let outside = [WaitFor::Callback, WaitFor::Approval, WaitFor::Sleep, WaitFor::Signal];
     vec![
         ("scheduled", vec![RunState::Scheduled]),
         ("blocked (slot)", vec![RunState::Blocked(Block::Slot)]),
@@ -84,7 +85,8 @@ fn states() -> Vec<(&'static str, Vec<RunState>)> {
         ("queued", vec![RunState::Queued]),
         ("running (leased)", vec![RunState::Running { hold: leased, started_at }]),
         ("running (owned)", vec![RunState::Running { hold: Hold::Owned, started_at }]),
-        ("waiting", vec![RunState::Waiting { on: WaitFor::Approval, until: None, started_at }]),
+        ("waiting", outside.map(|on| RunState::Waiting { on, until: None, started_at }).to_vec()),
+        ("waiting (children)", vec![RunState::Waiting { on: WaitFor::Children(2), until: None, started_at }]),
         ("cancelling (leased)", vec![RunState::Cancelling { hold: Some(leased), started_at: Some(started_at) }]),
         ("cancelling (owned)", vec![RunState::Cancelling { hold: Some(Hold::Owned), started_at: Some(started_at) }]),
         ("cancelling (unheld)", vec![RunState::Cancelling { hold: None, started_at: None }]),

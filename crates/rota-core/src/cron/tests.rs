@@ -337,7 +337,7 @@ fn counts_by_block_equal_counts_by_instant() {
         let zone = zone(name).unwrap();
         for text in ["*/7 * * * *", "30 2,14 * * *", "0 0 1W * *", "15,45 1,2 * * SUN", "*/30 17 3-9 * * *"] {
             for fold in Fold::ALL {
-                let policy = policy(Gap::Shift, *fold);
+                let policy = policy(Gap::Shift, fold);
                 let cron = cron(text);
                 let instants: Vec<_> = cron.instants(after, until, &zone, policy).collect();
                 let blocks: Vec<_> = cron.blocks(after, until, &zone, policy).unwrap().collect();

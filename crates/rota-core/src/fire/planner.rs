@@ -153,8 +153,10 @@ impl<'a> Planner<'a> {
         let from = self.input.cursor.planned_at;
         let window_start = self.window_start();
         let mut cuts = vec![window_start];
-        cuts.extend(self.input.pause.map(|pause| micros(pause.since)));
-        cuts.extend(self.input.pause.and_then(|pause| pause.until).map(micros));
+        for pause in self.input.pauses {
+            cuts.push(micros(pause.since));
+            cuts.extend(pause.until.map(micros));
+        }
         cuts.retain(|cut| from < *cut && *cut <= horizon);
         cuts.push(from);
         cuts.sort_unstable();
@@ -169,7 +171,7 @@ impl<'a> Planner<'a> {
 
     /// Why nothing fires at `at`, whatever the day.
     fn blanket_skip(&self, at: Timestamp) -> Option<SkipReason> {
-        if self.input.pause.is_some_and(|pause| pause.covers(at)) {
+        if self.input.pauses.iter().any(|pause| pause.covers(at)) {
             return Some(SkipReason::Paused);
         }
         (at < self.window_start()).then_some(SkipReason::CatchUp)

@@ -26,7 +26,7 @@ fn owing(planned_at: Timestamp) -> Cursor {
 }
 
 fn input(schedule: &Schedule, cursor: Cursor) -> Input<'_> {
-    Input { schedule, id: ID, cursor, pause: None, live: Live::default(), calendars: &[] }
+    Input { schedule, id: ID, cursor, pauses: &[], live: Live::default(), calendars: &[] }
 }
 
 /// Runs by their time, `>` for behind and `!` for replacing; skips by reason.
@@ -122,7 +122,7 @@ fn a_pause_starts_nothing_and_its_instants_are_recorded() {
     let hourly = schedule(json!({ "cron": "0 * * * *" }));
     let held = owing(clock("09:00:00"));
     let open = Pause { since: clock("08:30:00"), until: None };
-    let waiting = plan(&Input { pause: Some(open), ..input(&hourly, held) }, clock("09:00:00"));
+    let waiting = plan(&Input { pauses: &[open], ..input(&hourly, held) }, clock("09:00:00"));
     assert_eq!((waiting.runs.len(), waiting.skips.len()), (0, 0));
     let slept = waiting.next.unwrap();
     assert_eq!((slept.planned_at, slept.due_at > at("9999-01-01T00:00:00Z")), (held.planned_at, true));
@@ -130,16 +130,33 @@ fn a_pause_starts_nothing_and_its_instants_are_recorded() {
     // Lifted at 11:30.
     let lifted = Pause { until: Some(clock("11:30:00")), ..open };
     let awake = resume(&hourly, ID, slept);
-    let done = plan(&Input { pause: Some(lifted), ..input(&hourly, awake) }, clock("11:30:00"));
+    let done = plan(&Input { pauses: &[lifted], ..input(&hourly, awake) }, clock("11:30:00"));
     assert_eq!(shown(&done), (String::new(), "paused 09:00-11:00 x3".to_owned()));
     assert_eq!(done.next, Some(owing(clock("12:00:00"))));
 
     // Owed before the pause began: decided by catch-up when it is over.
     let late = Pause { since: clock("09:30:00"), until: Some(clock("11:30:00")) };
-    let kept = plan(&Input { pause: Some(late), ..input(&hourly, held) }, clock("10:00:00")).next.unwrap();
+    let kept = plan(&Input { pauses: &[late], ..input(&hourly, held) }, clock("10:00:00")).next.unwrap();
     assert_eq!(kept.due_at, clock("11:30:00"));
-    let done = plan(&Input { pause: Some(late), ..input(&hourly, kept) }, clock("11:30:00"));
+    let done = plan(&Input { pauses: &[late], ..input(&hourly, kept) }, clock("11:30:00"));
     assert_eq!(shown(&done), ("09:00".to_owned(), "paused 10:00-11:00 x2".to_owned()));
+}
+
+/// A pause of the tenant must not hide what the job's own pause left out, nor
+/// end with it.
+#[test]
+fn pauses_of_job_and_tenant_count_each_for_its_own_time() {
+    let all = schedule(json!({ "cron": "0 * * * *", "catch_up": { "mode": "all" }, "overlap": "allow" }));
+    let job = Pause { since: clock("08:30:00"), until: Some(clock("09:30:00")) };
+    let tenant = Pause { since: clock("10:30:00"), until: Some(clock("12:30:00")) };
+    let queue = Pause { since: clock("11:30:00"), until: Some(clock("13:30:00")) };
+    let both = Input { pauses: &[tenant, job, queue], ..input(&all, owing(clock("08:00:00"))) };
+    assert_eq!(plan(&both, clock("12:00:00")).next.unwrap().due_at, clock("13:30:00"));
+    let done = plan(&both, clock("14:00:00"));
+    assert_eq!(
+        shown(&done),
+        ("08:00 10:00 14:00".to_owned(), "paused 09:00-09:00 x1, paused 11:00-13:00 x3".to_owned())
+    );
 }
 
 #[test]
@@ -231,8 +248,8 @@ fn skips_are_not_joined_across_a_run() {
 fn instants_on_a_bound_belong_to_one_side() {
     let all =
         schedule(json!({ "cron": "0 * * * *", "overlap": "allow", "catch_up": { "mode": "all", "window": "4h" } }));
-    let pause = Some(Pause { since: clock("10:00:00"), until: Some(clock("12:00:00")) });
-    let done = plan(&Input { pause, ..input(&all, owing(clock("08:00:00"))) }, clock("13:00:00"));
+    let pause = Pause { since: clock("10:00:00"), until: Some(clock("12:00:00")) };
+    let done = plan(&Input { pauses: &[pause], ..input(&all, owing(clock("08:00:00"))) }, clock("13:00:00"));
     assert_eq!(
         shown(&done),
         ("09:00 12:00 13:00".to_owned(), "catch_up 08:00-08:00 x1, paused 10:00-11:00 x2".to_owned())
@@ -307,10 +324,10 @@ fn after_finish_survives_every_skip() {
     let calendars = [&holiday];
     let loop_ = schedule(json!({ "after_finish": "10m", "catch_up": { "window": "1h" } }));
     let held = owing(clock("08:00:00"));
-    let pause = Some(Pause { since: clock("07:00:00"), until: Some(clock("08:30:00")) });
+    let pause = Pause { since: clock("07:00:00"), until: Some(clock("08:30:00")) };
     let busy = Live { active: 1, waiting: 0 };
     for (case, now, next) in [
-        (Input { pause, ..input(&loop_, held) }, clock("08:30:00"), clock("08:40:00")),
+        (Input { pauses: &[pause], ..input(&loop_, held) }, clock("08:30:00"), clock("08:40:00")),
         (Input { live: busy, ..input(&loop_, held) }, clock("08:00:00"), clock("08:10:00")),
         (input(&loop_, held), clock("09:00:01"), clock("09:10:01")),
         (Input { calendars: &calendars, ..input(&loop_, held) }, clock("08:00:00"), at("2025-01-02T00:00:00Z")),
@@ -418,8 +435,8 @@ fn reasons_keep_their_codes() {
         ]
     );
     for reason in SkipReason::ALL {
-        assert_eq!(SkipReason::from_code(reason.code()), Some(*reason));
-        assert_eq!(reason.as_str().parse(), Ok(*reason));
+        assert_eq!(SkipReason::from_code(reason.code()), Some(reason));
+        assert_eq!(reason.as_str().parse(), Ok(reason));
     }
 }
 
@@ -510,17 +527,18 @@ fn every_planned_instant_has_exactly_one_end() {
         let calendars: Vec<&Calendar> = if dice.roll(2) == 0 { vec![&weekend] } else { vec![] };
         let first = arm(&schedule, ID, Progress::default(), start).unwrap();
         let (mut ledger, mut cursor, mut now) = (Ledger::default(), Some(first), start);
-        let mut pause: Option<Pause> = None;
+        let mut pauses: Vec<Pause> = Vec::new();
         for _ in 0..30 {
             let Some(owed) = cursor else { break };
             now = step(&mut dice, now);
-            pause = pause.filter(|pause| pause.until.is_some_and(|until| until > owed.planned_at));
-            if pause.is_none() && dice.roll(6) == 0 {
+            pauses.retain(|pause| pause.until.is_some_and(|until| until > owed.planned_at));
+            if pauses.len() < 3 && dice.roll(6) == 0 {
                 let until = now + SignedDuration::from_mins(dice.roll(600) as i64 + 1);
-                pause = Some(Pause { since: now, until: Some(until) });
+                pauses.push(Pause { since: now, until: Some(until) });
             }
             let live = Live { active: dice.roll(2), waiting: dice.roll(2) };
-            let input = Input { schedule: &schedule, id: ID, cursor: owed, pause, live, calendars: &calendars };
+            let input =
+                Input { schedule: &schedule, id: ID, cursor: owed, pauses: &pauses, live, calendars: &calendars };
             let done = plan(&input, now);
             assert_eq!(done, plan(&input, now), "{context}");
             ledger.add(&schedule, &done, &context);

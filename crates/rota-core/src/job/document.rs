@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{retry::RetryRule, step::Step, words::words};
-use crate::{duration::Span, schedule::ScheduleSpec};
+use super::{retry::RetryRule, step::Step};
+use crate::{choice::choices, duration::Span, run::Verdict, schedule::ScheduleSpec, slot::WhenFull};
 
 /// A job: what to do, with what input, under which policies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,22 +114,6 @@ pub struct Concurrency {
     pub max_queued: Option<u32>,
 }
 
-words! {
-    /// What becomes of a run that finds every slot taken.
-    WhenFull {
-        /// It waits.
-        Queue = "queue",
-        /// It ends as skipped.
-        Skip = "skip",
-        /// It is not made.
-        Reject = "reject",
-        /// It takes the place of those that wait.
-        Replace = "replace",
-        /// Those that run are cancelled, then it starts.
-        CancelRunning = "cancel_running",
-    }
-}
-
 /// How many runs may start in a time, of the job or of each key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,7 +164,7 @@ pub struct After {
     pub on: Option<AfterEnd>,
 }
 
-words! {
+choices! {
     /// Of how many jobs the end is awaited.
     Match {
         All = "all",
@@ -188,7 +172,7 @@ words! {
     }
 }
 
-words! {
+choices! {
     /// Which end of the other run counts.
     AfterEnd {
         Succeeded = "succeeded",
@@ -203,6 +187,12 @@ words! {
     }
 }
 
+impl AfterEnd {
+    pub fn counts(self, verdict: Verdict) -> bool {
+        self == Self::Ended || self.as_str() == verdict.as_str()
+    }
+}
+
 /// Who hears of what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -212,7 +202,7 @@ pub struct Notify {
     pub channel: String,
 }
 
-words! {
+choices! {
     /// What is worth telling.
     NotifyOn {
         Succeeded = "succeeded",

@@ -7,15 +7,14 @@
 //! Quotas of a tier are applied by whoever knows the tenant.
 
 use super::{
-    document::{AfterEnd, Concurrency, JobDocument, Match, WhenFull},
+    document::{AfterEnd, Concurrency, JobDocument, Match},
     kinds::{Http, HttpBody},
     retry::{RetryPolicy, RetryRule, StatusPattern},
     step::{Foreach, OnFailure, Step},
 };
-use crate::duration::Span;
+use crate::{duration::Span, lane::LaneKey, order::Priority, slot::WhenFull};
 
 pub const DEFAULT_QUEUE: &str = "default";
-pub const DEFAULT_PRIORITY: u8 = 5;
 pub const DEFAULT_TIMEOUT: Span = Span::secs(300);
 pub const DEFAULT_GRACE: Span = Span::secs(30);
 /// Runs that may wait for the slots of one key.
@@ -34,8 +33,8 @@ pub struct StepPolicy {
     /// Of one attempt; none for a step that only parks.
     pub timeout: Option<Span>,
     pub retry: RetryPolicy,
-    pub queue: String,
-    pub requires: Vec<String>,
+    /// Where its run waits.
+    pub lane: LaneKey,
     pub cancelable: bool,
 }
 
@@ -56,8 +55,9 @@ impl JobDocument {
     ///
     /// Only the default gives way to the tier: a priority somebody wrote is
     /// refused on save where the tier does not allow it.
-    pub fn priority_within(&self, best: u8) -> u8 {
-        self.priority.unwrap_or_else(|| DEFAULT_PRIORITY.max(best))
+    pub fn priority_within(&self, best: Priority) -> Priority {
+        // A lower priority is a greater number.
+        self.priority.and_then(Priority::new).unwrap_or_else(|| Priority::default().max(best))
     }
 
     pub fn cancel_grace(&self) -> Span {
@@ -69,27 +69,35 @@ impl JobDocument {
         self.triggers.as_ref().and_then(|triggers| triggers.manual).unwrap_or(true)
     }
 
-    /// Whether it is executed as a flow; one step is the run itself.
+    /// The step that is the run itself, where it is not executed as a flow.
+    ///
+    /// One step that fans out is a flow all the same: each of its items is a
+    /// run with attempts of its own.
+    pub fn lone_step(&self) -> Option<&Step> {
+        match self.steps.as_slice() {
+            [step] if step.foreach.is_none() => Some(step),
+            _ => None,
+        }
+    }
+
     pub fn is_flow(&self) -> bool {
-        self.steps.len() > 1
+        self.lone_step().is_none()
     }
 
     /// How the run itself is retried: as its one step, or not at all.
     pub fn run_retry(&self) -> RetryPolicy {
-        match self.steps.as_slice() {
-            [step] => self.step_policy(step).retry,
-            _ => RetryPolicy::once(),
-        }
+        self.lone_step().map_or_else(RetryPolicy::once, |step| self.step_policy(step).retry)
     }
 
     /// The step's own rules, over the job's, over the defaults.
     pub fn step_policy(&self, step: &Step) -> StepPolicy {
         let timeout = step.timeout.or(self.timeout).unwrap_or(DEFAULT_TIMEOUT);
+        let queue = step.queue.as_deref().unwrap_or(self.queue_name());
+        let requires = step.requires.as_ref().unwrap_or(&self.requires);
         StepPolicy {
             timeout: (!step.kind.parks()).then_some(timeout),
             retry: self.retry_rule_of(step).policy(),
-            queue: step.queue.as_deref().unwrap_or(self.queue_name()).to_owned(),
-            requires: step.requires.as_ref().unwrap_or(&self.requires).clone(),
+            lane: LaneKey::new(queue, step.kind.handler(), requires),
             cancelable: step.cancelable.unwrap_or(true),
         }
     }
@@ -108,7 +116,7 @@ impl JobDocument {
 
 impl Concurrency {
     pub fn when_full(&self) -> WhenFull {
-        self.when_full.unwrap_or(WhenFull::Queue)
+        self.when_full.unwrap_or_default()
     }
 
     pub fn queued_max(&self) -> u32 {
@@ -173,8 +181,7 @@ mod tests {
         let expected = StepPolicy {
             timeout: Some(Span::secs(300)),
             retry: RetryPolicy::default(),
-            queue: "default".to_owned(),
-            requires: vec![],
+            lane: LaneKey::new("default", None, &[]),
             cancelable: true,
         };
         assert_eq!(policy, expected);
@@ -184,9 +191,10 @@ mod tests {
     #[test]
     fn default_priority_gives_way_to_the_tier_and_a_written_one_does_not() {
         let mut job = job(json!({ "name": "a", "steps": [] }));
-        assert_eq!((job.priority_within(1), job.priority_within(8)), (5, 8));
+        let [first, third, fifth, eighth] = [1, 3, 5, 8].map(|n| Priority::new(n).unwrap());
+        assert_eq!((job.priority_within(first), job.priority_within(eighth)), (fifth, eighth));
         job.priority = Some(3);
-        assert_eq!(job.priority_within(8), 3);
+        assert_eq!(job.priority_within(eighth), third);
     }
 
     /// A flow that were retried whole would repeat the steps that succeeded.
@@ -205,9 +213,9 @@ mod tests {
         assert_eq!(job.run_retry().max_attempts(), 1);
         let [plain, own, rest] = [0, 1, 2].map(|index| job.step_policy(&job.steps[index]));
         assert_eq!((plain.timeout, plain.retry.max_attempts()), (Some(Span::secs(60)), 2));
-        assert_eq!((plain.queue.as_str(), plain.requires.as_slice()), ("slow", ["gpu".to_owned()].as_slice()));
+        assert_eq!(plain.lane, LaneKey::new("slow", Some("h"), &["gpu".to_owned()]));
         assert_eq!((own.timeout, own.retry.max_attempts()), (Some(Span::secs(120)), 6));
-        assert_eq!((own.queue.as_str(), own.requires.len(), own.cancelable), ("fast", 0, false));
+        assert_eq!((own.lane, own.cancelable), (LaneKey::new("fast", Some("h"), &[]), false));
         assert_eq!(rest.timeout, None, "a day of sleep must not time out after a minute");
         assert_eq!(own.retry, job.retry_rule_of(&job.steps[1]).policy());
     }

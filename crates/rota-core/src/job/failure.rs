@@ -5,63 +5,37 @@
 //!
 //! Success, cancellation and the verdict of a run are the state machine's.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
-use crate::duration::Span;
+use crate::{choice::choices, duration::Span};
 
-macro_rules! error_kinds {
-    ($($(#[$doc:meta])* $kind:ident => $name:literal),* $(,)?) => {
-        /// What kind of thing went wrong in an attempt.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub enum ErrorKind {
-            $($(#[$doc])* #[serde(rename = $name)] $kind,)*
-        }
-
-        impl ErrorKind {
-            pub const ALL: &'static [Self] = &[$(Self::$kind),*];
-
-            /// The name in documents, stores and answers.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $name,)*
-                }
-            }
-        }
-    };
-}
-
-error_kinds! {
-    /// The attempt outlived its time.
-    Timeout => "timeout",
-    /// The target answered with a status that was not expected.
-    HttpStatus => "http_status",
-    ConnectionRefused => "connection_refused",
-    ConnectionReset => "connection_reset",
-    Dns => "dns",
-    Tls => "tls",
-    /// The installation's egress policy forbids the target.
-    EgressDenied => "egress_denied",
-    /// A command ended with a code other than the expected ones.
-    ExitCode => "exit_code",
-    /// A command was ended by a signal that was not ours.
-    Signal => "signal",
-    Panic => "panic",
-    /// The worker vanished with the attempt.
-    Lost => "lost",
-    /// The input, or a template over it, can never do.
-    InvalidInput => "invalid_input",
-    /// A handler said that it failed.
-    Handler => "handler",
-    Sql => "sql",
-    File => "file",
-    Sftp => "sftp",
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+choices! {
+    /// What kind of thing went wrong in an attempt.
+    ErrorKind {
+        /// The attempt outlived its time.
+        Timeout = "timeout",
+        /// The target answered with a status that was not expected.
+        HttpStatus = "http_status",
+        ConnectionRefused = "connection_refused",
+        ConnectionReset = "connection_reset",
+        Dns = "dns",
+        Tls = "tls",
+        /// The installation's egress policy forbids the target.
+        EgressDenied = "egress_denied",
+        /// A command ended with a code other than the expected ones.
+        ExitCode = "exit_code",
+        /// A command was ended by a signal that was not ours.
+        Signal = "signal",
+        Panic = "panic",
+        /// The worker vanished with the attempt.
+        Lost = "lost",
+        /// The input, or a template over it, can never do.
+        InvalidInput = "invalid_input",
+        /// A handler said that it failed.
+        Handler = "handler",
+        Sql = "sql",
+        File = "file",
+        Sftp = "sftp",
     }
 }
 
@@ -144,7 +118,7 @@ mod tests {
         ]);
         assert_eq!(json!(names), frozen);
         for kind in ErrorKind::ALL {
-            assert_eq!(json!(kind), json!(kind.name()));
+            assert_eq!(json!(kind), json!(kind.as_str()));
         }
     }
 

@@ -25,11 +25,13 @@ pub mod retry;
 pub mod size;
 pub mod step;
 pub mod template;
-mod words;
+pub mod terms;
 
 use serde_json::Value;
 
-pub use self::{canonical::ContentHash, document::JobDocument, effective::StepPolicy, flow::after_cycle};
+pub use self::{
+    canonical::ContentHash, document::JobDocument, effective::StepPolicy, flow::after_cycle, terms::RunTerms,
+};
 use crate::problem::Problem;
 
 impl JobDocument {

@@ -482,7 +482,7 @@ mod tests {
         assert!(policy.retries(&after));
         assert_eq!(policy.delay(1, 0.9, &after), Span::secs(7_200));
         for kind in ErrorKind::ALL {
-            assert!(!RetryPolicy::default().retries(&Failure::new(*kind, "no").advising(RetryAdvice::Never)));
+            assert!(!RetryPolicy::default().retries(&Failure::new(kind, "no").advising(RetryAdvice::Never)));
         }
     }
 

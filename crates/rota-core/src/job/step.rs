@@ -75,6 +75,22 @@ impl StepKind {
         }
     }
 
+    /// The handler that executes it, where a handler does.
+    pub fn handler(&self) -> Option<&str> {
+        match self {
+            Self::Handler(handler) => Some(&handler.name),
+            Self::Http(_)
+            | Self::Sql(_)
+            | Self::File(_)
+            | Self::Sftp(_)
+            | Self::Command(_)
+            | Self::Job(_)
+            | Self::Sleep(_)
+            | Self::Approval(_)
+            | Self::Wait(_) => None,
+        }
+    }
+
     /// Whether it only parks the run, so that no worker ever executes it.
     pub const fn parks(&self) -> bool {
         match self {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{document::*, retry::*, step::StepKind, *};
+use crate::{run::Verdict, slot::WhenFull};
 
 fn job(changes: Value) -> Value {
     let mut document = json!({ "name": "a", "steps": [{ "id": "s", "handler": { "name": "h" } }] });
@@ -149,6 +150,18 @@ fn every_field_of_the_document_is_read() {
     }
     assert_eq!(job.notify[0].on, [NotifyOn::Dead, NotifyOn::Late]);
     assert_eq!(job.after_rule(), Some((Match::All, AfterEnd::Succeeded)));
+}
+
+/// A verdict without its word could be neither awaited nor told of.
+#[test]
+fn every_verdict_can_be_awaited_and_told() {
+    for verdict in Verdict::ALL {
+        let word = verdict.as_str();
+        let end: AfterEnd = word.parse().unwrap();
+        assert!(end.counts(verdict) && AfterEnd::Ended.counts(verdict));
+        assert_eq!(Verdict::ALL.into_iter().filter(|other| end.counts(*other)).count(), 1, "{word}");
+        assert_eq!(word.parse::<NotifyOn>().unwrap().as_str(), word);
+    }
 }
 
 /// A field that is read but not written back would vanish with the next save.
@@ -604,7 +617,7 @@ fn any_step() -> impl Strategy<Value = Value> {
 
 fn any_job() -> impl Strategy<Value = Value> {
     let heading = (any::<Option<bool>>(), prop::option::of(1..=10_u8), prop::option::of(r"[^\x00]{0,30}"));
-    let limits = (prop::option::of(1..100_u32), prop::option::of(prop::sample::select(WhenFull::ALL)), any_retry());
+    let limits = (prop::option::of(1..100_u32), prop::option::of(prop::sample::select(&WhenFull::ALL)), any_retry());
     (heading, limits, any_value(), prop::collection::vec(any_step(), 1..5)).prop_map(
         |((enabled, priority, description), (limit, when_full, retry), default, mut steps)| {
             for (index, step) in steps.iter_mut().enumerate() {

@@ -24,6 +24,7 @@ pub use self::{
     trail::{TRAIL_BYTES_MAX, TrailEntry, TrailKind},
 };
 use crate::{
+    choice::choices,
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     job::failure::Failure,
     order::{OrderKey, Priority},
@@ -103,23 +104,20 @@ pub struct SlotClaim {
     pub limit: u32,
 }
 
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    Succeeded,
-    Failed,
-    TimedOut,
-    Cancelled,
-    Dead,
-    Expired,
-    Skipped,
+choices! {
+    /// How a run ended.
+    Verdict {
+        Succeeded = "succeeded",
+        Failed = "failed",
+        TimedOut = "timed_out",
+        Cancelled = "cancelled",
+        Dead = "dead",
+        Expired = "expired",
+        Skipped = "skipped",
+    }
 }
 
 impl Verdict {
-    pub const ALL: [Self; 7] =
-        [Self::Succeeded, Self::Failed, Self::TimedOut, Self::Cancelled, Self::Dead, Self::Expired, Self::Skipped];
-
     /// Whether this end stands although a cancel was asked for.
     pub const fn answers_a_cancel(self) -> bool {
         matches!(self, Self::Succeeded | Self::Cancelled)

@@ -87,7 +87,11 @@ impl Run {
         match self.state {
             RunState::Waiting { .. } => Ok(Change::Move(self.walk(RunState::Queued))),
             RunState::Finished { .. } => Err(Refusal::Ended),
-            _ => Err(Refusal::WrongState),
+            RunState::Scheduled
+            | RunState::Blocked(_)
+            | RunState::Queued
+            | RunState::Running { .. }
+            | RunState::Cancelling { .. } => Err(Refusal::WrongState),
         }
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Guarded, StoreError, Write};
 use crate::{
-    fire::{Cursor, Progress, SkipRange},
+    fire::{self, Cursor, Progress, SkipRange},
     ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
     lane::{Lane, LaneKey, LaneMode},
 };
@@ -225,6 +225,17 @@ pub struct Pause {
     pub note: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+}
+
+impl Pause {
+    /// The time it covers, which is all that planning needs of it.
+    ///
+    /// To resume, set the pause again with `until` at now rather than taking it
+    /// away: the instants inside it are recorded as paused only while the
+    /// planner is told of it, and would else be caught up.
+    pub fn span(&self) -> fire::Pause {
+        fire::Pause { since: self.since, until: self.until }
+    }
 }
 
 /// What can be paused as a whole.

@@ -20,10 +20,10 @@ pub use self::{
     steps::{FOREACH_ITEMS_MAX, PARALLELISM_MAX},
 };
 use super::{
-    document::{Concurrency, JobDocument, Notify, Triggers, Unique, WhenFull},
+    document::{Concurrency, JobDocument, Notify, Triggers, Unique},
     template::{TEMPLATES_MAX, open_tag, templates},
 };
-use crate::problem::Problem;
+use crate::{problem::Problem, slot::WhenFull};
 
 pub const STEPS_MAX: usize = 500;
 pub const SCHEDULES_MAX: usize = 100;

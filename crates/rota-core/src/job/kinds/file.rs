@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::words::words;
+use crate::choice::choices;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,7 +41,7 @@ pub struct FilePlace {
     pub sheet: Option<String>,
 }
 
-words! {
+choices! {
     FileFormat {
         Csv = "csv",
         Ndjson = "ndjson",
@@ -55,7 +55,7 @@ impl FileFormat {
     /// The format that the ending of a path names.
     pub fn of_path(path: &str) -> Option<Self> {
         let (_, ending) = path.rsplit_once('.')?;
-        Self::ALL.iter().copied().find(|format| format.as_str().eq_ignore_ascii_case(ending))
+        Self::ALL.into_iter().find(|format| format.as_str().eq_ignore_ascii_case(ending))
     }
 }
 
@@ -70,7 +70,7 @@ pub struct Column {
     pub convert_to: Option<ColumnType>,
 }
 
-words! {
+choices! {
     ColumnType {
         Text = "text",
         Integer = "integer",
