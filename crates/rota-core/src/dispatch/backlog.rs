@@ -251,12 +251,13 @@ impl Backlog {
             head.map(|head| tenant.heads.remove(&(head, pair.lane)));
             first.map(|first| tenant.heads.insert((first, pair.lane)));
         }
-        if tenant.heads.is_empty() {
-            self.closed.remove(&pair.tenant);
-            self.shares.leave(pair.tenant);
-        } else if first.is_some_and(|first| head.is_none_or(|head| first < head)) {
+        let earlier = first.is_some_and(|first| head.is_none_or(|head| first < head));
+        if earlier {
             self.closed.remove(&pair.tenant);
             self.shares.join(pair.tenant);
+        } else if tenant.heads.is_empty() {
+            self.closed.remove(&pair.tenant);
+            self.shares.leave(pair.tenant);
         }
         if done {
             self.forget(pair);
