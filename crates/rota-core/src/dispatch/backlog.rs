@@ -88,14 +88,14 @@ impl PairQueue {
 
     /// Takes in a stretch; fewer than its limit means that the store had no
     /// more when it was read.
-    fn read(&mut self, window: &Window, places: &[Place]) {
+    fn read(&mut self, window: &Window, places: &[Place], flying: impl Fn(&Place) -> bool) {
         self.beyond = match places.last() {
             // What was missed may lie before the last place read.
             _ if self.missed => Beyond::After(window.after),
             Some(last) if places.len() >= window.limit as usize => Beyond::After(Some(*last)),
             _ => Beyond::Nothing,
         };
-        self.ready.extend(places.iter().filter(|place| !self.gone.contains(place)));
+        self.ready.extend(places.iter().filter(|place| !self.gone.contains(place) && !flying(place)));
         let (hidden, known) = std::mem::take(&mut self.late).into_iter().partition(|place| self.beyond.hides(*place));
         self.late = hidden;
         self.ready.extend::<BTreeSet<Place>>(known);
@@ -213,17 +213,19 @@ impl Backlog {
     }
 
     /// Takes in what was read for `window`: fewer than its limit means there
-    /// is nothing beyond. A run that was taken before and is not yet settled is
-    /// still ready in the store; the caller, who knows it, leaves it out.
-    pub fn read(&mut self, window: &Window, places: &[Place]) {
+    /// is nothing beyond. A run that was taken and is not yet settled is still
+    /// ready in the store: `flying` says which are.
+    pub fn read(&mut self, window: &Window, places: &[Place], flying: impl Fn(&Place) -> bool) {
         if self.queue(window.pair).is_some_and(|queue| queue.asked && queue.beyond == Beyond::After(window.after)) {
-            self.change(window.pair, |queue| queue.read(window, places));
+            self.change(window.pair, |queue| queue.read(window, places, flying));
         }
     }
 
-    /// Forgets a run that ended or went elsewhere.
+    /// Forgets a run that ended or went elsewhere. Also to be told of runs that
+    /// were taken, when they have been settled: a stretch that is being read may
+    /// still hold them.
     pub fn remove(&mut self, pair: Pair, place: &Place) -> bool {
-        self.change(pair, |queue| queue.remove(place))
+        self.queue(pair).is_some() && self.change(pair, |queue| queue.remove(place))
     }
 
     /// Takes up to `most` runs, fairly, of pairs that `open` lets through.
@@ -241,7 +243,7 @@ impl Backlog {
                 continue;
             };
             self.shares.charge(tenant, 1);
-            self.remove(pair, &place);
+            self.change(pair, |queue| queue.remove(&place));
             taken.push((pair, place));
         }
         taken

@@ -152,7 +152,7 @@ fn what_does_not_fit_is_read_back_in_order() {
         for window in backlog.wanted() {
             let start = all.partition_point(|place| window.after.is_some_and(|after| *place <= after));
             let stretch: Vec<Place> = all[start..].iter().copied().take(window.limit as usize).collect();
-            backlog.read(&window, &stretch);
+            backlog.read(&window, &stretch, |_| false);
         }
         assert!(backlog.len() <= 200);
     }
@@ -188,7 +188,7 @@ fn a_run_offered_during_a_read_is_not_lost() {
         assert!(backlog.offer(pair(1), place(n)), "kept until the answer comes");
     }
     assert!(backlog.take(9, |_| true).is_empty(), "what is read comes before it");
-    backlog.read(&window, &answer);
+    backlog.read(&window, &answer, |_| false);
     let taken: Vec<Place> = backlog.take(99, |_| true).into_iter().map(|(_, place)| place).collect();
     assert_eq!(taken, (16..30).map(place).collect::<Vec<_>>());
     assert!(backlog.is_empty() && backlog.wanted().is_empty());
@@ -202,13 +202,13 @@ fn runs_turned_away_during_a_read_are_read_next() {
     let window = backlog.wanted()[0];
     let kept = (0..40).filter(|n| backlog.offer(pair(1), place(*n))).count();
     assert_eq!(kept, 16);
-    backlog.read(&window, &[]);
+    backlog.read(&window, &[], |_| false);
     assert!(backlog.take(99, |_| true).is_empty());
     let window = backlog.wanted()[0];
-    backlog.read(&window, &(0..16).map(place).collect::<Vec<_>>());
+    backlog.read(&window, &(0..16).map(place).collect::<Vec<_>>(), |_| false);
     assert_eq!(backlog.take(99, |_| true).len(), 16);
     let window = backlog.wanted()[0];
-    backlog.read(&window, &(16..31).map(place).collect::<Vec<_>>());
+    backlog.read(&window, &(16..31).map(place).collect::<Vec<_>>(), |_| false);
     assert_eq!(backlog.take(99, |_| true).len(), 15);
     assert!(backlog.is_empty() && backlog.wanted().is_empty());
 }
@@ -224,11 +224,12 @@ fn whatever_the_order_of_events_each_run_is_taken_once() {
         let mut backlog = Backlog::new(40);
         let mut store: BTreeMap<Pair, BTreeSet<Place>> = BTreeMap::new();
         let mut answers: Vec<(Window, Vec<Place>)> = Vec::new();
+        let mut flying: BTreeMap<Place, Pair> = BTreeMap::new();
         let (mut made, mut ended) = (0, BTreeSet::new());
         for turn in 0..600 {
             let of = Pair { lane: LaneId(roll(2) as i32), tenant: TenantId(roll(3) as i32) };
             let settling = turn > 400;
-            match roll(8) {
+            match roll(9) {
                 0..=3 if !settling => {
                     made += 1;
                     let place = (OrderKey(made + roll(9) as i64), RunId(Uuid::from_u64_pair(0, made as u64)));
@@ -242,7 +243,7 @@ fn whatever_the_order_of_events_each_run_is_taken_once() {
                 }
                 4 => {
                     let cancelled = store.get(&of).and_then(|runs| runs.iter().nth(roll(20) as usize)).copied();
-                    if let Some(place) = cancelled {
+                    if let Some(place) = cancelled.filter(|place| !flying.contains_key(place)) {
                         store.entry(of).or_default().remove(&place);
                         backlog.remove(of, &place);
                         assert!(ended.insert(place), "seed {seed}");
@@ -251,11 +252,17 @@ fn whatever_the_order_of_events_each_run_is_taken_once() {
                 5 => answers = backlog.wanted().into_iter().map(|window| (window, stretch(&store, &window))).collect(),
                 6 if !answers.is_empty() => {
                     let (window, places) = answers.remove(roll(answers.len() as u64) as usize);
-                    backlog.read(&window, &places);
+                    backlog.read(&window, &places, |place| flying.contains_key(place));
+                }
+                7 => {
+                    if let Some((place, pair)) = flying.pop_first() {
+                        store.entry(pair).or_default().remove(&place);
+                        assert!(!backlog.remove(pair, &place), "seed {seed}: taken and still there");
+                    }
                 }
                 _ => {
                     for (pair, place) in backlog.take(roll(4) as usize + 1, |pair| pair.lane.0 == 0 || turn % 2 == 0) {
-                        store.entry(pair).or_default().remove(&place);
+                        flying.insert(place, pair);
                         assert!(ended.insert(place), "seed {seed}: taken twice");
                     }
                     backlog.reopen();
@@ -267,11 +274,11 @@ fn whatever_the_order_of_events_each_run_is_taken_once() {
             let windows = backlog.wanted();
             assert!(!taken.is_empty() || !windows.is_empty(), "seed {seed}: {} of {made}", ended.len());
             for (pair, place) in taken {
-                store.entry(pair).or_default().remove(&place);
+                flying.insert(place, pair);
                 assert!(ended.insert(place), "seed {seed}: taken twice");
             }
             for window in windows {
-                backlog.read(&window, &stretch(&store, &window));
+                backlog.read(&window, &stretch(&store, &window), |place| flying.contains_key(place));
             }
         }
         assert!(backlog.is_empty(), "seed {seed}");
