@@ -35,13 +35,22 @@ struct PairQueue {
     asked: bool,
     /// What was offered from beyond since then: the answer may not know it.
     late: BTreeSet<Place>,
-    /// Something was turned away since then.
+    /// Something was turned away, or doubted, since then.
     missed: bool,
+    /// What was taken or forgotten since then: the answer may still know it.
+    gone: BTreeSet<Place>,
 }
 
 impl PairQueue {
     fn new() -> Self {
-        Self { ready: BTreeSet::new(), beyond: Beyond::Nothing, asked: false, late: BTreeSet::new(), missed: false }
+        Self {
+            ready: BTreeSet::new(),
+            beyond: Beyond::Nothing,
+            asked: false,
+            late: BTreeSet::new(),
+            missed: false,
+            gone: BTreeSet::new(),
+        }
     }
 
     fn len(&self) -> usize {
@@ -70,22 +79,34 @@ impl PairQueue {
         kept
     }
 
+    fn remove(&mut self, place: &Place) -> bool {
+        if self.asked {
+            self.gone.insert(*place);
+        }
+        self.ready.remove(place) || self.late.remove(place)
+    }
+
     /// Takes in a stretch; fewer than its limit means that the store had no
     /// more when it was read.
-    fn read(&mut self, window: &Window, places: &[Place]) {
-        let short = places.len() < window.limit as usize;
-        let edge = places.last().copied().or(window.after);
-        self.beyond = if short && !self.missed { Beyond::Nothing } else { Beyond::After(edge) };
-        self.ready.extend(places);
-        let (beyond, late) = (self.beyond, std::mem::take(&mut self.late));
-        for place in late {
-            if beyond.hides(place) {
-                self.late.insert(place)
-            } else {
-                self.ready.insert(place)
-            };
-        }
+    fn read(&mut self, window: &Window, places: &[Place], flying: impl Fn(&Place) -> bool) {
+        self.beyond = match places.last() {
+            // What was missed may lie before the last place read.
+            _ if self.missed => Beyond::After(window.after),
+            Some(last) if places.len() >= window.limit as usize => Beyond::After(Some(*last)),
+            _ => Beyond::Nothing,
+        };
+        self.ready.extend(places.iter().filter(|place| !self.gone.contains(place) && !flying(place)));
+        let (hidden, known) = std::mem::take(&mut self.late).into_iter().partition(|place| self.beyond.hides(*place));
+        self.late = hidden;
+        self.ready.extend::<BTreeSet<Place>>(known);
+        self.late.retain(|place| !self.ready.contains(place));
+        self.forget_asking();
+    }
+
+    /// No answer is awaited any more.
+    fn forget_asking(&mut self) {
         (self.asked, self.missed) = (false, false);
+        self.gone.clear();
     }
 }
 
@@ -113,6 +134,8 @@ pub struct Backlog {
     closed: HashSet<TenantId>,
     /// Pairs that were cut and ran low.
     low: BTreeSet<Pair>,
+    /// Pairs of which a stretch was wanted last.
+    asked: Vec<Pair>,
     pairs: usize,
     len: usize,
     runs_max: usize,
@@ -126,6 +149,7 @@ impl Backlog {
             tenants: HashMap::new(),
             closed: HashSet::new(),
             low: BTreeSet::new(),
+            asked: Vec::new(),
             pairs: 0,
             len: 0,
             runs_max,
@@ -158,39 +182,50 @@ impl Backlog {
     /// Says that the store may hold runs of this pair that memory does not:
     /// after a takeover, or when a look is due.
     pub fn doubt(&mut self, pair: Pair) {
-        self.change(pair, |queue| queue.beyond = Beyond::After(None));
+        self.change(pair, |queue| {
+            queue.beyond = Beyond::After(None);
+            queue.missed |= queue.asked;
+        });
     }
 
     /// Which stretches are worth reading now: of pairs that were cut and have
-    /// run down to half of what they may hold.
+    /// run down to half of what they may hold. Answers to an earlier call that
+    /// have not come by now are void, and must not be taken in any more.
     pub fn wanted(&mut self) -> Vec<Window> {
-        let limit = self.pair_max();
-        let mut windows = Vec::new();
-        for pair in &self.low {
-            let queue = self.tenants.get_mut(&pair.tenant).and_then(|tenant| tenant.lanes.get_mut(&pair.lane));
-            if let Some(queue) = queue
+        for pair in std::mem::take(&mut self.asked) {
+            if let Some(queue) = self.queue(pair) {
+                queue.forget_asking();
+            }
+        }
+        let limit = self.pair_max() as u32;
+        let low: Vec<Pair> = self.low.iter().copied().collect();
+        let mut windows = Vec::with_capacity(low.len());
+        for pair in &low {
+            if let Some(queue) = self.queue(*pair)
                 && let Beyond::After(after) = queue.beyond
             {
                 queue.asked = true;
-                windows.push(Window { pair: *pair, after, limit: limit as u32 });
+                windows.push(Window { pair: *pair, after, limit });
             }
         }
+        self.asked = low;
         windows
     }
 
     /// Takes in what was read for `window`: fewer than its limit means there
-    /// is nothing beyond. A run that was taken and not yet settled is still
-    /// ready in the store; the caller, who knows it, leaves it out.
-    pub fn read(&mut self, window: &Window, places: &[Place]) {
-        let known = self.tenants.get(&window.pair.tenant).and_then(|tenant| tenant.lanes.get(&window.pair.lane));
-        if known.is_some_and(|queue| queue.beyond == Beyond::After(window.after)) {
-            self.change(window.pair, |queue| queue.read(window, places));
+    /// is nothing beyond. A run that was taken and is not yet settled is still
+    /// ready in the store: `flying` says which are.
+    pub fn read(&mut self, window: &Window, places: &[Place], flying: impl Fn(&Place) -> bool) {
+        if self.queue(window.pair).is_some_and(|queue| queue.asked && queue.beyond == Beyond::After(window.after)) {
+            self.change(window.pair, |queue| queue.read(window, places, flying));
         }
     }
 
-    /// Forgets a run that ended or went elsewhere.
+    /// Forgets a run that ended or went elsewhere. Also to be told of runs that
+    /// were taken, when they have been settled: a stretch that is being read may
+    /// still hold them.
     pub fn remove(&mut self, pair: Pair, place: &Place) -> bool {
-        self.change(pair, |queue| queue.ready.remove(place) || queue.late.remove(place))
+        self.queue(pair).is_some() && self.change(pair, |queue| queue.remove(place))
     }
 
     /// Takes up to `most` runs, fairly, of pairs that `open` lets through.
@@ -208,7 +243,7 @@ impl Backlog {
                 continue;
             };
             self.shares.charge(tenant, 1);
-            self.remove(pair, &place);
+            self.change(pair, |queue| queue.remove(&place));
             taken.push((pair, place));
         }
         taken
@@ -227,6 +262,10 @@ impl Backlog {
             .get(&pair.tenant)
             .and_then(|tenant| tenant.lanes.get(&pair.lane))
             .map_or(0, |queue| queue.ready.range(..place).count())
+    }
+
+    fn queue(&mut self, pair: Pair) -> Option<&mut PairQueue> {
+        self.tenants.get_mut(&pair.tenant)?.lanes.get_mut(&pair.lane)
     }
 
     fn first(&self, tenant: TenantId, open: &mut impl FnMut(Pair) -> bool) -> Option<(Pair, Place)> {
@@ -251,12 +290,13 @@ impl Backlog {
             head.map(|head| tenant.heads.remove(&(head, pair.lane)));
             first.map(|first| tenant.heads.insert((first, pair.lane)));
         }
-        if tenant.heads.is_empty() {
-            self.closed.remove(&pair.tenant);
-            self.shares.leave(pair.tenant);
-        } else if first.is_some_and(|first| head.is_none_or(|head| first < head)) {
+        let earlier = first.is_some_and(|first| head.is_none_or(|head| first < head));
+        if earlier {
             self.closed.remove(&pair.tenant);
             self.shares.join(pair.tenant);
+        } else if tenant.heads.is_empty() {
+            self.closed.remove(&pair.tenant);
+            self.shares.leave(pair.tenant);
         }
         if done {
             self.forget(pair);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use super::*;
+use crate::ports::{Random, Seeded};
 
 fn pair(tenant: i32) -> Pair {
     Pair { lane: LaneId(1), tenant: TenantId(tenant) }
@@ -151,7 +152,7 @@ fn what_does_not_fit_is_read_back_in_order() {
         for window in backlog.wanted() {
             let start = all.partition_point(|place| window.after.is_some_and(|after| *place <= after));
             let stretch: Vec<Place> = all[start..].iter().copied().take(window.limit as usize).collect();
-            backlog.read(&window, &stretch);
+            backlog.read(&window, &stretch, |_| false);
         }
         assert!(backlog.len() <= 200);
     }
@@ -187,7 +188,7 @@ fn a_run_offered_during_a_read_is_not_lost() {
         assert!(backlog.offer(pair(1), place(n)), "kept until the answer comes");
     }
     assert!(backlog.take(9, |_| true).is_empty(), "what is read comes before it");
-    backlog.read(&window, &answer);
+    backlog.read(&window, &answer, |_| false);
     let taken: Vec<Place> = backlog.take(99, |_| true).into_iter().map(|(_, place)| place).collect();
     assert_eq!(taken, (16..30).map(place).collect::<Vec<_>>());
     assert!(backlog.is_empty() && backlog.wanted().is_empty());
@@ -201,15 +202,92 @@ fn runs_turned_away_during_a_read_are_read_next() {
     let window = backlog.wanted()[0];
     let kept = (0..40).filter(|n| backlog.offer(pair(1), place(*n))).count();
     assert_eq!(kept, 16);
-    backlog.read(&window, &[]);
+    backlog.read(&window, &[], |_| false);
     assert!(backlog.take(99, |_| true).is_empty());
     let window = backlog.wanted()[0];
-    backlog.read(&window, &(0..16).map(place).collect::<Vec<_>>());
+    backlog.read(&window, &(0..16).map(place).collect::<Vec<_>>(), |_| false);
     assert_eq!(backlog.take(99, |_| true).len(), 16);
     let window = backlog.wanted()[0];
-    backlog.read(&window, &(16..31).map(place).collect::<Vec<_>>());
+    backlog.read(&window, &(16..31).map(place).collect::<Vec<_>>(), |_| false);
     assert_eq!(backlog.take(99, |_| true).len(), 15);
     assert!(backlog.is_empty() && backlog.wanted().is_empty());
+}
+
+/// The store as a set for each pair, with answers that come late, and runs
+/// that are made, cancelled and taken meanwhile: each is taken once, or was
+/// cancelled.
+#[test]
+fn whatever_the_order_of_events_each_run_is_taken_once() {
+    for seed in 0..300 {
+        let dice = Seeded::new(seed);
+        let roll = |sides: u64| dice.bits() % sides;
+        let mut backlog = Backlog::new(40);
+        let mut store: BTreeMap<Pair, BTreeSet<Place>> = BTreeMap::new();
+        let mut answers: Vec<(Window, Vec<Place>)> = Vec::new();
+        let mut flying: BTreeMap<Place, Pair> = BTreeMap::new();
+        let (mut made, mut ended) = (0, BTreeSet::new());
+        for turn in 0..600 {
+            let of = Pair { lane: LaneId(roll(2) as i32), tenant: TenantId(roll(3) as i32) };
+            let settling = turn > 400;
+            match roll(9) {
+                0..=3 if !settling => {
+                    made += 1;
+                    let place = (OrderKey(made + roll(9) as i64), RunId(Uuid::from_u64_pair(0, made as u64)));
+                    store.entry(of).or_default().insert(place);
+                    // One in ten is made by another node, and found by a look.
+                    if roll(10) == 0 {
+                        backlog.doubt(of);
+                    } else {
+                        backlog.offer(of, place);
+                    }
+                }
+                4 => {
+                    let cancelled = store.get(&of).and_then(|runs| runs.iter().nth(roll(20) as usize)).copied();
+                    if let Some(place) = cancelled.filter(|place| !flying.contains_key(place)) {
+                        store.entry(of).or_default().remove(&place);
+                        backlog.remove(of, &place);
+                        assert!(ended.insert(place), "seed {seed}");
+                    }
+                }
+                5 => answers = backlog.wanted().into_iter().map(|window| (window, stretch(&store, &window))).collect(),
+                6 if !answers.is_empty() => {
+                    let (window, places) = answers.remove(roll(answers.len() as u64) as usize);
+                    backlog.read(&window, &places, |place| flying.contains_key(place));
+                }
+                7 => {
+                    if let Some((place, pair)) = flying.pop_first() {
+                        store.entry(pair).or_default().remove(&place);
+                        assert!(!backlog.remove(pair, &place), "seed {seed}: taken and still there");
+                    }
+                }
+                _ => {
+                    for (pair, place) in backlog.take(roll(4) as usize + 1, |pair| pair.lane.0 == 0 || turn % 2 == 0) {
+                        flying.insert(place, pair);
+                        assert!(ended.insert(place), "seed {seed}: taken twice");
+                    }
+                    backlog.reopen();
+                }
+            }
+        }
+        while ended.len() < made as usize {
+            let taken = backlog.take(99, |_| true);
+            let windows = backlog.wanted();
+            assert!(!taken.is_empty() || !windows.is_empty(), "seed {seed}: {} of {made}", ended.len());
+            for (pair, place) in taken {
+                flying.insert(place, pair);
+                assert!(ended.insert(place), "seed {seed}: taken twice");
+            }
+            for window in windows {
+                backlog.read(&window, &stretch(&store, &window), |place| flying.contains_key(place));
+            }
+        }
+        assert!(backlog.is_empty(), "seed {seed}");
+    }
+}
+
+fn stretch(store: &BTreeMap<Pair, BTreeSet<Place>>, window: &Window) -> Vec<Place> {
+    let runs = store.get(&window.pair).into_iter().flatten();
+    runs.filter(|place| window.after.is_none_or(|after| **place > after)).take(window.limit as usize).copied().collect()
 }
 
 /// A long queue in one lane must not keep a worker from its other lanes.
