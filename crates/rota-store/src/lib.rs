@@ -4,4 +4,5 @@
 
 mod codec;
 mod filter;
+pub mod postgres;
 pub mod sqlite;

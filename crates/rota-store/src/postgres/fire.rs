@@ -1,0 +1,381 @@
+//! Fire: due instants become runs, and the cursor moves on, in one commit.
+//!
+//! The guard is the cursor as it was read, with the revisions of its schedule,
+//! its job, and the pauses. Edits of a schedule rewrite its cursor; edits of a
+//! job, and pauses, are held off by a share lock until the commit. So whoever
+//! has had an edit acknowledged sees no run of the old version made after it.
+
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
+
+use rota_core::{
+    fire::{Cursor, SkipRange, SkipReason},
+    run::{CancelAsk, NewRun},
+    store::{Enqueued, FireItem, Fired, StoreError, Write},
+};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    change::lock_runs,
+    fault::Fault,
+    insert::{enqueued_kept, enqueued_known},
+    once::{Once, json_kept, json_known},
+    settle::Aftermath,
+    skips::{self, Skip},
+    tx::{Ending, Param, Tx},
+};
+use crate::codec::micros;
+
+/// What is kept of the answer, unless all fired and all runs were handed over.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    stale: Vec<usize>,
+    runs: Option<String>,
+}
+
+/// An item that passed its guard.
+#[derive(Clone, Copy)]
+struct Won {
+    item: usize,
+    after_finish_ms: Option<i64>,
+    version: i32,
+}
+
+impl PostgresStore {
+    pub(super) async fn fire_all(
+        &self,
+        write: &Write,
+        pauses_revision: i64,
+        items: &[FireItem],
+    ) -> Result<Vec<Fired>, StoreError> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.once(write, "fire schedules", |tx| self.fire_once(tx, write, pauses_revision, items)).await? {
+            Once::New(answers) => Ok(answers),
+            Once::Known(kept) => fired_before(kept.as_deref(), items),
+        }
+    }
+
+    async fn fire_once(
+        &self,
+        tx: Arc<Tx>,
+        write: &Write,
+        pauses_revision: i64,
+        items: &[FireItem],
+    ) -> Result<(Vec<Fired>, Ending), Fault> {
+        let mut won = guard(&tx, pauses_revision, items).await?;
+        won.sort_by_key(|won| won.item);
+        let mut after = Aftermath { changed: !won.is_empty(), ..Aftermath::default() };
+        self.stop_earlier(&tx, write, items, &won, &mut after).await?;
+        let runs: Vec<Cow<'_, NewRun>> =
+            won.iter().flat_map(|won| items[won.item].runs.iter().map(|run| current(run, won.version))).collect();
+        let runs: Vec<&NewRun> = runs.iter().map(AsRef::as_ref).collect();
+        let made = self.insert(&tx, write, &runs, &mut after).await?;
+        let mut answers = vec![Fired::Stale; items.len()];
+        let mut rest = made.as_slice();
+        for won in &won {
+            let (own, others) = rest.split_at(items[won.item].runs.len());
+            rest = others;
+            answers[won.item] = Fired::Fired(own.to_vec());
+        }
+        let effects = effects(write, items, &won, &answers);
+        skips::record(&tx, &effects.skips).await?;
+        effects.write(&tx).await?;
+        let ending = after.ending(fired_kept(&answers, &made)?);
+        Ok((answers, ending))
+    }
+
+    /// Asks the earlier runs of schedules that say so to stop.
+    async fn stop_earlier(
+        &self,
+        tx: &Tx,
+        write: &Write,
+        items: &[FireItem],
+        won: &[Won],
+        after: &mut Aftermath,
+    ) -> Result<(), Fault> {
+        let mut asks: Vec<(&CancelAsk, Vec<Uuid>)> = Vec::new();
+        for item in won.iter().map(|won| &items[won.item]) {
+            let Some(ask) = &item.cancel_ask else { continue };
+            let ids = item.cancel.iter().map(|run| run.0);
+            match asks.iter_mut().find(|(known, _)| *known == ask) {
+                Some((_, known)) => known.extend(ids),
+                None => asks.push((ask, ids.collect())),
+            }
+        }
+        for (ask, ids) in asks.iter().filter(|(_, ids)| !ids.is_empty()) {
+            let rows = lock_runs(tx, ids).await?;
+            self.cancel_locked(tx, write, rows, ask, after).await?;
+        }
+        if !asks.is_empty() {
+            self.follow(tx, write.now, after).await?;
+            self.tell(tx, None, after).await?;
+            // Told of; what the new runs bring is told of with them.
+            (after.needed, after.rearm, after.room) = Default::default();
+            after.stopping.clear();
+        }
+        Ok(())
+    }
+}
+
+/// The run at the job's current version.
+fn current(run: &NewRun, version: i32) -> Cow<'_, NewRun> {
+    if run.version == version { Cow::Borrowed(run) } else { Cow::Owned(NewRun { version, ..run.clone() }) }
+}
+
+const HOLD_PAUSES: &str = "SELECT 1 FROM meta FOR SHARE";
+
+const HOLD_JOBS: &str = "SELECT 1 FROM job WHERE id = ANY(ARRAY( \
+     SELECT DISTINCT job FROM schedule WHERE id = ANY($1::bigint[]))) ORDER BY id FOR SHARE";
+
+/// What an item must still find, over `u` with the cursor as read.
+macro_rules! as_read {
+    () => {
+        "c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule AND c.planned_at = u.planned_at \
+         AND c.revision = u.revision AND s.id = u.schedule AND s.revision = u.revision AND NOT s.deleted \
+         AND j.id = s.job AND j.revision = u.job_revision AND NOT j.deleted \
+         AND (SELECT pauses_revision FROM meta) = $1"
+    };
+}
+
+const ADVANCE: &str = concat!(
+    "UPDATE cursor c SET due_at = u.next_due, planned_at = u.next_planned, fired = u.next_fired \
+     FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], \
+                 $8::bigint[], $9::bigint[], $10::bigint[]) \
+          WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, \
+                             next_due, next_planned, next_fired, n), schedule s, job j WHERE ",
+    as_read!(),
+    " RETURNING u.n, s.after_finish_ms, j.version"
+);
+
+const USE_UP: &str = concat!(
+    "DELETE FROM cursor c \
+     USING unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[]) \
+           WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, n), schedule s, job j WHERE ",
+    as_read!(),
+    " RETURNING u.n, s.after_finish_ms, j.version"
+);
+
+/// Cursors as read, in columns.
+#[derive(Default)]
+struct AsRead {
+    items: Vec<usize>,
+    parts: Vec<i16>,
+    due: Vec<i64>,
+    schedules: Vec<i64>,
+    planned: Vec<i64>,
+    revisions: Vec<i32>,
+    job_revisions: Vec<i32>,
+    next_due: Vec<i64>,
+    next_planned: Vec<i64>,
+    next_fired: Vec<i64>,
+}
+
+impl AsRead {
+    fn push(&mut self, n: usize, item: &FireItem) {
+        self.items.push(n);
+        self.parts.push(i16::from(item.due.part.0));
+        self.due.push(micros(item.due.cursor.due_at));
+        self.schedules.push(item.due.schedule.0);
+        self.planned.push(micros(item.due.cursor.planned_at));
+        self.revisions.push(item.due.revision);
+        self.job_revisions.push(item.job_revision);
+        if let Some(next) = &item.next {
+            self.next_due.push(micros(next.due_at));
+            self.next_planned.push(micros(next.planned_at));
+            self.next_fired.push(next.fired as i64);
+        }
+    }
+
+    fn params<'a>(&'a self, pauses: &'a i64) -> Vec<Param<'a>> {
+        let mut params: Vec<Param<'a>> =
+            vec![pauses, &self.parts, &self.due, &self.schedules, &self.planned, &self.revisions, &self.job_revisions];
+        if !self.next_due.is_empty() {
+            params.extend([&self.next_due as Param<'a>, &self.next_planned, &self.next_fired]);
+        }
+        params
+    }
+}
+
+/// Takes the cursors that are still as read, and moves or removes them.
+async fn guard(tx: &Tx, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Won>, Fault> {
+    let (mut advance, mut use_up) = (AsRead::default(), AsRead::default());
+    for (n, item) in items.iter().enumerate() {
+        if item.next.is_some() { &mut advance } else { &mut use_up }.push(n, item);
+    }
+    let schedules: Vec<i64> = items.iter().map(|item| item.due.schedule.0).collect();
+    let (on, up) = (advance.params(&pauses_revision), use_up.params(&pauses_revision));
+    let jobs: [Param<'_>; 1] = [&schedules];
+    let mut statements = vec![(HOLD_PAUSES, &[][..]), (HOLD_JOBS, &jobs[..])];
+    let mut groups = Vec::new();
+    for (sql, params, group) in [(ADVANCE, &on, &advance.items), (USE_UP, &up, &use_up.items)] {
+        if !group.is_empty() {
+            statements.push((sql, &params[..]));
+            groups.push(group);
+        }
+    }
+    let answers = tx.pipe(&statements).await?;
+    let mut won = Vec::with_capacity(items.len());
+    for (rows, group) in answers[2..].iter().zip(groups) {
+        for row in rows {
+            let n = row.try_get::<_, i64>(0)? as usize - 1;
+            won.push(Won { item: group[n], after_finish_ms: row.try_get(1)?, version: row.try_get(2)? });
+        }
+    }
+    Ok(won)
+}
+
+/// What firing leaves besides runs.
+#[derive(Default)]
+struct Effects {
+    skips: Vec<Skip>,
+    /// Schedule, run, runs made so far.
+    armed: Vec<(i64, Uuid, i64)>,
+    /// Schedules that armed no run and wait from now on.
+    waiting: Vec<(i64, i16, i32, Cursor)>,
+    /// Cursors that count fewer runs than were planned.
+    fewer: Vec<(i16, i64, i64, i64)>,
+}
+
+fn effects(write: &Write, items: &[FireItem], won: &[Won], answers: &[Fired]) -> Effects {
+    let mut effects = Effects::default();
+    for won in won {
+        let (item, Fired::Fired(made)) = (&items[won.item], &answers[won.item]) else { continue };
+        effects.add(write, item, won.after_finish_ms, made);
+    }
+    effects
+}
+
+impl Effects {
+    fn add(&mut self, write: &Write, item: &FireItem, after_finish_ms: Option<i64>, made: &[Enqueued]) {
+        let schedule = item.due.schedule.0;
+        let fired = item.due.cursor.fired;
+        let lives = |answer: &Enqueued| matches!(answer, Enqueued::Made { .. });
+        let mut ranges: Vec<SkipRange> = item.skips.clone();
+        let mut made_at = Vec::new();
+        for (run, answer) in item.runs.iter().zip(made) {
+            let at = run.trigger.planned_at.unwrap_or(item.due.cursor.planned_at);
+            let reason = match answer {
+                Enqueued::Made { .. } => {
+                    made_at.push(at);
+                    continue;
+                }
+                Enqueued::Full => SkipReason::Overlap,
+                Enqueued::Duplicate { .. } => SkipReason::Unique,
+            };
+            ranges.push(SkipRange { from: at, to: at, count: 1, reason });
+        }
+        ranges.sort_by_key(|range| range.from);
+        for range in ranges {
+            let before = made_at.iter().filter(|at| **at < range.from).count() as u64;
+            self.skips.push(Skip { schedule, range, fired: fired + before });
+        }
+        let refused = made.iter().filter(|answer| !lives(answer)).count();
+        match (&item.next, after_finish_ms) {
+            (Some(next), _) if refused > 0 => {
+                let part = i16::from(item.due.part.0);
+                self.fewer.push((part, micros(next.due_at), schedule, refused as i64));
+            }
+            (None, Some(delay)) => self.arm(write, item, delay, made),
+            _ => {}
+        }
+    }
+
+    /// An `after_finish` schedule waits for its run; without one it waits from
+    /// now on, so that it never falls silent.
+    fn arm(&mut self, write: &Write, item: &FireItem, delay_ms: i64, made: &[Enqueued]) {
+        let lives = |answer: &Enqueued| matches!(answer, Enqueued::Made { .. });
+        let runs = item.runs.iter().zip(made).filter(|(_, answer)| lives(answer));
+        let fired = item.due.cursor.fired + runs.clone().count() as u64;
+        match runs.filter(|(run, _)| run.rearms).last() {
+            Some((run, _)) => self.armed.push((item.due.schedule.0, run.id.0, fired as i64)),
+            None if made.is_empty() => {}
+            None => {
+                let delay = rota_core::duration::Span::millis(delay_ms.max(1) as u64);
+                let due_at = delay.after(write.now);
+                let cursor = Cursor { planned_at: due_at, due_at, fired };
+                let part = i16::from(item.due.part.0);
+                self.waiting.push((item.due.schedule.0, part, item.due.revision, cursor));
+            }
+        }
+    }
+
+    async fn write(&self, tx: &Tx) -> Result<(), Fault> {
+        if !self.armed.is_empty() {
+            let schedules: Vec<i64> = self.armed.iter().map(|armed| armed.0).collect();
+            let runs: Vec<Uuid> = self.armed.iter().map(|armed| armed.1).collect();
+            let fired: Vec<i64> = self.armed.iter().map(|armed| armed.2).collect();
+            let sql = "UPDATE schedule s SET armed_by = u.run, fired = u.fired \
+                       FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (id, run, fired) WHERE s.id = u.id";
+            tx.rows(sql, &[&schedules, &runs, &fired]).await?;
+        }
+        if !self.waiting.is_empty() {
+            let cursors: HashMap<i64, _> = self.waiting.iter().map(|waiting| (waiting.0, waiting)).collect();
+            write_cursors(tx, cursors.values().map(|(id, part, revision, cursor)| (*id, *part, *revision, *cursor)))
+                .await?;
+        }
+        if !self.fewer.is_empty() {
+            let parts: Vec<i16> = self.fewer.iter().map(|fewer| fewer.0).collect();
+            let due: Vec<i64> = self.fewer.iter().map(|fewer| fewer.1).collect();
+            let schedules: Vec<i64> = self.fewer.iter().map(|fewer| fewer.2).collect();
+            let counts: Vec<i64> = self.fewer.iter().map(|fewer| fewer.3).collect();
+            let sql = "UPDATE cursor c SET fired = greatest(c.fired - u.n, 0) \
+                       FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) u (part, due_at, id, n) \
+                       WHERE c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.id";
+            tx.rows(sql, &[&parts, &due, &schedules, &counts]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes cursors of schedules that have none.
+pub(super) async fn write_cursors(
+    tx: &Tx,
+    cursors: impl IntoIterator<Item = (i64, i16, i32, Cursor)>,
+) -> Result<(), Fault> {
+    let (mut schedules, mut parts, mut revisions) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut due, mut planned, mut fired) = (Vec::new(), Vec::new(), Vec::new());
+    for (schedule, part, revision, cursor) in cursors {
+        schedules.push(schedule);
+        parts.push(part);
+        revisions.push(revision);
+        due.push(micros(cursor.due_at));
+        planned.push(micros(cursor.planned_at));
+        fired.push(cursor.fired as i64);
+    }
+    if schedules.is_empty() {
+        return Ok(());
+    }
+    // In the order of the index, so that a bulk load fills pages one by one.
+    let sql = "INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
+               SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[]) \
+                             u (part, due_at, schedule, planned_at, fired, revision) ORDER BY part, due_at, schedule";
+    tx.rows(sql, &[&parts, &due, &schedules, &planned, &fired, &revisions]).await?;
+    Ok(())
+}
+
+fn fired_kept(answers: &[Fired], made: &[Enqueued]) -> Result<Option<Vec<u8>>, Fault> {
+    let stale: Vec<usize> =
+        answers.iter().enumerate().filter(|(_, answer)| **answer == Fired::Stale).map(|(n, _)| n).collect();
+    let runs = enqueued_kept(made).map(|kept| String::from_utf8_lossy(&kept).into_owned());
+    if stale.is_empty() && runs.is_none() {
+        return Ok(None);
+    }
+    json_kept(&Kept { stale, runs })
+}
+
+fn fired_before(kept: Option<&[u8]>, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
+    let kept: Kept = match kept {
+        Some(kept) => json_known(Some(kept))?,
+        None => Kept { stale: Vec::new(), runs: None },
+    };
+    let fired = |n: usize| !kept.stale.contains(&n);
+    let count = items.iter().enumerate().filter(|(n, _)| fired(*n)).map(|(_, item)| item.runs.len()).sum();
+    let mut runs = enqueued_known(kept.runs.as_deref().map(str::as_bytes), count)?.into_iter();
+    let answer = |(n, item): (usize, &FireItem)| {
+        if fired(n) { Fired::Fired(runs.by_ref().take(item.runs.len()).collect()) } else { Fired::Stale }
+    };
+    Ok(items.iter().enumerate().map(answer).collect())
+}
