@@ -20,6 +20,14 @@ use super::{
     tx::{Ending, Tx},
 };
 
+const fn asked_again(answer: CancelAnswer) -> CancelAnswer {
+    match answer {
+        CancelAnswer::Cancelled | CancelAnswer::Ended => CancelAnswer::Ended,
+        CancelAnswer::Asked | CancelAnswer::AlreadyAsked => CancelAnswer::AlreadyAsked,
+        CancelAnswer::NotFound => CancelAnswer::NotFound,
+    }
+}
+
 impl PostgresStore {
     pub(super) async fn cancel_all(
         &self,
@@ -50,8 +58,12 @@ impl PostgresStore {
         for run in self.ended_among(&missing).await? {
             known.insert(run, CancelAnswer::Ended);
         }
-        let answers: Vec<CancelAnswer> =
-            runs.iter().map(|run| known.get(run).copied().unwrap_or(CancelAnswer::NotFound)).collect();
+        let mut answers = Vec::with_capacity(runs.len());
+        for run in runs {
+            answers.push(known.get(run).copied().unwrap_or(CancelAnswer::NotFound));
+            // Named again, it finds what the first word did.
+            known.entry(*run).and_modify(|answer| *answer = asked_again(*answer));
+        }
         let ending = after.ending(json_kept(&answers)?);
         Ok((answers, ending))
     }
@@ -83,7 +95,7 @@ impl PostgresStore {
                 changes.push((row, change));
             }
         }
-        apply(tx, &changes, false, after).await?;
+        apply(tx, write.now, &changes, false, after).await?;
         Ok(known)
     }
 }

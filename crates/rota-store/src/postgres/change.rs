@@ -48,17 +48,17 @@ pub(super) fn decide(
 
 impl PostgresStore {
     pub(super) async fn wake_all(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
-        match self.once(write, "wake runs", |tx| self.wake_once(tx, runs)).await? {
+        match self.once(write, "wake runs", |tx| self.wake_once(tx, write, runs)).await? {
             Once::New(answers) => Ok(answers),
             Once::Known(kept) => guarded_known(kept.as_deref(), runs.len()),
         }
     }
 
-    async fn wake_once(&self, tx: Arc<Tx>, runs: &[RunId]) -> Result<(Vec<Guarded>, Ending), Fault> {
+    async fn wake_once(&self, tx: Arc<Tx>, write: &Write, runs: &[RunId]) -> Result<(Vec<Guarded>, Ending), Fault> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let changes = decide(lock_runs(&tx, &ids).await?, |row| row.run.wake());
         let mut after = Aftermath::default();
-        apply(&tx, &changes, false, &mut after).await?;
+        apply(&tx, write.now, &changes, false, &mut after).await?;
         self.tell(&tx, None, &mut after).await?;
         let mut woken: Vec<RunId> = changes.iter().map(|(row, _)| row.run.id).collect();
         let answers: Vec<Guarded> = runs

@@ -66,10 +66,9 @@ impl PostgresStore {
         let params: [super::tx::Param<'_>; 7] =
             [&lanes, &tenants, &counts, &lows, &most, &claim.worker.0, &micros(write.now)];
         let mut claimed = runs(&tx.rows(CLAIM, &params).await?)?;
-        if claimed.is_empty() {
-            return Ok((claimed, Ending { idle: true, ..Ending::default() }));
+        if !claimed.is_empty() {
+            tx.rows(HOLD, &[&claim.worker.0, &micros(claim.until)]).await?;
         }
-        tx.rows(HOLD, &[&claim.worker.0, &micros(claim.until)]).await?;
         let mut places: HashMap<Pair, usize> = HashMap::with_capacity(shares.len());
         for (n, share) in shares.iter().enumerate() {
             places.entry(share.pair).or_insert(n);

@@ -112,9 +112,6 @@ impl PostgresStore {
         if !asks.is_empty() {
             self.follow(tx, write.now, after).await?;
             self.tell(tx, None, after).await?;
-            // Told of; what the new runs bring is told of with them.
-            (after.needed, after.rearm, after.room) = Default::default();
-            after.stopping.clear();
         }
         Ok(())
     }
@@ -134,7 +131,7 @@ const HOLD_JOBS: &str = "SELECT 1 FROM job WHERE id = ANY(ARRAY( \
 macro_rules! as_read {
     () => {
         "c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule AND c.planned_at = u.planned_at \
-         AND c.revision = u.revision AND s.id = u.schedule AND s.revision = u.revision AND NOT s.deleted \
+         AND c.fired = u.fired AND c.revision = u.revision AND s.id = u.schedule AND s.revision = u.revision AND NOT s.deleted \
          AND j.id = s.job AND j.revision = u.job_revision AND NOT j.deleted \
          AND (SELECT pauses_revision FROM meta) = $1"
     };
@@ -142,9 +139,9 @@ macro_rules! as_read {
 
 const ADVANCE: &str = concat!(
     "UPDATE cursor c SET due_at = u.next_due, planned_at = u.next_planned, fired = u.next_fired \
-     FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], \
-                 $8::bigint[], $9::bigint[], $10::bigint[]) \
-          WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, \
+     FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], $8::bigint[], \
+                 $9::bigint[], $10::bigint[], $11::bigint[]) \
+          WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, fired, \
                              next_due, next_planned, next_fired, n), schedule s, job j WHERE ",
     as_read!(),
     " RETURNING u.n, s.after_finish_ms, j.version"
@@ -152,8 +149,8 @@ const ADVANCE: &str = concat!(
 
 const USE_UP: &str = concat!(
     "DELETE FROM cursor c \
-     USING unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[]) \
-           WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, n), schedule s, job j WHERE ",
+     USING unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], $8::bigint[]) \
+           WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, fired, n), schedule s, job j WHERE ",
     as_read!(),
     " RETURNING u.n, s.after_finish_ms, j.version"
 );
@@ -168,6 +165,7 @@ struct AsRead {
     planned: Vec<i64>,
     revisions: Vec<i32>,
     job_revisions: Vec<i32>,
+    fired: Vec<i64>,
     next_due: Vec<i64>,
     next_planned: Vec<i64>,
     next_fired: Vec<i64>,
@@ -182,6 +180,7 @@ impl AsRead {
         self.planned.push(micros(item.due.cursor.planned_at));
         self.revisions.push(item.due.revision);
         self.job_revisions.push(item.job_revision);
+        self.fired.push(item.due.cursor.fired as i64);
         if let Some(next) = &item.next {
             self.next_due.push(micros(next.due_at));
             self.next_planned.push(micros(next.planned_at));
@@ -190,8 +189,8 @@ impl AsRead {
     }
 
     fn params<'a>(&'a self, pauses: &'a i64) -> Vec<Param<'a>> {
-        let mut params: Vec<Param<'a>> =
-            vec![pauses, &self.parts, &self.due, &self.schedules, &self.planned, &self.revisions, &self.job_revisions];
+        let mut params: Vec<Param<'a>> = vec![pauses, &self.parts, &self.due, &self.schedules, &self.planned];
+        params.extend([&self.revisions as Param<'a>, &self.job_revisions, &self.fired]);
         if !self.next_due.is_empty() {
             params.extend([&self.next_due as Param<'a>, &self.next_planned, &self.next_fired]);
         }
@@ -235,8 +234,6 @@ struct Effects {
     armed: Vec<(i64, Uuid, i64)>,
     /// Schedules that armed no run and wait from now on.
     waiting: Vec<(i64, i16, i32, Cursor)>,
-    /// Cursors that count fewer runs than were planned.
-    fewer: Vec<(i16, i64, i64, i64)>,
 }
 
 fn effects(write: &Write, items: &[FireItem], won: &[Won], answers: &[Fired]) -> Effects {
@@ -252,7 +249,6 @@ impl Effects {
     fn add(&mut self, write: &Write, item: &FireItem, after_finish_ms: Option<i64>, made: &[Enqueued]) {
         let schedule = item.due.schedule.0;
         let fired = item.due.cursor.fired;
-        let lives = |answer: &Enqueued| matches!(answer, Enqueued::Made { .. });
         let mut ranges: Vec<SkipRange> = item.skips.clone();
         let mut made_at = Vec::new();
         for (run, answer) in item.runs.iter().zip(made) {
@@ -272,14 +268,8 @@ impl Effects {
             let before = made_at.iter().filter(|at| **at < range.from).count() as u64;
             self.skips.push(Skip { schedule, range, fired: fired + before });
         }
-        let refused = made.iter().filter(|answer| !lives(answer)).count();
-        match (&item.next, after_finish_ms) {
-            (Some(next), _) if refused > 0 => {
-                let part = i16::from(item.due.part.0);
-                self.fewer.push((part, micros(next.due_at), schedule, refused as i64));
-            }
-            (None, Some(delay)) => self.arm(write, item, delay, made),
-            _ => {}
+        if let (None, Some(delay)) = (&item.next, after_finish_ms) {
+            self.arm(write, item, delay, made);
         }
     }
 
@@ -315,16 +305,6 @@ impl Effects {
             let cursors: HashMap<i64, _> = self.waiting.iter().map(|waiting| (waiting.0, waiting)).collect();
             write_cursors(tx, cursors.values().map(|(id, part, revision, cursor)| (*id, *part, *revision, *cursor)))
                 .await?;
-        }
-        if !self.fewer.is_empty() {
-            let parts: Vec<i16> = self.fewer.iter().map(|fewer| fewer.0).collect();
-            let due: Vec<i64> = self.fewer.iter().map(|fewer| fewer.1).collect();
-            let schedules: Vec<i64> = self.fewer.iter().map(|fewer| fewer.2).collect();
-            let counts: Vec<i64> = self.fewer.iter().map(|fewer| fewer.3).collect();
-            let sql = "UPDATE cursor c SET fired = greatest(c.fired - u.n, 0) \
-                       FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) u (part, due_at, id, n) \
-                       WHERE c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.id";
-            tx.rows(sql, &[&parts, &due, &schedules, &counts]).await?;
         }
         Ok(())
     }

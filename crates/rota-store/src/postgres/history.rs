@@ -20,15 +20,15 @@ use super::{
     PostgresStore,
     days::DAY_MICROS,
     fault::Fault,
-    jobs::PAGE_MAX,
     rollup,
     row::{RUN_COLUMNS, ids, run_columns, run_row},
 };
-use crate::codec::{corrupt, live_codes, micros, time, time_opt, verdict, verdict_codes};
+use crate::{
+    codec::{failure, micros, status, time, time_opt, verdict, verdict_code},
+    filter::{LOOK_MAX, PAGE_MAX, Sought},
+};
 
-/// So many rows are examined for one page.
-const LOOK_MAX: i64 = 10_000;
-/// The same where every row examined is also read, because its labels decide.
+/// So many rows are examined where every row examined is also read, because its labels decide.
 const LOOK_LABELS_MAX: i64 = 2_000;
 
 macro_rules! live_columns {
@@ -60,12 +60,10 @@ fn record(row: &Row) -> Result<RunRecord, Fault> {
     if let Some(code) = row.try_get::<_, Option<i16>>(RUN_COLUMNS)? {
         run.state = RunState::Finished { at: time(row.try_get(RUN_COLUMNS + 1)?)?, verdict: verdict(code)? };
     }
-    let failure: Option<&str> = row.try_get(RUN_COLUMNS + 4)?;
-    let failure = failure.map(serde_json::from_str).transpose().map_err(|e| corrupt("a failure", e))?;
     Ok(RunRecord {
         run,
         started_at,
-        failure,
+        failure: failure(row.try_get(RUN_COLUMNS + 4)?)?,
         output: row.try_get::<_, Option<String>>(RUN_COLUMNS + 5)?.map(Into::into),
         progress: row.try_get::<_, Option<String>>(RUN_COLUMNS + 2)?.map(Into::into),
         trail: row.try_get::<_, Option<&str>>(RUN_COLUMNS + 3)?.map(TrailEntry::read).unwrap_or_default(),
@@ -123,24 +121,24 @@ impl PostgresStore {
     pub(super) async fn page_of_runs(&self, query: &RunQuery) -> Result<RunPage, Fault> {
         let limit = query.limit.clamp(1, PAGE_MAX) as usize;
         let mut page = RunPage { runs: Vec::new(), next: None };
+        let sought = Sought::new(query, None);
         let live = live_codes(&query.statuses);
         let ended = verdict_codes(&query.statuses);
-        let all = query.statuses.is_empty();
-        if (all || !live.is_empty()) && !matches!(query.after, Some(RunCursor::Ended(..))) {
+        if sought.live() && !matches!(query.after, Some(RunCursor::Ended(..))) {
             let look = self.look_live(query, &live, limit).await?;
-            look.fill(&mut page, query, limit, |run| RunCursor::Live(run.id));
+            look.fill(&mut page, (&sought, query), limit, |run| RunCursor::Live(run.id));
             if page.next.is_some() {
                 return Ok(page);
             }
-            if page.runs.len() >= limit && (all || !ended.is_empty()) {
+            if page.runs.len() >= limit && sought.ended() {
                 // Full to the brim: history begins on the next page.
                 page.next = page.runs.last().map(|record| RunCursor::Live(record.run.id));
                 return Ok(page);
             }
         }
-        if all || !ended.is_empty() {
+        if sought.ended() {
             let look = self.look_ended(query, &ended, limit - page.runs.len()).await?;
-            look.fill(&mut page, query, limit, ended_cursor);
+            look.fill(&mut page, (&sought, query), limit, ended_cursor);
         }
         Ok(page)
     }
@@ -161,7 +159,7 @@ impl PostgresStore {
                   edge AS (SELECT id FROM look WHERE (SELECT count(*) FROM look) >= $2 ORDER BY id LIMIT 1), \
                   found AS (SELECT {} FROM look r WHERE ($3::int IS NULL OR r.tenant = $3) \
                       AND ($4::bigint IS NULL OR r.job = $4) AND (cardinality($5::smallint[]) = 0 OR r.status = ANY($5)) \
-                      AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND j.tags @> ARRAY[$7::text])) \
+                      AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$7::text])) \
                       AND r.created_at >= $8 AND r.created_at < $9 AND (NOT $11 OR r.extra IS NOT NULL) \
                       ORDER BY r.id DESC LIMIT $10) \
              SELECT found.*, edge.id FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true \
@@ -212,7 +210,7 @@ impl PostgresStore {
                       WHERE (e.id IS NULL OR (r.ended_at, r.id) >= (e.ended_at, e.id)) \
                       AND ($7::int IS NULL OR r.tenant = $7) AND ($8::bigint IS NULL OR r.schedule = $8) \
                       AND (cardinality($9::smallint[]) = 0 OR r.verdict = ANY($9)) \
-                      AND ($10::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND j.tags @> ARRAY[$10::text])) \
+                      AND ($10::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$10::text])) \
                       AND (NOT $12 OR r.extra IS NOT NULL) \
                       ORDER BY r.ended_at DESC, r.id DESC LIMIT $11) \
              SELECT found.*, edge.ended_at, edge.id FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true \
@@ -298,9 +296,35 @@ fn born_day(id: RunId) -> i64 {
     })
 }
 
+/// The stored codes that statuses stand for, live ones only.
+fn live_codes(statuses: &[Status]) -> Vec<i16> {
+    let mut codes = Vec::new();
+    for status in statuses {
+        match status {
+            Status::Scheduled => codes.push(status::SCHEDULED),
+            Status::Blocked => codes.extend([status::BLOCKED, status::NEEDS]),
+            Status::Queued => codes.push(status::QUEUED),
+            Status::Running => codes.push(status::RUNNING),
+            Status::Waiting => codes.push(status::WAITING),
+            Status::Cancelling => codes.push(status::CANCELLING),
+            Status::Ended(_) => {}
+        }
+    }
+    codes
+}
+
+/// The stored codes of the verdicts among statuses.
+fn verdict_codes(statuses: &[Status]) -> Vec<i16> {
+    let code = |status: &Status| match status {
+        Status::Ended(verdict) => Some(verdict_code(*verdict)),
+        _ => None,
+    };
+    statuses.iter().filter_map(code).collect()
+}
+
 /// How many rows to examine, and how many to bring back.
 fn bounds(query: &RunQuery, limit: usize) -> (i64, i64) {
-    if query.labels.is_empty() { (LOOK_MAX, limit as i64 + 1) } else { (LOOK_LABELS_MAX, LOOK_LABELS_MAX) }
+    if query.labels.is_empty() { (LOOK_MAX as i64, limit as i64 + 1) } else { (LOOK_LABELS_MAX, LOOK_LABELS_MAX) }
 }
 
 fn ended_cursor(run: &Run) -> RunCursor {
@@ -319,11 +343,14 @@ struct Look {
 
 impl Look {
     /// Adds what was found to the page, and says where the next one begins.
-    fn fill(self, page: &mut RunPage, query: &RunQuery, limit: usize, cursor: impl Fn(&Run) -> RunCursor) {
-        let labelled = |record: &RunRecord| {
-            query.labels.iter().all(|(key, value)| record.run.labels.get(key).is_some_and(|found| found == value))
-        };
-        for record in self.records.into_iter().filter(labelled) {
+    fn fill(
+        self,
+        page: &mut RunPage,
+        (sought, query): (&Sought, &RunQuery),
+        limit: usize,
+        cursor: impl Fn(&Run) -> RunCursor,
+    ) {
+        for record in self.records.into_iter().filter(|record| sought.has(query, record)) {
             if page.runs.len() == limit {
                 page.next = page.runs.last().map(|last| cursor(&last.run));
                 return;

@@ -32,7 +32,7 @@ use super::{
     slots::{self, Slots},
     tx::{Ending, Tx},
 };
-use crate::codec::{corrupt, extra_text, flag, micros, source_code, state_columns};
+use crate::codec::{columns_of, corrupt, extra_text, flag, micros, source_code};
 
 /// How long a run has to stop for a newer one under `cancel_running`.
 const REPLACED_GRACE: Span = Span::secs(30);
@@ -64,7 +64,11 @@ impl PostgresStore {
         let runs: Vec<&NewRun> = runs.iter().collect();
         let answers = self.insert(&tx, write, &runs, &mut after).await?;
         if !inbox.is_empty() {
-            tx.rows("DELETE FROM inbox WHERE id = ANY($1)", &[&inbox]).await?;
+            let taken = tx.rows("DELETE FROM inbox WHERE id = ANY($1) RETURNING 1", &[&inbox]).await?;
+            if taken.len() < inbox.len() {
+                let source = "a row of the inbox was taken by another".into();
+                return Err(StoreError::NotApplied { what: "enqueue runs", source }.into());
+            }
         }
         let ending = after.ending(enqueued_kept(&answers));
         Ok((answers, ending))
@@ -117,7 +121,7 @@ impl PostgresStore {
             let rows = tx.rows(sql, &[key, &replaced.keep]).await?;
             let rows: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
             let changes = decide(rows, |row| row.run.displace(replaced.by, write.now));
-            apply(tx, &changes, true, after).await?;
+            apply(tx, write.now, &changes, true, after).await?;
         }
         if !plan.stopped.is_empty() {
             let sql = concat!(
@@ -340,7 +344,7 @@ impl<'a> Plan<'a> {
         let mut needs: (Vec<Uuid>, Vec<Uuid>) = Default::default();
         let mut parts: Vec<i16> = Vec::new();
         for (run, state) in self.made() {
-            columns.push(run, state, waited_for.contains(&run.id), self.write);
+            columns.push(run, state, waited_for.contains(&run.id));
             if matches!(state, RunState::Blocked(rota_core::run::Block::Needs(_))) {
                 needs.0.extend(run.after.iter().map(|id| id.0));
                 needs.1.extend(run.after.iter().map(|_| run.id.0));
@@ -479,12 +483,10 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn push(&mut self, run: &'a NewRun, state: &RunState, needed: bool, write: &Write) {
+    fn push(&mut self, run: &'a NewRun, state: &RunState, needed: bool) {
         let own = if run.rearms { flag::REARMS } else { 0 } | if needed { flag::NEEDED } else { 0 };
-        // A new run is never ended, so its state always has columns; and only
-        // what the state says is asked of the bare run made here.
-        let bare = bare(run, state, write);
-        let Some(columns) = state_columns(&bare, own) else { return };
+        // A new run has not ended, so its state has columns.
+        let Some(columns) = columns_of(state, run.expires_at, own) else { return };
         self.ids.push(run.id.0);
         self.jobs.push(run.job.0);
         self.orders.push(OrderKey::new(run.ready_at, run.priority).0);
@@ -550,32 +552,6 @@ impl<'a> Columns<'a> {
             &self.payloads,
             &self.extras,
         ]
-    }
-}
-
-/// The run as far as its state's columns care, without its texts.
-fn bare(run: &NewRun, state: &RunState, write: &Write) -> Run {
-    Run {
-        id: run.id,
-        tenant: run.tenant,
-        job: run.job,
-        version: run.version,
-        lane: run.lane,
-        part: run.part,
-        priority: run.priority,
-        created_at: write.now,
-        ready_at: run.ready_at,
-        expires_at: run.expires_at,
-        trigger: rota_core::run::Trigger::plain(run.trigger.source),
-        labels: rota_core::run::Labels::new(),
-        payload: None,
-        slot: None,
-        parent: None,
-        attempts_used: 0,
-        losses: 0,
-        fence: rota_core::run::Fence(0),
-        cancel: None,
-        state: state.clone(),
     }
 }
 

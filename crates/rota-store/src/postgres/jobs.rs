@@ -23,7 +23,10 @@ use super::{
     schedules,
     tx::{Ending, Tx},
 };
-use crate::codec::{corrupt, micros, mode, mode_code, time};
+use crate::{
+    codec::{corrupt, micros, mode, mode_code, time},
+    filter::PAGE_MAX,
+};
 
 const fn tier_code(tier: Tier) -> i16 {
     match tier {
@@ -52,9 +55,6 @@ pub(super) fn pause_text(pause: Option<&Pause>) -> Result<Option<String>, Fault>
 pub(super) fn pause(text: Option<&str>) -> Result<Option<Pause>, StoreError> {
     text.map(|text| serde_json::from_str(text).map_err(|e| corrupt("a pause", e))).transpose()
 }
-
-/// The largest page that is given.
-pub(super) const PAGE_MAX: u32 = 1_000;
 
 impl PostgresStore {
     pub(super) async fn save_tenants(&self, tenants: &[TenantPut], now: Timestamp) -> Result<Vec<TenantId>, Fault> {
@@ -160,9 +160,6 @@ struct Known {
     version: i32,
     revision: i32,
     hash: Vec<u8>,
-    queue: String,
-    tags: Vec<String>,
-    enabled: bool,
 }
 
 impl PostgresStore {
@@ -207,7 +204,7 @@ async fn save_round(
 ) -> Result<(), Fault> {
     let known = lock_names(tx, jobs, round).await?;
     let mut made = Vec::new();
-    let mut edited: Vec<(usize, Known, bool)> = Vec::new();
+    let mut edited: Vec<(usize, Known)> = Vec::new();
     for n in round {
         let put = &jobs[*n];
         let found = known.get(&(put.tenant.0, put.name.as_str()));
@@ -220,17 +217,11 @@ async fn save_round(
         match found {
             _ if !expected => answers[*n] = Some(JobSaved::Conflict { version }),
             None => made.push(*n),
-            Some(job) => {
-                let same_document = job.hash == put.hash;
-                let same =
-                    same_document && (job.queue == put.queue && job.tags == put.tags && job.enabled == put.enabled);
-                if same {
-                    let (id, version, revision) = (JobId(job.id), job.version, job.revision);
-                    answers[*n] = Some(JobSaved::Saved { id, version, revision, changed: false });
-                } else {
-                    edited.push((*n, job.clone(), same_document));
-                }
+            Some(job) if job.hash == put.hash => {
+                let (id, version, revision) = (JobId(job.id), job.version, job.revision);
+                answers[*n] = Some(JobSaved::Saved { id, version, revision, changed: false });
             }
+            Some(job) => edited.push((*n, job.clone())),
         }
     }
     insert_jobs(tx, write, jobs, &made, answers).await?;
@@ -240,21 +231,14 @@ async fn save_round(
 async fn lock_names<'a>(tx: &Tx, jobs: &'a [JobPut], round: &[usize]) -> Result<HashMap<(i32, &'a str), Known>, Fault> {
     let tenants: Vec<i32> = round.iter().map(|n| jobs[*n].tenant.0).collect();
     let names: Vec<&str> = round.iter().map(|n| jobs[*n].name.as_str()).collect();
-    let sql = "SELECT u.n, j.id, j.version, j.revision, j.hash, j.queue, j.tags, j.enabled \
+    let sql = "SELECT u.n, j.id, j.version, j.revision, j.hash \
                FROM unnest($1::int[], $2::text[]) WITH ORDINALITY u (tenant, name, n) \
                JOIN job j ON j.tenant = u.tenant AND j.name = u.name AND NOT j.deleted ORDER BY j.id FOR UPDATE OF j";
     let mut known = HashMap::new();
     for row in tx.rows(sql, &[&tenants, &names]).await? {
         let put = &jobs[round[row.try_get::<_, i64>(0)? as usize - 1]];
-        let job = Known {
-            id: row.try_get(1)?,
-            version: row.try_get(2)?,
-            revision: row.try_get(3)?,
-            hash: row.try_get(4)?,
-            queue: row.try_get(5)?,
-            tags: row.try_get(6)?,
-            enabled: row.try_get(7)?,
-        };
+        let job =
+            Known { id: row.try_get(1)?, version: row.try_get(2)?, revision: row.try_get(3)?, hash: row.try_get(4)? };
         known.insert((put.tenant.0, put.name.as_str()), job);
     }
     Ok(known)
@@ -295,7 +279,10 @@ async fn insert_jobs(
                SELECT $9, $9, u.tenant, 1, 1, u.enabled, u.name, u.queue, u.hash, {TAGS} FROM u ORDER BY u.n \
                RETURNING id, tenant, name), \
          v AS (INSERT INTO job_version (job, at, version, document, by_whom) \
-               SELECT j.id, $9, 1, u.document, u.by_whom FROM j JOIN u ON u.tenant = j.tenant AND u.name = j.name) \
+               SELECT j.id, $9, 1, u.document, u.by_whom FROM j JOIN u ON u.tenant = j.tenant AND u.name = j.name), \
+         e AS (INSERT INTO event (at, tenant, subject, kind, by_whom) \
+               SELECT $9, j.tenant, 'job/' || j.id, 'saved', u.by_whom \
+               FROM j JOIN u ON u.tenant = j.tenant AND u.name = j.name) \
          SELECT j.id, u.n FROM j JOIN u ON u.tenant = j.tenant AND u.name = j.name"
     );
     let now = micros(write.now);
@@ -308,26 +295,32 @@ async fn insert_jobs(
     Ok(())
 }
 
+/// A change of a definition, written down.
+const SAVED: &str = "INSERT INTO event (at, tenant, subject, kind, by_whom) \
+     SELECT $4, u.tenant, 'job/' || u.id, 'saved', u.by_whom \
+     FROM unnest($1::bigint[], $2::int[], $3::text[]) u (id, tenant, by_whom)";
+
 async fn edit_jobs(
     tx: &Tx,
     write: &Write,
     jobs: &[JobPut],
-    edited: &[(usize, Known, bool)],
+    edited: &[(usize, Known)],
     answers: &mut [Option<JobSaved>],
 ) -> Result<(), Fault> {
     if edited.is_empty() {
         return Ok(());
     }
     let now = micros(write.now);
-    let ids: Vec<i64> = edited.iter().map(|(_, job, _)| job.id).collect();
-    let versions: Vec<i32> = edited.iter().map(|(_, job, same)| job.version + i32::from(!same)).collect();
-    let revisions: Vec<i32> = edited.iter().map(|(_, job, _)| job.revision + 1).collect();
-    let queues: Vec<&str> = edited.iter().map(|(n, _, _)| jobs[*n].queue.as_str()).collect();
-    let hashes: Vec<&[u8]> = edited.iter().map(|(n, _, _)| jobs[*n].hash.as_slice()).collect();
-    let tags: Vec<String> = edited.iter().map(|(n, _, _)| tags_text(&jobs[*n])).collect();
-    let enabled: Vec<bool> = edited.iter().map(|(n, _, _)| jobs[*n].enabled).collect();
-    let documents: Vec<&str> = edited.iter().map(|(n, _, _)| jobs[*n].document.as_str()).collect();
-    let by: Vec<Option<&str>> = edited.iter().map(|(n, _, _)| jobs[*n].by.as_deref()).collect();
+    let ids: Vec<i64> = edited.iter().map(|(_, job)| job.id).collect();
+    let tenants: Vec<i32> = edited.iter().map(|(n, _)| jobs[*n].tenant.0).collect();
+    let versions: Vec<i32> = edited.iter().map(|(_, job)| job.version + 1).collect();
+    let revisions: Vec<i32> = edited.iter().map(|(_, job)| job.revision + 1).collect();
+    let queues: Vec<&str> = edited.iter().map(|(n, _)| jobs[*n].queue.as_str()).collect();
+    let hashes: Vec<&[u8]> = edited.iter().map(|(n, _)| jobs[*n].hash.as_slice()).collect();
+    let tags: Vec<String> = edited.iter().map(|(n, _)| tags_text(&jobs[*n])).collect();
+    let enabled: Vec<bool> = edited.iter().map(|(n, _)| jobs[*n].enabled).collect();
+    let documents: Vec<&str> = edited.iter().map(|(n, _)| jobs[*n].document.as_str()).collect();
+    let by: Vec<Option<&str>> = edited.iter().map(|(n, _)| jobs[*n].by.as_deref()).collect();
     let update = format!(
         "UPDATE job j SET updated_at = $8, version = u.version, revision = u.revision, queue = u.queue, \
                           hash = u.hash, tags = {TAGS}, enabled = u.enabled \
@@ -336,16 +329,16 @@ async fn edit_jobs(
     );
     tx.pipe(&[
         (&update, &[&ids, &versions, &revisions, &queues, &hashes, &tags, &enabled, &now]),
+        (SAVED, &[&ids, &tenants, &by, &now]),
         (
             "INSERT INTO job_version (job, at, version, document, by_whom) \
              SELECT job, $5, version, document, by_whom \
-             FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[]) u (job, version, document, by_whom) \
-             ON CONFLICT DO NOTHING",
+             FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[]) u (job, version, document, by_whom)",
             &[&ids, &versions, &documents, &by, &now],
         ),
     ])
     .await?;
-    for (at, (n, job, _)) in edited.iter().enumerate() {
+    for (at, (n, job)) in edited.iter().enumerate() {
         let (id, version, revision) = (JobId(job.id), versions[at], revisions[at]);
         answers[*n] = Some(JobSaved::Saved { id, version, revision, changed: true });
     }
@@ -358,8 +351,11 @@ async fn remove_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[JobId]) -> Result<
         .pipe(&[
             ("SELECT 1 FROM job WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&ids]),
             (
-                "UPDATE job SET deleted = true, revision = revision + 1, updated_at = $2 \
-                 WHERE id = ANY($1) AND NOT deleted RETURNING id",
+                "WITH gone AS (UPDATE job SET deleted = true, revision = revision + 1, updated_at = $2 \
+                               WHERE id = ANY($1) AND NOT deleted RETURNING id, tenant), \
+                 e AS (INSERT INTO event (at, tenant, subject, kind) \
+                       SELECT $2, tenant, 'job/' || id, 'deleted' FROM gone) \
+                 SELECT id FROM gone",
                 &[&ids, &micros(write.now)],
             ),
         ])
@@ -368,7 +364,7 @@ async fn remove_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[JobId]) -> Result<
     let mut gone: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     let rows = tx.rows("SELECT id FROM schedule WHERE job = ANY($1) AND NOT deleted", &[&gone]).await?;
     let owed: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    schedules::end(&tx, &owed).await?;
+    schedules::end(&tx, &owed, write.now).await?;
     let answers: Vec<Guarded> = ids
         .iter()
         .map(|id| match gone.iter().position(|gone| gone == id) {
@@ -496,7 +492,7 @@ impl PostgresStore {
         targets: &[PauseTarget],
         pause: Option<&Pause>,
     ) -> Result<Vec<bool>, StoreError> {
-        match self.once(write, "set pauses", |tx| save_pauses_once(tx, targets, pause)).await? {
+        match self.once(write, "set pauses", |tx| save_pauses_once(tx, write, targets, pause)).await? {
             Once::New(answers) => Ok(answers),
             Once::Known(kept) => json_known(kept.as_deref()),
         }
@@ -552,6 +548,7 @@ impl PostgresStore {
 
 async fn save_pauses_once(
     tx: Arc<Tx>,
+    write: &Write,
     targets: &[PauseTarget],
     pause: Option<&Pause>,
 ) -> Result<(Vec<bool>, Ending), Fault> {
@@ -567,7 +564,7 @@ async fn save_pauses_once(
         }
     }
     let tenants = pause_whole(&tx, &whole, body.as_deref()).await?;
-    let jobs = pause_jobs(&tx, &jobs, body.as_deref()).await?;
+    let jobs = pause_jobs(&tx, &jobs, body.as_deref(), micros(write.now)).await?;
     let owed = schedules::pause(&tx, &owed, body.as_deref()).await?;
     let answers: Vec<bool> = targets
         .iter()
@@ -609,7 +606,7 @@ async fn pause_whole(tx: &Tx, whole: &[(i32, &str)], body: Option<&str>) -> Resu
     Ok(answers[2].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
 
-async fn pause_jobs(tx: &Tx, jobs: &[i64], body: Option<&str>) -> Result<Vec<i64>, Fault> {
+async fn pause_jobs(tx: &Tx, jobs: &[i64], body: Option<&str>, now: i64) -> Result<Vec<i64>, Fault> {
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -617,8 +614,8 @@ async fn pause_jobs(tx: &Tx, jobs: &[i64], body: Option<&str>) -> Result<Vec<i64
         .pipe(&[
             ("SELECT 1 FROM job WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&jobs]),
             (
-                "UPDATE job SET pause = $2, revision = revision + 1 WHERE id = ANY($1) AND NOT deleted RETURNING id",
-                &[&jobs, &body],
+                "UPDATE job SET pause = $2, revision = revision + 1, updated_at = $3 WHERE id = ANY($1) AND NOT deleted RETURNING id",
+                &[&jobs, &body, &now],
             ),
         ])
         .await?;

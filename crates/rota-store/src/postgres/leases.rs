@@ -21,27 +21,31 @@ use super::{
 };
 use crate::codec::{micros, time};
 
+/// Taking and leaving touch partitions that were not asked for; one at a time
+/// they cannot lock crosswise.
+const ONE_AT_A_TIME: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended('rota partitions of ' || current_schema(), 0))";
+
 impl PostgresStore {
     pub(super) async fn record_beat(&self, beat: &NodeBeat) -> Result<Guarded, Fault> {
         let tx = Tx::on(&self.leases).await?;
         let answers = tx
             .pipe(&[
-                ("SELECT buried FROM node WHERE id = $1 FOR UPDATE", &[&beat.node.0]),
+                ("SELECT 1 FROM node WHERE id = $1 FOR UPDATE", &[&beat.node.0]),
                 (
                     "INSERT INTO node (id, until, name, info) VALUES ($1, $2, $3, $4) \
                      ON CONFLICT (id) DO UPDATE SET until = excluded.until, name = excluded.name, \
-                         info = excluded.info, buried = false",
+                         info = excluded.info",
                     &[&beat.node.0, &micros(beat.until), &beat.name, &beat.info],
                 ),
             ])
             .await?;
-        let buried: Option<bool> = answers[0].first().map(|row| row.try_get(0)).transpose()?;
         tx.commit().await?;
-        Ok(if buried == Some(true) { Guarded::Stale } else { Guarded::Applied })
+        Ok(if answers[0].is_empty() { Guarded::Stale } else { Guarded::Applied })
     }
 
     pub(super) async fn live_nodes(&self, now: Timestamp) -> Result<Vec<Node>, Fault> {
-        let sql = "SELECT id, name, info, until FROM node WHERE until >= $1 AND NOT buried ORDER BY id";
+        let sql = "SELECT id, name, info, until FROM node WHERE until >= $1 ORDER BY id";
         let rows = super::read_on(&self.leases, sql, &[&micros(now)]).await?;
         let mut nodes = Vec::with_capacity(rows.len());
         for row in rows {
@@ -58,6 +62,7 @@ impl PostgresStore {
     pub(super) async fn forget_node(&self, node: NodeId) -> Result<(), Fault> {
         let tx = Tx::on(&self.leases).await?;
         tx.pipe(&[
+            (ONE_AT_A_TIME, &[]),
             ("SELECT 1 FROM partition WHERE node = $1 ORDER BY part FOR UPDATE", &[&node.0]),
             ("UPDATE partition SET node = NULL, epoch = epoch + 1 WHERE node = $1", &[&node.0]),
             ("DELETE FROM node WHERE id = $1", &[&node.0]),
@@ -89,24 +94,27 @@ impl PostgresStore {
         let asked = numbers(parts);
         let sql = "SELECT part, epoch, node FROM partition WHERE part = ANY($1) ORDER BY part FOR UPDATE";
         let mut known: BTreeMap<i16, (i64, Option<Uuid>)> = BTreeMap::new();
-        for row in tx.rows(sql, &[&asked]).await? {
+        let mut answers = tx.pipe(&[(ONE_AT_A_TIME, &[]), (sql, &[&asked])]).await?;
+        for row in answers.pop().unwrap_or_default() {
             known.insert(row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?));
         }
         let mut nodes: Vec<Uuid> = known.values().filter_map(|(_, holder)| *holder).chain([node.0]).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let sql = "SELECT id FROM node WHERE id = ANY($1) AND until >= $2 AND NOT buried ORDER BY id FOR UPDATE";
+        let sql = "SELECT id FROM node WHERE id = ANY($1) AND until >= $2 ORDER BY id FOR UPDATE";
         let live: HashSet<Uuid> = super::row::ids(&tx.rows(sql, &[&nodes, &micros(now)]).await?)?.into_iter().collect();
         if !live.contains(&node.0) {
             return Ok(vec![None; parts.len()]);
         }
         let free = |holder: &Option<Uuid>| holder.is_none_or(|holder| !live.contains(&holder));
         let taken: Vec<i16> = known.iter().filter(|(_, (_, holder))| free(holder)).map(|(part, _)| *part).collect();
-        let buried: Vec<Uuid> = nodes.iter().filter(|id| !live.contains(id)).copied().collect();
+        // A node whose word ran out holds nothing any more, and must beat anew.
+        let gone: Vec<Uuid> = nodes.iter().filter(|id| !live.contains(id)).copied().collect();
         if !taken.is_empty() {
             tx.pipe(&[
                 ("UPDATE partition SET node = $2, epoch = epoch + 1 WHERE part = ANY($1)", &[&taken, &node.0]),
-                ("UPDATE node SET buried = true WHERE id = ANY($1)", &[&buried]),
+                ("UPDATE partition SET node = NULL, epoch = epoch + 1 WHERE node = ANY($1)", &[&gone]),
+                ("DELETE FROM node WHERE id = ANY($1)", &[&gone]),
             ])
             .await?;
         }

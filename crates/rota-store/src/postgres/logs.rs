@@ -6,8 +6,11 @@ use rota_core::{
 };
 use uuid::Uuid;
 
-use super::{PostgresStore, fault::Fault, jobs::PAGE_MAX};
-use crate::codec::{micros, time};
+use super::{PostgresStore, fault::Fault};
+use crate::{
+    codec::{micros, time},
+    filter::PAGE_MAX,
+};
 
 impl PostgresStore {
     pub(super) async fn save_logs(&self, chunks: &[LogChunk]) -> Result<(), Fault> {

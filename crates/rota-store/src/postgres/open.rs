@@ -94,6 +94,12 @@ impl PostgresStore {
         Ok(store)
     }
 
+    /// Runs a statement that is not the port's: for tests and benchmarks.
+    pub async fn execute_raw(&self, sql: &str) -> Result<(), OpenError> {
+        let client = self.work.get().await.map_err(|e| OpenError::Connect(Box::new(e)))?;
+        client.batch_execute(sql).await.map_err(|e| OpenError::Prepare(Box::new(e)))
+    }
+
     /// Drops the store's own schema and all in it: for tests.
     pub async fn drop_schema(&self) -> Result<(), tokio_postgres::Error> {
         let Some(schema) = &self.schema else { return Ok(()) };

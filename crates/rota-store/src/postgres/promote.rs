@@ -76,7 +76,7 @@ impl PostgresStore {
             }
         }
         let mut after = Aftermath::default();
-        apply(&tx, &changes, true, &mut after).await?;
+        apply(&tx, write.now, &changes, true, &mut after).await?;
         slots::write(&tx, &entered).await?;
         let woken = self.tell(&tx, write.node, &mut after).await?;
         let next = tx.rows(NEXT, &[&parts]).await?;

@@ -110,7 +110,7 @@ impl PostgresStore {
         changes: &[(Locked, Change)],
         after: &mut Aftermath,
     ) -> Result<Vec<Reaped>, Fault> {
-        apply(tx, changes, false, after).await?;
+        apply(tx, write.now, changes, false, after).await?;
         self.follow(tx, write.now, after).await?;
         // A loss may free a slot and take it again at once: told as it stands.
         let queued: HashMap<RunId, ()> = after.queued.iter().map(|run| (run.id, ())).collect();
@@ -146,7 +146,7 @@ impl PostgresStore {
         let rows: Vec<Locked> = answers.pop().unwrap_or_default().iter().map(locked).collect::<Result<_, _>>()?;
         let changes = decide(rows, |row| row.run.hand_back(row.run.lease(), write.now));
         let mut after = Aftermath { changed: true, ..Aftermath::default() };
-        apply(&tx, &changes, false, &mut after).await?;
+        apply(&tx, write.now, &changes, false, &mut after).await?;
         self.follow(&tx, write.now, &mut after).await?;
         let woken = self.tell(&tx, write.node, &mut after).await?;
         let kept: Vec<(Uuid, i32, bool)> =

@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, SkipRange, SkipReason},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
@@ -22,12 +23,15 @@ use super::{
     PostgresStore,
     fault::Fault,
     fire::write_cursors,
-    jobs::{PAGE_MAX, pause as read_pause},
+    jobs::pause as read_pause,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
     skips::{self, Skip},
     tx::{Ending, Tx},
 };
-use crate::codec::{micros, time};
+use crate::{
+    codec::{micros, time},
+    filter::PAGE_MAX,
+};
 
 impl PostgresStore {
     pub(super) async fn reserve(&self, count: u32) -> Result<ScheduleId, Fault> {
@@ -63,16 +67,16 @@ impl PostgresStore {
         write: &Write,
         schedules: &[ScheduleId],
     ) -> Result<Vec<Guarded>, StoreError> {
-        match self.once(write, "delete schedules", |tx| remove_once(tx, schedules)).await? {
+        match self.once(write, "delete schedules", |tx| remove_once(tx, write, schedules)).await? {
             Once::New(answers) => Ok(answers),
             Once::Known(kept) => guarded_known(kept.as_deref(), schedules.len()),
         }
     }
 }
 
-async fn remove_once(tx: Arc<Tx>, schedules: &[ScheduleId]) -> Result<(Vec<Guarded>, Ending), Fault> {
+async fn remove_once(tx: Arc<Tx>, write: &Write, schedules: &[ScheduleId]) -> Result<(Vec<Guarded>, Ending), Fault> {
     let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
-    let mut ended = end(&tx, &ids).await?;
+    let mut ended = end(&tx, &ids, write.now).await?;
     let answers: Vec<Guarded> =
         ids.iter().map(|id| if ended.remove(id) { Guarded::Applied } else { Guarded::Stale }).collect();
     let ending =
@@ -259,16 +263,17 @@ async fn write_edits(tx: &Tx, puts: &[SchedulePut], won: &[(usize, Known)]) -> R
         won.iter().map(|(_, known)| known.cursor.map_or(known.fired, |cursor| cursor.fired as i64)).collect();
     let sql = "UPDATE schedule s SET revision = s.revision + 1, after_finish_ms = u.delay, enabled = u.enabled, \
                    name = u.name, spec = u.spec, fired = u.fired, \
-                   armed_by = CASE WHEN u.armed OR u.delay IS NULL OR NOT u.enabled THEN NULL ELSE s.armed_by END \
+                   armed_by = CASE WHEN u.armed OR u.delay IS NULL THEN NULL ELSE s.armed_by END \
                FROM unnest($1::bigint[], $2::bigint[], $3::bool[], $4::text[], $5::text[], $6::bool[], $7::bigint[]) \
                     u (id, delay, enabled, name, spec, armed, fired) WHERE s.id = u.id";
     tx.rows(sql, &[&ids, &delays, &enabled, &names, &specs, &armed, &fired]).await?;
     Ok(())
 }
 
-/// Ends schedules, and answers which were there to end. The instant each still
-/// owed is recorded as deleted.
-pub(super) async fn end(tx: &Tx, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
+/// Ends schedules, and answers which were there to end. What was owed up to now
+/// is recorded as deleted: a stretch from the instant owed, because nobody will
+/// plan the rest of it any more.
+pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<HashSet<i64>, Fault> {
     let known = lock(tx, ids).await?;
     let live: Vec<i64> = known.keys().copied().collect();
     if live.is_empty() {
@@ -280,9 +285,9 @@ pub(super) async fn end(tx: &Tx, ids: &[i64]) -> Result<HashSet<i64>, Fault> {
     tx.rows(sql, &[&live]).await?;
     let skipped: Vec<Skip> = gone
         .iter()
+        .filter(|(_, cursor)| cursor.planned_at <= now)
         .map(|(id, cursor)| {
-            let at = cursor.planned_at;
-            let range = SkipRange { from: at, to: at, count: 1, reason: SkipReason::Deleted };
+            let range = SkipRange { from: cursor.planned_at, to: now, count: 1, reason: SkipReason::Deleted };
             Skip { schedule: *id, range, fired: cursor.fired }
         })
         .collect();

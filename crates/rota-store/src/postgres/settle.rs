@@ -9,7 +9,7 @@
 //! owner its partitions' epochs, locked against a take-over until the commit.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -18,7 +18,7 @@ use rota_core::{
     ids::{JobId, NodeId, Partition, RunId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
-    run::{Change, Finish, Run, RunState, TRAIL_BYTES_MAX},
+    run::{Change, Finish, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Entry,
     store::{By, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
 };
@@ -42,6 +42,8 @@ use crate::codec::{cancel_text, flag, micros, state_columns, verdict_code};
 pub(super) struct Aftermath {
     /// Ended runs that others wait for.
     pub needed: Vec<Uuid>,
+    /// How many steps of each parent have ended.
+    pub parents: HashMap<Uuid, u16>,
     /// Schedule, run and end of ended runs that re-arm.
     pub rearm: Vec<(i64, Uuid, i64)>,
     /// Keys with free slots and someone waiting, and how many may have one.
@@ -62,7 +64,7 @@ impl Aftermath {
             ready_at: crate::codec::time(ready_at)?,
             started_at: finish.started_at,
             ended_at: finish.ended_at,
-            attempts: finish.attempts_used,
+            attempts: finish.attempts_used.saturating_add(u16::from(finish.verdict == Verdict::Succeeded)),
             losses: finish.losses,
         };
         self.rollups.entry((JobId(job), hour_of(finish.ended_at))).or_default().add(&ended);
@@ -131,7 +133,8 @@ enum Guard {
 
 /// Moves runs to history. `$1, $2` are the owner's partitions and epochs: if
 /// one is lost nothing happens at all. `$13` is whether a written lease is
-/// needed (null: the rows are locked and decided on). `$14` frees slots.
+/// needed (null: the rows are locked and decided on). `$14` frees slots. An owner
+/// ends only what it may be executing, in the partition it names.
 const FINISH: &str = "
 WITH own AS MATERIALIZED (
     SELECT part FROM partition
@@ -140,11 +143,12 @@ WITH own AS MATERIALIZED (
 ), ended AS (
     DELETE FROM run r
     USING unnest($3::uuid[], $4::int[], $5::smallint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::smallint[],
-                 $10::text[], $11::text[], $12::text[])
-          WITH ORDINALITY u (id, fence, verdict, ended_at, started_at, attempt, losses, failure, output, line, n)
+                 $10::text[], $11::text[], $12::text[], $16::smallint[])
+          WITH ORDINALITY u (id, fence, verdict, ended_at, started_at, attempt, losses, failure, output, line, part, n)
     WHERE r.id = u.id AND r.fence = u.fence
       AND (SELECT count(*) FROM own) = cardinality($1::smallint[])
-      AND ($13::bool IS NULL OR ((r.holder IS NOT NULL) = $13 AND (r.cancel IS NULL OR u.verdict IN (0, 3))))
+      AND ($13::bool IS NULL OR ((r.holder IS NOT NULL) = $13 AND (r.cancel IS NULL OR u.verdict IN (0, 3))
+                                 AND ($13 OR (r.part = u.part AND r.status IN (2, 3, 5)))))
     RETURNING u.n, u.verdict, u.ended_at, u.started_at, u.attempt, u.losses, u.failure, u.output, u.line,
               r.id, r.job, r.order_key, r.ready_at, r.created_at, r.expires_at, r.schedule, r.planned_at, r.slot,
               r.tenant, r.version, r.lane, r.fence, r.slot_limit, r.part, r.source, r.step, r.parent, r.payload,
@@ -167,9 +171,9 @@ WITH own AS MATERIALIZED (
                                     waiting = greatest(s.waiting + excluded.waiting, 0)
     RETURNING key, least(lim - held, waiting)::bigint AS room
 )
-SELECT n, job, ready_at, flags, schedule FROM ended
+SELECT n, job, ready_at, flags, schedule, parent FROM ended
 UNION ALL
-SELECT 0, key, room, 0::smallint, NULL FROM freed WHERE room > 0";
+SELECT 0, key, room, 0::smallint, NULL, NULL FROM freed WHERE room > 0";
 
 /// Finishes as columns. A column of nothing but nulls stays empty: `unnest`
 /// fills it up.
@@ -230,6 +234,7 @@ async fn finish(
     right: &Right,
     guard: Guard,
     finishes: &[(Uuid, i32, &Finish)],
+    parts: &[i16],
     after: &mut Aftermath,
 ) -> Result<Vec<bool>, Fault> {
     let columns = Finishes::of(finishes.iter().copied())?;
@@ -258,6 +263,7 @@ async fn finish(
                 &leased,
                 &frees,
                 &(TRAIL_BYTES_MAX as i32),
+                &parts,
             ],
         )
         .await?;
@@ -281,6 +287,9 @@ fn take_in(row: &Row, (id, _, finish): &(Uuid, i32, &Finish), after: &mut Afterm
     let flags: i16 = row.try_get(3)?;
     if flags & flag::NEEDED != 0 {
         after.needed.push(*id);
+    }
+    if let Some(parent) = row.try_get(5)? {
+        *after.parents.entry(parent).or_default() += 1;
     }
     if flags & flag::REARMS != 0
         && let Some(schedule) = row.try_get(4)?
@@ -355,6 +364,7 @@ async fn write_moves(tx: &Tx, moved: &[(&Run, i16, Option<String>)]) -> Result<(
 /// that their slots' counters are right already.
 pub(super) async fn apply(
     tx: &Tx,
+    now: Timestamp,
     changes: &[(Locked, Change)],
     counted: bool,
     after: &mut Aftermath,
@@ -362,6 +372,7 @@ pub(super) async fn apply(
     let mut finishes = Vec::new();
     let mut moved = Vec::new();
     let mut shifts = BTreeMap::new();
+    let mut waited = Vec::new();
     for (row, change) in changes {
         match change {
             Change::Finish(finish) => finishes.push((row.run.id.0, row.run.fence.0, finish)),
@@ -369,14 +380,19 @@ pub(super) async fn apply(
                 let mut run = row.run.clone();
                 run.apply(change);
                 slots::shift(&mut shifts, &row.run, &run);
+                // Only one that comes to wait counts its steps.
+                if matches!(row.run.state, RunState::Waiting { .. }) {
+                    waited.push(run.id);
+                }
                 moved.push((run, row.flags, step.trail.as_ref().map(rota_core::run::TrailEntry::line)));
             }
         }
     }
     if !finishes.is_empty() {
         let guard = if counted { Guard::LockedAndCounted } else { Guard::Locked };
-        finish(tx, &Right::default(), guard, &finishes, after).await?;
+        finish(tx, &Right::default(), guard, &finishes, &[], after).await?;
     }
+    count_children(tx, now, &waited, &mut moved, after).await?;
     if moved.is_empty() {
         return Ok(());
     }
@@ -397,18 +413,58 @@ pub(super) async fn apply(
     Ok(())
 }
 
+/// Steps may have ended while their parent was on its way to wait for them;
+/// those it would wait for in vain are taken off at once. The parent is locked,
+/// so a step that ends from now on finds it waiting.
+async fn count_children(
+    tx: &Tx,
+    now: Timestamp,
+    waited: &[RunId],
+    moved: &mut [(Run, i16, Option<String>)],
+    after: &mut Aftermath,
+) -> Result<(), Fault> {
+    let asked = |run: &Run| match run.state {
+        RunState::Waiting { on: WaitFor::Children(asked), .. } if !waited.contains(&run.id) => Some(asked),
+        _ => None,
+    };
+    let parents: Vec<Uuid> =
+        moved.iter().filter(|(run, _, _)| asked(run).is_some()).map(|(run, _, _)| run.id.0).collect();
+    if parents.is_empty() {
+        return Ok(());
+    }
+    let sql = "SELECT parent, count(*) FROM run WHERE parent = ANY($1) AND parent IS NOT NULL GROUP BY parent";
+    let mut live: HashMap<Uuid, i64> = HashMap::new();
+    for row in tx.rows(sql, &[&parents]).await? {
+        live.insert(row.try_get(0)?, row.try_get(1)?);
+    }
+    for (run, _, _) in moved {
+        let Some(asked) = asked(run) else { continue };
+        // What ended before this in the same transaction is not counted as live.
+        after.parents.remove(&run.id.0);
+        let live = live.get(&run.id.0).copied().unwrap_or(0).clamp(0, i64::from(u16::MAX)) as u16;
+        if live < asked
+            && let Ok(change) = run.join(asked - live, None, now)
+        {
+            run.apply(&change);
+        }
+    }
+    Ok(())
+}
+
 impl PostgresStore {
     /// Does what follows from changes: opens joins, re-arms schedules, admits
     /// those who wait for slots.
     pub(super) async fn follow(&self, tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Fault> {
-        if !after.needed.is_empty() {
+        if !after.needed.is_empty() || !after.parents.is_empty() {
             join(tx, now, after).await?;
         }
-        if !after.rearm.is_empty() {
-            rearm(tx, &after.rearm).await?;
+        let ended = std::mem::take(&mut after.rearm);
+        if !ended.is_empty() {
+            rearm(tx, &ended).await?;
         }
-        if !after.room.is_empty() {
-            let admitted = slots::admit(tx, &after.room).await?;
+        let room = std::mem::take(&mut after.room);
+        if !room.is_empty() {
+            let admitted = slots::admit(tx, &room).await?;
             after.changed |= !admitted.is_empty();
             after.queued.extend(admitted);
         }
@@ -433,7 +489,8 @@ impl PostgresStore {
     /// The end of a change: what it woke is handed over, what must stop is told
     /// of.
     pub(super) async fn tell(&self, tx: &Tx, node: Option<NodeId>, after: &mut Aftermath) -> Result<Vec<Woken>, Fault> {
-        let stopping: Vec<Run> = after.stopping.iter().filter(|run| holder(run).is_none()).cloned().collect();
+        let mut stopping = std::mem::take(&mut after.stopping);
+        stopping.retain(|run| holder(run).is_none());
         self.hand_over(tx, None, &stopping).await?;
         let queued = std::mem::take(&mut after.queued);
         self.hand_over(tx, node, &queued).await
@@ -464,38 +521,29 @@ async fn notify(tx: &Tx, node: Option<NodeId>, parts: &[i16], ids: &[Uuid]) -> R
 /// Counts down what others waited for. Each waiter is locked before it is read,
 /// so of two last siblings the second sees the first's count.
 async fn join(tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Fault> {
-    let rows = tx.rows("DELETE FROM need WHERE needed = ANY($1) RETURNING waiter", &[&after.needed]).await?;
-    let mut done: HashMap<Uuid, u16> = HashMap::new();
-    for row in rows {
-        *done.entry(row.try_get(0)?).or_default() += 1;
-    }
-    let waiters: Vec<Uuid> = done.keys().copied().collect();
-    let sql = concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run r WHERE r.id = ANY($1) AND r.status = 6 ORDER BY r.id FOR UPDATE"
-    );
-    let rows = tx.rows(sql, &[&waiters]).await?;
-    let waiting: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
-    let left = |row: &Locked| {
-        matches!(row.run.join(done[&row.run.id.0], None, now),
-        Ok(Change::Move(step)) if step.state == RunState::Queued)
-    };
-    let mut asked = BTreeMap::new();
-    for row in waiting.iter().filter(|row| left(row)) {
-        if let Some(claim) = row.run.slot {
-            asked.insert(claim.key.0, claim.limit);
+    let mut done: HashMap<Uuid, u16> = std::mem::take(&mut after.parents);
+    let needed = std::mem::take(&mut after.needed);
+    if !needed.is_empty() {
+        for row in tx.rows("DELETE FROM need WHERE needed = ANY($1) RETURNING waiter", &[&needed]).await? {
+            *done.entry(row.try_get(0)?).or_default() += 1;
         }
     }
+    let waiters: Vec<Uuid> = done.keys().copied().collect();
+    // Whatever their status: one that is about to wait is waited for, and seen.
+    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+    let rows = tx.rows(sql, &[&waiters]).await?;
+    let waiting: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+    let enters = |row: &Locked| row.run.enters_on_join(done[&row.run.id.0], now);
+    let asked: BTreeMap<i64, u32> = waiting.iter().filter_map(enters).map(|claim| (claim.key.0, claim.limit)).collect();
     let mut entered = slots::lock(tx, &asked).await?;
     let mut changes = Vec::with_capacity(waiting.len());
     for row in waiting {
-        let entry = if left(&row) { reenter(&mut entered, &row.run) } else { None };
+        let entry = enters(&row).and_then(|_| reenter(&mut entered, &row.run));
         if let Ok(change) = row.run.join(done[&row.run.id.0], entry, now) {
             changes.push((row, change));
         }
     }
-    apply(tx, &changes, true, after).await?;
+    apply(tx, now, &changes, true, after).await?;
     slots::write(tx, &entered).await
 }
 
@@ -555,11 +603,14 @@ impl PostgresStore {
         let mut after = Aftermath::default();
         let mut answers = vec![Guarded::Stale; settlements.len()];
         let owner = |settlement: &Settlement| matches!(settlement.by, By::Owner(_));
+        // Of a run that is named twice the first word counts.
+        let mut named = HashSet::with_capacity(settlements.len());
+        let first: Vec<usize> = (0..settlements.len()).filter(|n| named.insert(settlements[*n].lease)).collect();
         for guard in [Guard::Owner, Guard::Lease] {
             let group: Vec<usize> =
-                (0..settlements.len()).filter(|n| owner(&settlements[*n]) == (guard == Guard::Owner)).collect();
+                first.iter().copied().filter(|n| owner(&settlements[*n]) == (guard == Guard::Owner)).collect();
             if !group.is_empty() {
-                settle_group(&tx, guard, settlements, &group, &mut answers, &mut after).await?;
+                settle_group(&tx, write.now, guard, settlements, &group, &mut answers, &mut after).await?;
             }
         }
         self.follow(&tx, write.now, &mut after).await?;
@@ -615,6 +666,7 @@ fn kept(settled: &Settled) -> Result<Option<Vec<u8>>, Fault> {
 /// moves after their rows were locked and read.
 async fn settle_group(
     tx: &Tx,
+    now: Timestamp,
     guard: Guard,
     settlements: &[Settlement],
     group: &[usize],
@@ -654,9 +706,19 @@ async fn settle_group(
                 claim(*n).is_none_or(|(part, epoch)| right.get(&i16::from(part.0)).is_some_and(|held| *held == epoch.0))
             })
             .collect();
-        settle_moves(tx, guard, settlements, &moves, answers, after).await?;
+        settle_moves(tx, now, guard, settlements, &moves, answers, after).await?;
         let missed: Vec<usize> = finishes.into_iter().filter(|n| answers[*n] != Guarded::Applied).collect();
         return explain(tx, guard, settlements, &missed, answers).await;
+    }
+}
+
+/// Whether a settler of this kind may change the run, its fence apart.
+fn allowed(run: &Run, guard: Guard, part: Partition) -> bool {
+    let executed = matches!(run.state, RunState::Queued | RunState::Running { .. } | RunState::Cancelling { .. });
+    match guard {
+        Guard::Lease => holder(run).is_some(),
+        Guard::Owner => executed && holder(run).is_none() && run.part == part,
+        Guard::Locked | Guard::LockedAndCounted => true,
     }
 }
 
@@ -679,7 +741,11 @@ async fn settle_finishes(
     if finishes.is_empty() {
         return Ok(0);
     }
-    let found = finish(tx, &Right::from(right), guard, &finishes, after).await?;
+    let parts: Vec<i16> = match guard {
+        Guard::Owner => group.iter().map(|n| i16::from(settlements[*n].part.0)).collect(),
+        Guard::Lease | Guard::Locked | Guard::LockedAndCounted => Vec::new(),
+    };
+    let found = finish(tx, &Right::from(right), guard, &finishes, &parts, after).await?;
     for (n, found) in group.iter().zip(&found) {
         if *found {
             answers[*n] = Guarded::Applied;
@@ -690,6 +756,7 @@ async fn settle_finishes(
 
 async fn settle_moves(
     tx: &Tx,
+    now: Timestamp,
     guard: Guard,
     settlements: &[Settlement],
     group: &[usize],
@@ -711,7 +778,7 @@ async fn settle_moves(
     for n in group {
         let settlement = &settlements[*n];
         let Some(row) = found.remove(&settlement.lease.run) else { continue };
-        let rightful = row.run.fence == settlement.lease.fence && holder(&row.run).is_some() == (guard == Guard::Lease);
+        let rightful = row.run.fence == settlement.lease.fence && allowed(&row.run, guard, settlement.part);
         answers[*n] = match (rightful, &row.run.cancel) {
             (false, _) => Guarded::Stale,
             (true, Some(_)) => Guarded::CancelAsked,
@@ -721,7 +788,7 @@ async fn settle_moves(
             }
         };
     }
-    apply(tx, &changes, false, after).await
+    apply(tx, now, &changes, false, after).await
 }
 
 /// Says of finishes that did not apply whether they are stale, or no answer to
@@ -740,18 +807,18 @@ async fn explain(
     let leased = guard == Guard::Lease;
     let rows = tx
         .rows(
-            "SELECT id, fence FROM run WHERE id = ANY($1) AND cancel IS NOT NULL AND (holder IS NOT NULL) = $2",
+            "SELECT id, fence, part FROM run WHERE id = ANY($1) AND cancel IS NOT NULL AND (holder IS NOT NULL) = $2",
             &[&ids, &leased],
         )
         .await?;
     let mut asked = HashMap::with_capacity(rows.len());
     for row in rows {
-        asked.insert(row.try_get::<_, Uuid>(0)?, row.try_get::<_, i32>(1)?);
+        asked.insert(row.try_get::<_, Uuid>(0)?, (row.try_get::<_, i32>(1)?, row.try_get::<_, i16>(2)?));
     }
     for n in missed {
-        let lease = settlements[*n].lease;
-        let ended = answers[*n];
-        if ended == Guarded::Stale && asked.get(&lease.run.0) == Some(&lease.fence.0) {
+        let Settlement { lease, part, .. } = &settlements[*n];
+        let Some((fence, lies_in)) = asked.get(&lease.run.0) else { continue };
+        if *fence == lease.fence.0 && (leased || *lies_in == i16::from(part.0)) {
             answers[*n] = Guarded::CancelAsked;
         }
     }

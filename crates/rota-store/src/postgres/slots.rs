@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use rota_core::{
-    ids::NodeId,
     run::{Run, SlotUse},
     slot::Slot,
     store::StoreError,
@@ -176,9 +175,7 @@ const MISFITS: &str = "SELECT coalesce(s.key, l.slot), coalesce(l.lim, s.lim, 1)
         OR (s.waiting > 0 AND s.held < s.lim) LIMIT 1000";
 
 impl PostgresStore {
-    /// `_node` is not handed what is admitted here: nobody waits for the answer
-    /// to tell it, so its owner is left a notice like any other.
-    pub(super) async fn recount(&self, _node: Option<NodeId>, now: Timestamp) -> Result<u32, StoreError> {
+    pub(super) async fn recount(&self, now: Timestamp) -> Result<u32, StoreError> {
         let what = "recount slots";
         let suspects = self.read(MISFITS, &[]).await.map_err(|fault| fault.told(what))?;
         if suspects.is_empty() {
@@ -216,7 +213,7 @@ impl PostgresStore {
             let (held, waiting) = live.get(key).copied().unwrap_or_default();
             let right = Slot { limit: slot.limit, held: held as u32, waiting: waiting as u32 };
             let room = right.limit.saturating_sub(right.held).min(right.waiting);
-            repaired += u32::from(*slot != right || room > 0);
+            repaired += u32::from(*slot != right);
             *slot = right;
             if room > 0 {
                 after.room.insert(*key, room as i32);

@@ -265,8 +265,8 @@ impl RunStore for PostgresStore {
         self.wake_all(write, runs).await
     }
 
-    async fn recount_slots(&self, node: Option<NodeId>, now: Timestamp) -> Result<u32, StoreError> {
-        self.recount(node, now).await
+    async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
+        self.recount(write.now).await
     }
 }
 

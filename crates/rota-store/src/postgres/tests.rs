@@ -67,7 +67,7 @@ impl Bed {
         let JobSaved::Saved { id: job, revision: job_revision, .. } = saved[0] else { panic!("{saved:?}") };
         let node = NodeId(Uuid::now_v7());
         let beat = NodeBeat { node, name: "n".into(), info: "{}".into(), until: at(1_000_000) };
-        assert_eq!(store.beat(&beat, at(0)).await.unwrap(), Guarded::Applied);
+        assert_eq!(store.beat(&beat, at(0)).await.unwrap(), Guarded::Stale);
         let epoch = store.take_partitions(node, &[Partition(0)], at(0)).await.unwrap()[0].unwrap();
         Self { store, tenant, job, job_revision, owned, claimed, node, epoch }
     }
@@ -234,10 +234,10 @@ async fn slots_admit_in_order_and_replace_displaces() {
     assert_eq!(noticed.iter().map(|run| run.id).collect::<Vec<_>>(), [runs[1].id]);
     let failed = bed.store.settle(&bed.write(6), &[bed.settled(&runs[1], Verdict::Failed, 6)]).await.unwrap();
     assert_eq!(failed.answers, [Guarded::CancelAsked]);
-    assert_eq!(bed.store.recount_slots(None, at(6)).await.unwrap(), 0);
+    assert_eq!(bed.store.recount_slots(&bed.write(6)).await.unwrap(), 0);
     let settled = bed.store.settle(&bed.write(7), &[bed.settled(&runs[1], Verdict::Cancelled, 7)]).await.unwrap();
     assert_eq!(settled.woken[0].run.id, newest.id);
-    assert_eq!(bed.store.recount_slots(None, at(7)).await.unwrap(), 0);
+    assert_eq!(bed.store.recount_slots(&bed.write(7)).await.unwrap(), 0);
     bed.done().await;
 }
 
@@ -420,7 +420,7 @@ async fn firing_is_guarded_and_after_finish_re_arms() {
     bed.store.settle(&bed.write(30), &[bed.settled(&armed, Verdict::Failed, 30)]).await.unwrap();
     let cursors = bed.store.cursors(&[second]).await.unwrap();
     assert_eq!(cursors, [Some(Cursor { fired: 1, ..cursor(530) })]);
-    let deleted = bed.store.delete_jobs(&bed.write(40), &[bed.job]).await.unwrap();
+    let deleted = bed.store.delete_jobs(&bed.write(600), &[bed.job]).await.unwrap();
     assert_eq!(deleted, [Guarded::Applied]);
     assert_eq!(bed.store.due(&parts, at(9_999), 100).await.unwrap(), []);
     assert_eq!(bed.store.skips(second, None, 9).await.unwrap()[0].range.from, at(530));

@@ -280,8 +280,6 @@ CREATE TABLE bucket (
 CREATE TABLE node (
     id     uuid   PRIMARY KEY,
     until  bigint NOT NULL,
-    -- Another node took one of its partitions after its word ran out.
-    buried bool   NOT NULL DEFAULT false,
     name   text   NOT NULL,
     info   text   NOT NULL
 ) WITH (fillfactor = 50);
@@ -300,15 +298,15 @@ CREATE TABLE inbox (
 );
 
 CREATE TABLE event (
-    id      bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at      bigint   NOT NULL,
-    subject bigint   NOT NULL,
-    tenant  int      NOT NULL,
-    kind    text     COLLATE "C" NOT NULL,
+    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at      bigint NOT NULL,
+    tenant  int    NOT NULL,
+    subject text   COLLATE "C" NOT NULL,
+    kind    text   COLLATE "C" NOT NULL,
     by_whom text,
     data    text
 );
-CREATE INDEX event_subject ON event (tenant, subject, at);
+CREATE INDEX event_subject ON event (subject, at);
 
 -- Asks for a run from inside the caller's own transaction, in any language.
 -- The request commits or vanishes with it; a scheduler admits it soon after.
