@@ -5,7 +5,11 @@
 //! job, and pauses, are held off by a share lock until the commit. So whoever
 //! has had an edit acknowledged sees no run of the old version made after it.
 
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use rota_core::{
     fire::{Cursor, SkipRange, SkipReason},
@@ -201,7 +205,9 @@ impl AsRead {
 /// Takes the cursors that are still as read, and moves or removes them.
 async fn guard(tx: &Tx, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Won>, Fault> {
     let (mut advance, mut use_up) = (AsRead::default(), AsRead::default());
-    for (n, item) in items.iter().enumerate() {
+    // Of a schedule that is named twice the first word counts.
+    let mut named = HashSet::with_capacity(items.len());
+    for (n, item) in items.iter().enumerate().filter(|(_, item)| named.insert(item.due.schedule)) {
         if item.next.is_some() { &mut advance } else { &mut use_up }.push(n, item);
     }
     let schedules: Vec<i64> = items.iter().map(|item| item.due.schedule.0).collect();

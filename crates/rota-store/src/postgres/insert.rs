@@ -16,7 +16,7 @@ use rota_core::{
     ids::RunId,
     lane::LaneMode,
     order::OrderKey,
-    run::{CancelAsk, NewRun, Run, RunState, Status},
+    run::{Block, CancelAsk, NewRun, Run, RunState, Status},
     slot::Entry,
     store::{Enqueued, StoreError, Write},
 };
@@ -30,7 +30,7 @@ use super::{
     row::{Locked, locked, run_columns},
     settle::{Aftermath, apply, empty_if_null},
     slots::{self, Slots},
-    tx::{Ending, Tx},
+    tx::{Ending, Param, Tx},
 };
 use crate::codec::{columns_of, corrupt, extra_text, flag, micros, source_code};
 
@@ -86,13 +86,13 @@ impl PostgresStore {
             return Ok(Vec::new());
         }
         let mut plan = Plan::new(runs, write);
-        plan.lock_needed(tx).await?;
-        plan.take_unique(tx).await?;
-        plan.lock_slots(tx).await?;
-        plan.decide();
         let modes = self.modes(runs.iter().map(|run| run.lane)).await?;
         let owned = |run: &NewRun| modes.get(&run.lane) == Some(&LaneMode::Owned);
-        let held = plan.write(tx, owned).await?;
+        plan.lock_needed(tx).await?;
+        plan.take_unique(tx).await?;
+        let mut held = plan.write_free(tx, owned).await?;
+        plan.decide();
+        held.extend(plan.write_rest(tx, owned).await?);
         plan.give_up_unique(tx).await?;
         let mut answers = plan.answers(&held, owned);
         plan.notify(tx, &held, owned).await?;
@@ -179,6 +179,8 @@ struct Plan<'a> {
     duplicates: HashMap<usize, RunId>,
     slots: Slots,
     states: Vec<Option<RunState>>,
+    /// Runs without a slot, a unique key or needs.
+    free: Vec<bool>,
     replaced: BTreeMap<i64, Replaced>,
     stopped: Vec<i64>,
 }
@@ -192,6 +194,7 @@ impl<'a> Plan<'a> {
             duplicates: HashMap::new(),
             slots: Slots::new(),
             states: vec![None; runs.len()],
+            free: runs.iter().map(|run| run.slot.is_none() && run.unique.is_none() && run.after.is_empty()).collect(),
             replaced: BTreeMap::new(),
             stopped: Vec::new(),
         }
@@ -262,22 +265,11 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    async fn lock_slots(&mut self, tx: &Tx) -> Result<(), Fault> {
-        let mut asked = BTreeMap::new();
-        for run in self.runs {
-            if let Some(ask) = run.enters_now(0, self.write.now) {
-                asked.insert(ask.key.0, ask.limit);
-            }
-        }
-        self.slots = slots::lock(tx, &asked).await?;
-        Ok(())
-    }
-
     /// Decides over every run, those that others of the batch wait for first.
     fn decide(&mut self) {
         let batch: HashMap<RunId, usize> = self.runs.iter().enumerate().map(|(n, run)| (run.id, n)).collect();
-        let mut decided = vec![false; self.runs.len()];
-        let mut left: Vec<usize> = (0..self.runs.len()).collect();
+        let mut decided = self.free.clone();
+        let mut left: Vec<usize> = (0..self.runs.len()).filter(|n| !decided[*n]).collect();
         while !left.is_empty() {
             let ready = |n: &usize, decided: &[bool]| {
                 self.runs[*n].after.iter().all(|id| batch.get(id).is_none_or(|at| decided[*at]))
@@ -337,18 +329,65 @@ impl<'a> Plan<'a> {
         self.runs.iter().zip(&self.states).filter_map(|(run, state)| Some((*run, state.as_ref()?)))
     }
 
-    /// Writes all runs, and answers which partitions the writing node holds.
-    async fn write(&self, tx: &Tx, owned: impl Fn(&NewRun) -> bool) -> Result<Vec<i16>, Fault> {
-        let waited_for: HashSet<RunId> = self.made().flat_map(|(run, _)| run.after.iter().copied()).collect();
-        let mut columns = Columns::default();
-        let mut needs: (Vec<Uuid>, Vec<Uuid>) = Default::default();
-        let mut parts: Vec<i16> = Vec::new();
-        for (run, state) in self.made() {
-            columns.push(run, state, waited_for.contains(&run.id));
-            if matches!(state, RunState::Blocked(rota_core::run::Block::Needs(_))) {
-                needs.0.extend(run.after.iter().map(|id| id.0));
-                needs.1.extend(run.after.iter().map(|_| run.id.0));
+    /// Writes the runs that ask nothing of anyone, and locks the slots that the
+    /// others ask for, in one round trip: slots are locked for as short as can
+    /// be. Answers which partitions the writing node holds.
+    async fn write_free(&mut self, tx: &Tx, owned: impl Fn(&NewRun) -> bool) -> Result<Vec<i16>, Fault> {
+        for n in 0..self.runs.len() {
+            if self.free[n] {
+                self.states[n] = self.runs[n].first_state(0, None, self.write.now);
             }
+        }
+        let mut asked = BTreeMap::new();
+        for ask in self.runs.iter().filter_map(|run| run.enters_now(0, self.write.now)) {
+            asked.insert(ask.key.0, ask.limit);
+        }
+        let (columns, parts) = self.columns(owned, |n| self.free[n]);
+        let (node, now) = (self.write.node.map(|node| node.0), micros(self.write.now));
+        let insert = columns.params(&parts, &node, &now);
+        let first = (!columns.ids.is_empty()).then_some((INSERT, &insert[..]));
+        let (slots, held) = slots::lock_after(tx, first, &asked).await?;
+        self.slots = slots;
+        Ok(held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+    }
+
+    /// Writes the other runs, the counters of their slots and what they wait
+    /// for.
+    async fn write_rest(&self, tx: &Tx, owned: impl Fn(&NewRun) -> bool) -> Result<Vec<i16>, Fault> {
+        let (columns, parts) = self.columns(owned, |n| !self.free[n]);
+        let (node, now) = (self.write.node.map(|node| node.0), micros(self.write.now));
+        let counters = slots::Counters::of(&self.slots);
+        let (needed, waiters) = self.ties();
+        let insert = columns.params(&parts, &node, &now);
+        let counted: [Param<'_>; 4] = [&counters.keys, &counters.limits, &counters.held, &counters.waiting];
+        let tied: [Param<'_>; 2] = [&needed, &waiters];
+        let mut statements = Vec::with_capacity(3);
+        if !columns.ids.is_empty() {
+            statements.push((INSERT, &insert[..]));
+        }
+        if !counters.keys.is_empty() {
+            statements.push((slots::WRITE, &counted[..]));
+        }
+        if !needed.is_empty() {
+            statements.push((TIE, &tied[..]));
+        }
+        if statements.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers = tx.pipe(&statements).await?;
+        let held = if columns.ids.is_empty() { &[][..] } else { &answers[0][..] };
+        Ok(held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+    }
+
+    /// Runs that are made, as columns, and the partitions in which some of them
+    /// are ready for their owner.
+    fn columns(&self, owned: impl Fn(&NewRun) -> bool, wanted: impl Fn(usize) -> bool) -> (Columns<'a>, Vec<i16>) {
+        let waited_for: HashSet<RunId> = self.runs.iter().flat_map(|run| run.after.iter().copied()).collect();
+        let mut columns = Columns::default();
+        let mut parts: Vec<i16> = Vec::new();
+        for (_, (run, state)) in self.runs.iter().zip(&self.states).enumerate().filter(|(n, _)| wanted(*n)) {
+            let Some(state) = state else { continue };
+            columns.push(run, state, waited_for.contains(&run.id));
             let part = i16::from(run.part.0);
             if *state == RunState::Queued && parts.last() != Some(&part) && owned(run) {
                 parts.push(part);
@@ -357,24 +396,25 @@ impl<'a> Plan<'a> {
         parts.sort_unstable();
         parts.dedup();
         columns.thin();
-        let counters = slots::Counters::of(&self.slots);
-        let node = self.write.node.map(|node| node.0);
-        let now = micros(self.write.now);
-        let insert = columns.params(&parts, &node, &now);
-        let written: [super::tx::Param<'_>; 4] = [&counters.keys, &counters.limits, &counters.held, &counters.waiting];
-        let tied: [super::tx::Param<'_>; 2] = [&needs.0, &needs.1];
-        let mut statements = Vec::with_capacity(3);
-        statements.push((INSERT, &insert[..]));
-        if !counters.keys.is_empty() {
-            statements.push((slots::WRITE, &written[..]));
+        (columns, parts)
+    }
+
+    /// Who waits for whom: live runs, or made with this batch.
+    fn ties(&self) -> (Vec<Uuid>, Vec<Uuid>) {
+        let mut ties = (Vec::new(), Vec::new());
+        if self.runs.iter().all(|run| run.after.is_empty()) {
+            return ties;
         }
-        if !needs.0.is_empty() {
-            let sql =
-                "INSERT INTO need (needed, waiter) SELECT * FROM unnest($1::uuid[], $2::uuid[]) ON CONFLICT DO NOTHING";
-            statements.push((sql, &tied[..]));
+        let made: HashSet<RunId> = self.made().map(|(run, _)| run.id).collect();
+        for (run, state) in self.made() {
+            if matches!(state, RunState::Blocked(Block::Needs(_))) {
+                for needed in run.after.iter().filter(|id| self.live.contains(id) || made.contains(id)) {
+                    ties.0.push(needed.0);
+                    ties.1.push(run.id.0);
+                }
+            }
         }
-        let answers = tx.pipe(&statements).await?;
-        Ok(answers[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+        ties
     }
 
     /// A run that was refused keeps no unique key.
@@ -433,6 +473,10 @@ impl<'a> Plan<'a> {
         !self.replaced.is_empty() || !self.stopped.is_empty() || !self.room().is_empty()
     }
 }
+
+/// Ties runs to those they wait for.
+const TIE: &str =
+    "INSERT INTO need (needed, waiter) SELECT * FROM unnest($1::uuid[], $2::uuid[]) ON CONFLICT DO NOTHING";
 
 /// Writes runs and answers which of the partitions in `$1` the node `$2` holds,
 /// locked against a take-over until the commit.
@@ -524,7 +568,7 @@ impl<'a> Columns<'a> {
         empty_if_null(&mut self.extras);
     }
 
-    fn params<'b>(&'b self, parts: &'b Vec<i16>, node: &'b Option<Uuid>, now: &'b i64) -> [super::tx::Param<'b>; 25] {
+    fn params<'b>(&'b self, parts: &'b Vec<i16>, node: &'b Option<Uuid>, now: &'b i64) -> [Param<'b>; 25] {
         [
             parts,
             node,

@@ -31,6 +31,7 @@ mod once;
 mod open;
 mod own;
 mod promote;
+mod raw;
 mod reap;
 mod rollup;
 mod row;
@@ -53,8 +54,11 @@ use deadpool_postgres::Pool;
 use rota_core::{ids::LaneId, lane::LaneMode};
 use tokio_postgres::Row;
 
-pub use self::open::{OpenError, Options};
 use self::{days::Days, fault::Fault, tx::Param};
+pub use self::{
+    open::{OpenError, Options},
+    raw::{history_len, log_bytes, raw_loop},
+};
 use crate::codec;
 
 /// Rota's store on PostgreSQL 14 or newer.

@@ -163,10 +163,13 @@ WITH own AS MATERIALIZED (
            CASE WHEN line IS NULL OR octet_length(trail) >= $15 THEN trail ELSE concat(trail, line) END,
            failure, output
     FROM ended
+    RETURNING 1
 ), freed AS (
+    -- After history is written, so that slots are locked for as short as can be.
     INSERT INTO slot AS s (key, lim, held, waiting)
     SELECT slot, max(slot_limit), -count(*) FILTER (WHERE status <> 1), -count(*) FILTER (WHERE status = 1)
-    FROM ended WHERE slot IS NOT NULL AND status NOT IN (0, 6) AND $14 GROUP BY slot ORDER BY slot
+    FROM ended WHERE slot IS NOT NULL AND status NOT IN (0, 6) AND $14 AND (SELECT count(*) FROM kept) > 0
+    GROUP BY slot ORDER BY slot
     ON CONFLICT (key) DO UPDATE SET held = greatest(s.held + excluded.held, 0),
                                     waiting = greatest(s.waiting + excluded.waiting, 0)
     RETURNING key, least(lim - held, waiting)::bigint AS room

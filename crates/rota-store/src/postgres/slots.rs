@@ -12,13 +12,14 @@ use rota_core::{
     slot::Slot,
     store::StoreError,
 };
+use tokio_postgres::Row;
 
 use super::{
     PostgresStore,
     fault::Fault,
     row::{run_columns, runs},
     settle::Aftermath,
-    tx::Tx,
+    tx::{Bound, Param, Tx},
 };
 
 /// Slots locked by this transaction.
@@ -27,31 +28,48 @@ pub(super) type Slots = HashMap<i64, Slot>;
 /// Locks the slots of these keys, making those that are not there with the
 /// limit given.
 pub(super) async fn lock(tx: &Tx, asked: &BTreeMap<i64, u32>) -> Result<Slots, Fault> {
+    Ok(lock_after(tx, None, asked).await?.0)
+}
+
+/// The same, with a statement sent before in the same round trip; its rows are
+/// answered too.
+pub(super) async fn lock_after(
+    tx: &Tx,
+    first: Option<Bound<'_>>,
+    asked: &BTreeMap<i64, u32>,
+) -> Result<(Slots, Vec<Row>), Fault> {
     let mut slots = Slots::with_capacity(asked.len());
+    let mut first: Vec<Bound<'_>> = first.into_iter().collect();
+    let mut brought = Vec::new();
     if asked.is_empty() {
-        return Ok(slots);
+        if !first.is_empty() {
+            brought = tx.pipe(&first).await?.pop().unwrap_or_default();
+        }
+        return Ok((slots, brought));
     }
     let keys: Vec<i64> = asked.keys().copied().collect();
     let limits: Vec<i32> = asked.values().map(|limit| (*limit).min(i32::MAX as u32) as i32).collect();
     // Upkeep may remove an idle slot between the two statements; then again.
     while slots.len() < keys.len() {
-        let mut answers = tx
-            .pipe(&[
-                (
-                    "INSERT INTO slot (key, lim, held, waiting) SELECT key, lim, 0, 0 \
-                     FROM unnest($1::bigint[], $2::int[]) u (key, lim) ORDER BY key ON CONFLICT DO NOTHING",
-                    &[&keys, &limits],
-                ),
-                ("SELECT key, lim, held, waiting FROM slot WHERE key = ANY($1) ORDER BY key FOR UPDATE", &[&keys]),
-            ])
-            .await?;
+        let (made, locked): ([Param<'_>; 2], [Param<'_>; 1]) = ([&keys, &limits], [&keys]);
+        let mut statements = std::mem::take(&mut first);
+        statements.extend([(MAKE, &made[..]), (LOCK, &locked[..])]);
+        let mut answers = tx.pipe(&statements).await?;
+        if answers.len() == 3 {
+            brought = answers.remove(0);
+        }
         for row in answers.pop().unwrap_or_default() {
             let count = |n| row.try_get::<_, i32>(n).map(|count| count.max(0) as u32);
             slots.insert(row.try_get(0)?, Slot { limit: count(1)?, held: count(2)?, waiting: count(3)? });
         }
     }
-    Ok(slots)
+    Ok((slots, brought))
 }
+
+const MAKE: &str = "INSERT INTO slot (key, lim, held, waiting) SELECT key, lim, 0, 0 \
+     FROM unnest($1::bigint[], $2::int[]) u (key, lim) ORDER BY key ON CONFLICT DO NOTHING";
+
+const LOCK: &str = "SELECT key, lim, held, waiting FROM slot WHERE key = ANY($1) ORDER BY key FOR UPDATE";
 
 /// Writes the counters of locked slots.
 pub(super) const WRITE: &str = "UPDATE slot s SET lim = u.lim, held = u.held, waiting = u.waiting \
