@@ -36,7 +36,7 @@ impl PostgresStore {
         ask: &CancelAsk,
     ) -> Result<Vec<CancelAnswer>, StoreError> {
         match self.once(write, "cancel runs", |tx| self.cancel_once(tx, write, runs, ask)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => json_known(kept.as_deref()),
         }
     }

@@ -49,7 +49,7 @@ pub(super) fn decide(
 impl PostgresStore {
     pub(super) async fn wake_all(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "wake runs", |tx| self.wake_once(tx, write, runs)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => guarded_known(kept.as_deref(), runs.len()),
         }
     }
@@ -59,6 +59,7 @@ impl PostgresStore {
         let changes = decide(lock_runs(&tx, &ids).await?, |row| row.run.wake());
         let mut after = Aftermath::default();
         apply(&tx, write.now, &changes, false, &mut after).await?;
+        self.follow(&tx, write.now, &mut after).await?;
         self.tell(&tx, None, &mut after).await?;
         let mut woken: Vec<RunId> = changes.iter().map(|(row, _)| row.run.id).collect();
         let answers: Vec<Guarded> = runs

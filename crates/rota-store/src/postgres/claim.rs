@@ -25,7 +25,7 @@ use super::{
     fault::Fault,
     once::Once,
     row::{run_columns, runs},
-    tx::{Ending, Tx},
+    tx::{Ending, Late, Tx, params},
 };
 use crate::codec::{corrupt, micros};
 
@@ -49,7 +49,7 @@ impl PostgresStore {
     pub(super) async fn claim_all(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
         let what = "claim runs";
         match self.once(write, what, |tx| self.claim_once(tx, write, claim)).await? {
-            Once::New(runs) => Ok(runs),
+            Once::New(runs, _) => Ok(runs),
             Once::Known(kept) => self.reread(&leases_known(kept.as_deref().unwrap_or_default())?, what).await,
         }
     }
@@ -66,9 +66,6 @@ impl PostgresStore {
         let params: [super::tx::Param<'_>; 7] =
             [&lanes, &tenants, &counts, &lows, &most, &claim.worker.0, &micros(write.now)];
         let mut claimed = runs(&tx.rows(CLAIM, &params).await?)?;
-        if !claimed.is_empty() {
-            tx.rows(HOLD, &[&claim.worker.0, &micros(claim.until)]).await?;
-        }
         let mut places: HashMap<Pair, usize> = HashMap::with_capacity(shares.len());
         for (n, share) in shares.iter().enumerate() {
             places.entry(share.pair).or_insert(n);
@@ -77,7 +74,10 @@ impl PostgresStore {
             let place = places.get(&Pair { lane: run.lane, tenant: run.tenant }).copied();
             (place.unwrap_or(usize::MAX), run.order_key(), run.id)
         });
-        let ending = Ending { answer: Some(leases_kept(&claimed)), ..Ending::default() };
+        let mut ending = Ending { answer: Some(leases_kept(&claimed)), ..Ending::default() };
+        if !claimed.is_empty() {
+            ending.late.push(Late { sql: HOLD, params: params![claim.worker.0, micros(claim.until)] });
+        }
         Ok((claimed, ending))
     }
 

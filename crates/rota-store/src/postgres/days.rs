@@ -67,12 +67,12 @@ impl PostgresStore {
         let mut steps = String::new();
         for daily in DAILY {
             let table = table_of(daily, day)?;
-            steps.push_str(&format!(
+            steps += &format!(
                 "IF to_regclass('{table}') IS NULL THEN
                      CREATE TABLE {table} (LIKE {daily} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE);
                      ALTER TABLE {daily} ATTACH PARTITION {table} FOR VALUES FROM ({from}) TO ({to});
                  END IF; "
-            ));
+            );
         }
         // One maker at a time; the others find it made. The lock is released
         // with the statement's own transaction.

@@ -57,7 +57,7 @@ impl PostgresStore {
             return Ok(Vec::new());
         }
         match self.once(write, "fire schedules", |tx| self.fire_once(tx, write, pauses_revision, items)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => fired_before(kept.as_deref(), items),
         }
     }
@@ -285,7 +285,7 @@ impl Effects {
         let lives = |answer: &Enqueued| matches!(answer, Enqueued::Made { .. });
         let runs = item.runs.iter().zip(made).filter(|(_, answer)| lives(answer));
         let fired = item.due.cursor.fired + runs.clone().count() as u64;
-        match runs.filter(|(run, _)| run.rearms).last() {
+        match runs.rev().find(|(run, _)| run.rearms) {
             Some((run, _)) => self.armed.push((item.due.schedule.0, run.id.0, fired as i64)),
             None if made.is_empty() => {}
             None => {

@@ -7,6 +7,7 @@
 //! any of these goes straight to that statement.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
@@ -20,6 +21,7 @@ use rota_core::{
     slot::Entry,
     store::{Enqueued, StoreError, Write},
 };
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{
@@ -30,7 +32,7 @@ use super::{
     row::{Locked, locked, run_columns},
     settle::{Aftermath, apply, empty_if_null},
     slots::{self, Slots},
-    tx::{Ending, Param, Tx},
+    tx::{Ending, Late, Param, Tx, params},
 };
 use crate::codec::{columns_of, corrupt, extra_text, flag, micros, source_code};
 
@@ -48,7 +50,7 @@ impl PostgresStore {
             return Ok(Vec::new());
         }
         match self.once(write, "enqueue runs", |tx| self.enqueue_once(tx, write, runs, inbox)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => enqueued_known(kept.as_deref(), runs.len()),
         }
     }
@@ -90,13 +92,14 @@ impl PostgresStore {
         let owned = |run: &NewRun| modes.get(&run.lane) == Some(&LaneMode::Owned);
         plan.lock_needed(tx).await?;
         plan.take_unique(tx).await?;
-        let mut held = plan.write_free(tx, owned).await?;
+        let held = plan.write_free(tx, owned).await?;
         plan.decide();
-        held.extend(plan.write_rest(tx, owned).await?);
-        plan.give_up_unique(tx).await?;
         let mut answers = plan.answers(&held, owned);
-        plan.notify(tx, &held, owned).await?;
-        if plan.has_aftermath() {
+        let rest = plan.rest(&held, owned);
+        if !plan.has_aftermath() {
+            after.late.extend(rest);
+        } else {
+            tx.now(&rest).await?;
             self.insert_follow(tx, write, &mut plan, &mut answers, after).await?;
         }
         Ok(answers)
@@ -333,70 +336,70 @@ impl<'a> Plan<'a> {
     /// others ask for, in one round trip: slots are locked for as short as can
     /// be. Answers which partitions the writing node holds.
     async fn write_free(&mut self, tx: &Tx, owned: impl Fn(&NewRun) -> bool) -> Result<Vec<i16>, Fault> {
-        for n in 0..self.runs.len() {
-            if self.free[n] {
-                self.states[n] = self.runs[n].first_state(0, None, self.write.now);
-            }
-        }
         let mut asked = BTreeMap::new();
-        for ask in self.runs.iter().filter_map(|run| run.enters_now(0, self.write.now)) {
-            asked.insert(ask.key.0, ask.limit);
-        }
-        let (columns, parts) = self.columns(owned, |n| self.free[n]);
-        let (node, now) = (self.write.node.map(|node| node.0), micros(self.write.now));
-        let insert = columns.params(&parts, &node, &now);
-        let first = (!columns.ids.is_empty()).then_some((INSERT, &insert[..]));
-        let (slots, held) = slots::lock_after(tx, first, &asked).await?;
-        self.slots = slots;
-        Ok(held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
-    }
-
-    /// Writes the other runs, the counters of their slots and what they wait
-    /// for.
-    async fn write_rest(&self, tx: &Tx, owned: impl Fn(&NewRun) -> bool) -> Result<Vec<i16>, Fault> {
-        let (columns, parts) = self.columns(owned, |n| !self.free[n]);
-        let (node, now) = (self.write.node.map(|node| node.0), micros(self.write.now));
-        let counters = slots::Counters::of(&self.slots);
-        let (needed, waiters) = self.ties();
-        let insert = columns.params(&parts, &node, &now);
-        let counted: [Param<'_>; 4] = [&counters.keys, &counters.limits, &counters.held, &counters.waiting];
-        let tied: [Param<'_>; 2] = [&needed, &waiters];
-        let mut statements = Vec::with_capacity(3);
-        if !columns.ids.is_empty() {
-            statements.push((INSERT, &insert[..]));
-        }
-        if !counters.keys.is_empty() {
-            statements.push((slots::WRITE, &counted[..]));
-        }
-        if !needed.is_empty() {
-            statements.push((TIE, &tied[..]));
-        }
-        if statements.is_empty() {
-            return Ok(Vec::new());
-        }
-        let answers = tx.pipe(&statements).await?;
-        let held = if columns.ids.is_empty() { &[][..] } else { &answers[0][..] };
-        Ok(held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
-    }
-
-    /// Runs that are made, as columns, and the partitions in which some of them
-    /// are ready for their owner.
-    fn columns(&self, owned: impl Fn(&NewRun) -> bool, wanted: impl Fn(usize) -> bool) -> (Columns<'a>, Vec<i16>) {
-        let waited_for: HashSet<RunId> = self.runs.iter().flat_map(|run| run.after.iter().copied()).collect();
-        let mut columns = Columns::default();
         let mut parts: Vec<i16> = Vec::new();
-        for (_, (run, state)) in self.runs.iter().zip(&self.states).enumerate().filter(|(n, _)| wanted(*n)) {
-            let Some(state) = state else { continue };
-            columns.push(run, state, waited_for.contains(&run.id));
+        for (n, run) in self.runs.iter().enumerate() {
+            if self.free[n] {
+                self.states[n] = run.first_state(0, None, self.write.now);
+            }
+            if let Some(ask) = run.enters_now(0, self.write.now) {
+                asked.insert(ask.key.0, ask.limit);
+            }
             let part = i16::from(run.part.0);
-            if *state == RunState::Queued && parts.last() != Some(&part) && owned(run) {
+            if run.ready_at <= self.write.now && parts.last() != Some(&part) && owned(run) {
                 parts.push(part);
             }
         }
         parts.sort_unstable();
         parts.dedup();
+        let columns = self.columns(|n| self.free[n]);
+        let (node, now) = (self.write.node.map(|node| node.0), micros(self.write.now));
+        let insert = columns.params(&parts, &node, &now);
+        let (slots, held) = slots::lock_after(tx, Some((INSERT, &insert[..])), &asked).await?;
+        self.slots = slots;
+        Ok(held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+    }
+
+    /// What is left to write: the other runs, the counters of their slots, what
+    /// they wait for, and notices of runs in others' partitions.
+    fn rest(&self, held: &[i16], owned: impl Fn(&NewRun) -> bool) -> Vec<Late> {
+        let mut rest = Vec::new();
+        let columns = self.columns(|n| !self.free[n]);
+        if !columns.ids.is_empty() {
+            let (node, now) = (self.write.node.map(|node| node.0), micros(self.write.now));
+            rest.push(Late { sql: INSERT, params: columns.into_params(node, now) });
+        }
+        let counters = slots::Counters::of(&self.slots);
+        if !counters.keys.is_empty() {
+            let params = params![counters.keys, counters.limits, counters.held, counters.waiting];
+            rest.push(Late { sql: slots::WRITE, params });
+        }
+        let (needed, waiters) = self.ties();
+        if !needed.is_empty() {
+            rest.push(Late { sql: TIE, params: params![needed, waiters] });
+        }
+        let (parts, ids) = self.unheld(held, owned);
+        if !ids.is_empty() {
+            rest.push(Late { sql: NOTICE, params: params![parts, ids] });
+        }
+        let (keys, ids) = self.unused_unique();
+        if !ids.is_empty() {
+            rest.push(Late { sql: GIVE_UP_UNIQUE, params: params![keys, ids] });
+        }
+        rest
+    }
+
+    /// Runs that are made, as columns.
+    fn columns(&self, wanted: impl Fn(usize) -> bool) -> Columns<'a> {
+        let waited_for: HashSet<RunId> = self.runs.iter().flat_map(|run| run.after.iter().copied()).collect();
+        let mut columns = Columns::default();
+        for (n, run) in self.runs.iter().enumerate().filter(|(n, _)| wanted(*n)) {
+            if let Some(state) = &self.states[n] {
+                columns.push(run, state, waited_for.contains(&run.id));
+            }
+        }
         columns.thin();
-        (columns, parts)
+        columns
     }
 
     /// Who waits for whom: live runs, or made with this batch.
@@ -418,18 +421,10 @@ impl<'a> Plan<'a> {
     }
 
     /// A run that was refused keeps no unique key.
-    async fn give_up_unique(&self, tx: &Tx) -> Result<(), Fault> {
+    fn unused_unique(&self) -> (Vec<i64>, Vec<Uuid>) {
         let refused = |n: &usize| self.states[*n].is_none() && !self.duplicates.contains_key(n);
-        let ids: Vec<Uuid> = (0..self.runs.len())
-            .filter(refused)
-            .filter(|n| self.runs[*n].unique.is_some())
-            .map(|n| self.runs[n].id.0)
-            .collect();
-        let keys: Vec<i64> = self.runs.iter().filter_map(|run| run.unique).map(|ask| ask.key.0).collect();
-        if !ids.is_empty() {
-            tx.rows("DELETE FROM unique_key WHERE key = ANY($1) AND run = ANY($2)", &[&keys, &ids]).await?;
-        }
-        Ok(())
+        let asks = (0..self.runs.len()).filter(refused).filter_map(|n| Some((self.runs[n].unique?, self.runs[n].id)));
+        asks.map(|(ask, id)| (ask.key.0, id.0)).unzip()
     }
 
     fn answers(&self, held: &[i16], owned: impl Fn(&NewRun) -> bool) -> Vec<Enqueued> {
@@ -447,21 +442,11 @@ impl<'a> Plan<'a> {
         answers
     }
 
-    /// Leaves notices for ready runs of owned lanes in others' partitions.
-    async fn notify(&self, tx: &Tx, held: &[i16], owned: impl Fn(&NewRun) -> bool) -> Result<(), Fault> {
-        let (mut parts, mut ids): (Vec<i16>, Vec<Uuid>) = Default::default();
-        for (run, state) in self.made() {
-            let part = i16::from(run.part.0);
-            if *state == RunState::Queued && !held.contains(&part) && owned(run) {
-                parts.push(part);
-                ids.push(run.id.0);
-            }
-        }
-        if !ids.is_empty() {
-            let sql = "INSERT INTO notice (part, run) SELECT * FROM unnest($1::smallint[], $2::uuid[]) ON CONFLICT DO NOTHING";
-            tx.rows(sql, &[&parts, &ids]).await?;
-        }
-        Ok(())
+    /// Ready runs of owned lanes in others' partitions.
+    fn unheld(&self, held: &[i16], owned: impl Fn(&NewRun) -> bool) -> (Vec<i16>, Vec<Uuid>) {
+        let ready = self.made().filter(|(_, state)| **state == RunState::Queued).map(|(run, _)| run);
+        let part = |run: &NewRun| i16::from(run.part.0);
+        ready.filter(|run| !held.contains(&part(run)) && owned(run)).map(|run| (part(run), run.id.0)).unzip()
     }
 
     fn room(&self) -> BTreeMap<i64, i32> {
@@ -473,6 +458,11 @@ impl<'a> Plan<'a> {
         !self.replaced.is_empty() || !self.stopped.is_empty() || !self.room().is_empty()
     }
 }
+
+const NOTICE: &str =
+    "INSERT INTO notice (part, run) SELECT * FROM unnest($1::smallint[], $2::uuid[]) ON CONFLICT DO NOTHING";
+
+const GIVE_UP_UNIQUE: &str = "DELETE FROM unique_key WHERE key = ANY($1) AND run = ANY($2)";
 
 /// Ties runs to those they wait for.
 const TIE: &str =
@@ -522,7 +512,7 @@ struct Columns<'a> {
     steps: Vec<Option<i16>>,
     pending: Vec<Option<i16>>,
     parents: Vec<Option<Uuid>>,
-    payloads: Vec<Option<&'a str>>,
+    payloads: Vec<Option<Cow<'a, str>>>,
     extras: Vec<Option<String>>,
 }
 
@@ -551,7 +541,7 @@ impl<'a> Columns<'a> {
         self.steps.push(run.parent.map(|parent| parent.step));
         self.pending.push(columns.pending);
         self.parents.push(run.parent.map(|parent| parent.run.0));
-        self.payloads.push(run.payload.as_deref());
+        self.payloads.push(run.payload.as_deref().map(Cow::Borrowed));
         self.extras.push(extra_text(&run.labels, &run.trigger));
     }
 
@@ -568,6 +558,40 @@ impl<'a> Columns<'a> {
         empty_if_null(&mut self.extras);
     }
 
+    /// The same columns, to be sent later.
+    fn into_params(self, node: Option<Uuid>, now: i64) -> Vec<Box<dyn ToSql + Sync + Send>> {
+        let payloads: Vec<Option<String>> = self.payloads.into_iter().map(|text| text.map(Cow::into_owned)).collect();
+        let no_parts: Vec<i16> = Vec::new();
+        params![
+            no_parts,
+            node,
+            now,
+            self.ids,
+            self.jobs,
+            self.orders,
+            self.ready,
+            self.expires,
+            self.schedules,
+            self.planned,
+            self.slots,
+            self.due,
+            self.tenants,
+            self.versions,
+            self.lanes,
+            self.limits,
+            self.parts,
+            self.statuses,
+            self.flags,
+            self.sources,
+            self.steps,
+            self.pending,
+            self.parents,
+            payloads,
+            self.extras
+        ]
+    }
+
+    #[allow(clippy::ref_option, reason = "the driver binds a reference to what it sends")]
     fn params<'b>(&'b self, parts: &'b Vec<i16>, node: &'b Option<Uuid>, now: &'b i64) -> [Param<'b>; 25] {
         [
             parts,

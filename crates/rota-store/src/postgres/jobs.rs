@@ -165,14 +165,14 @@ struct Known {
 impl PostgresStore {
     pub(super) async fn save_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
         match self.once(write, "save jobs", |tx| save_jobs_once(tx, write, jobs)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => json_known(kept.as_deref()),
         }
     }
 
     pub(super) async fn remove_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "delete jobs", |tx| remove_jobs_once(tx, write, jobs)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => guarded_known(kept.as_deref(), jobs.len()),
         }
     }
@@ -493,7 +493,7 @@ impl PostgresStore {
         pause: Option<&Pause>,
     ) -> Result<Vec<bool>, StoreError> {
         match self.once(write, "set pauses", |tx| save_pauses_once(tx, write, targets, pause)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => json_known(kept.as_deref()),
         }
     }

@@ -28,7 +28,7 @@ async fn apply(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
     let prepare = |e: tokio_postgres::Error| OpenError::Prepare(Box::new(e));
     let mut first = "SET client_min_messages = warning; ".to_owned();
     if let Some(schema) = schema {
-        first.push_str(&format!("CREATE SCHEMA IF NOT EXISTS {}; ", quoted(schema)));
+        first += &format!("CREATE SCHEMA IF NOT EXISTS {}; ", quoted(schema));
     }
     first.push_str("CREATE TABLE IF NOT EXISTS migration (version int PRIMARY KEY, checksum bigint NOT NULL)");
     client.batch_execute(&first).await.map_err(prepare)?;

@@ -9,6 +9,7 @@
 use std::{future::Future, sync::Arc};
 
 use rota_core::store::{Guarded, StoreError, Write};
+use tokio_postgres::Row;
 
 use super::{
     PostgresStore,
@@ -19,7 +20,8 @@ use crate::codec::{corrupt, micros};
 
 /// What a write answered: now, or when it was made.
 pub(super) enum Once<T> {
-    New(T),
+    /// With the rows of the statements that travelled with the commit.
+    New(T, Vec<Vec<Row>>),
     /// The stored answer; none stands for the plain one.
     Known(Option<Vec<u8>>),
 }
@@ -41,7 +43,7 @@ impl PostgresStore {
         let mut tries = 0;
         loop {
             let fault = match self.once_tried(write, &work).await {
-                Ok(value) => return Ok(Once::New(value)),
+                Ok((value, late)) => return Ok(Once::New(value, late)),
                 Err(fault) => fault,
             };
             tries += 1;
@@ -61,7 +63,7 @@ impl PostgresStore {
         }
     }
 
-    async fn once_tried<T, F, Fut>(&self, write: &Write, work: &F) -> Result<T, Fault>
+    async fn once_tried<T, F, Fut>(&self, write: &Write, work: &F) -> Result<(T, Vec<Vec<Row>>), Fault>
     where
         F: Fn(Arc<Tx>) -> Fut,
         Fut: Future<Output = Result<(T, Ending), Fault>>,
@@ -69,8 +71,8 @@ impl PostgresStore {
         self.have_day(micros(write.now)).await?;
         let tx = Arc::new(Tx::on(&self.work).await?);
         let (value, ending) = work(Arc::clone(&tx)).await?;
-        tx.finish(write, &ending).await?;
-        Ok(value)
+        let late = tx.finish(write, &ending).await?;
+        Ok((value, late))
     }
 
     /// The answer of the batch, or of the request, if it was given before.

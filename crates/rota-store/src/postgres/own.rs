@@ -1,7 +1,7 @@
 //! Own: what the owner of partitions reads, and writes without a claim.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -117,14 +117,14 @@ impl PostgresStore {
         asks: &[OwnLease],
     ) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "lease owned runs", |tx| lease_once(tx, write, worker, until, asks)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => guarded_known(kept.as_deref(), asks.len()),
         }
     }
 
     pub(super) async fn mark_all(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "mark running runs", |tx| mark_once(tx, marks)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => guarded_known(kept.as_deref(), marks.len()),
         }
     }
@@ -137,12 +137,12 @@ impl PostgresStore {
                    FROM unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY u (id, fence, progress, n) \
                    WHERE r.id = u.id AND r.fence = u.fence RETURNING u.n";
         let rows = self.write_alone(&self.work, sql, &[&ids, &fences, &texts]).await?;
-        let mut applied = HashMap::with_capacity(rows.len());
+        let mut applied = HashSet::with_capacity(rows.len());
         for row in rows {
             let n = row.try_get::<_, i64>(0)? as usize - 1;
-            applied.insert(reports[n].0, ());
+            applied.insert(reports[n].0);
         }
-        let answer = |lease| if applied.contains_key(lease) { Guarded::Applied } else { Guarded::Stale };
+        let answer = |lease| if applied.contains(lease) { Guarded::Applied } else { Guarded::Stale };
         Ok(reports.iter().map(|(lease, _)| answer(lease)).collect())
     }
 

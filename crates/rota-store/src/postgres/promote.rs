@@ -38,7 +38,7 @@ impl PostgresStore {
     ) -> Result<Promoted, StoreError> {
         let what = "promote delayed runs";
         match self.once(write, what, |tx| self.promote_once(tx, write, parts, limit)).await? {
-            Once::New(promoted) => Ok(promoted),
+            Once::New(promoted, _) => Ok(promoted),
             Once::Known(kept) => {
                 let kept: Kept = json_known(kept.as_deref())?;
                 let places: Vec<(Uuid, i32)> = kept.woken.iter().map(|(id, fence, _)| (*id, *fence)).collect();

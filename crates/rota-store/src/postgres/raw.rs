@@ -52,7 +52,8 @@ async fn life(store: &PostgresStore, runs: u64, batch: u64, part: i16, now: Time
         let moved: [&(dyn ToSql + Sync); 2] = [&before, &at];
         let (inserted, ended): (Result<Vec<Row>, Fault>, Result<Vec<Row>, Fault>) =
             tokio::join!(store.read(INSERT, &made), store.read(MOVE, &moved));
-        (inserted?, ended?);
+        inserted?;
+        ended?;
         left -= ids.len() as u64;
         before = ids;
     }

@@ -1,7 +1,10 @@
 //! Reap: what vanished workers held is lost, what they hand back is ready
 //! again, and what has waited long enough ends or wakes.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use rota_core::{
     ids::{RunId, WorkerId},
@@ -33,7 +36,7 @@ const OVERDUE: &str = "SELECT r.id FROM run r WHERE r.due_at <= $1 AND (r.status
 impl PostgresStore {
     pub(super) async fn reap_all(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
         match self.once(write, "reap runs", |tx| self.reap_once(tx, write, reap)).await? {
-            Once::New(reaped) => Ok(reaped),
+            Once::New(reaped, _) => Ok(reaped),
             Once::Known(kept) => reaped_known(kept.as_deref()),
         }
     }
@@ -66,7 +69,7 @@ impl PostgresStore {
 
     pub(super) async fn sweep_all(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
         match self.once(write, "sweep runs", |tx| self.sweep_once(tx, write, limit)).await? {
-            Once::New(reaped) => Ok(reaped),
+            Once::New(reaped, _) => Ok(reaped),
             Once::Known(kept) => reaped_known(kept.as_deref()),
         }
     }
@@ -113,14 +116,14 @@ impl PostgresStore {
         apply(tx, write.now, changes, false, after).await?;
         self.follow(tx, write.now, after).await?;
         // A loss may free a slot and take it again at once: told as it stands.
-        let queued: HashMap<RunId, ()> = after.queued.iter().map(|run| (run.id, ())).collect();
+        let queued: HashSet<RunId> = after.queued.iter().map(|run| run.id).collect();
         self.tell(tx, None, after).await?;
         Ok(changes
             .iter()
             .map(|(row, change)| {
                 let mut run = row.run.clone();
                 run.apply(change);
-                let status = if queued.contains_key(&run.id) { Status::Queued } else { run.state.status() };
+                let status = if queued.contains(&run.id) { Status::Queued } else { run.state.status() };
                 Reaped { id: run.id, status }
             })
             .collect())
@@ -128,7 +131,7 @@ impl PostgresStore {
 
     pub(super) async fn release_all(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
         match self.once(write, "release a worker's runs", |tx| self.release_once(tx, write, worker)).await? {
-            Once::New(woken) => Ok(woken),
+            Once::New(woken, _) => Ok(woken),
             Once::Known(kept) => {
                 let kept: Vec<(Uuid, i32, bool)> = json_known(kept.as_deref())?;
                 let places: Vec<(Uuid, i32)> = kept.iter().map(|(id, fence, _)| (*id, *fence)).collect();

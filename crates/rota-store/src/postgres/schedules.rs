@@ -56,7 +56,7 @@ impl PostgresStore {
         puts: &[SchedulePut],
     ) -> Result<Vec<ScheduleSaved>, StoreError> {
         match self.once(write, "save schedules", |tx| save_once(tx, puts)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(Some(kept)) => json_known(Some(&kept)),
             Once::Known(None) => Ok(vec![ScheduleSaved::Saved { revision: 1 }; puts.len()]),
         }
@@ -68,7 +68,7 @@ impl PostgresStore {
         schedules: &[ScheduleId],
     ) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "delete schedules", |tx| remove_once(tx, write, schedules)).await? {
-            Once::New(answers) => Ok(answers),
+            Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => guarded_known(kept.as_deref(), schedules.len()),
         }
     }

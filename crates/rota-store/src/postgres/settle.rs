@@ -15,7 +15,7 @@ use std::{
 
 use jiff::Timestamp;
 use rota_core::{
-    ids::{JobId, NodeId, Partition, RunId},
+    ids::{JobId, LaneId, NodeId, Partition, RunId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
@@ -33,7 +33,7 @@ use super::{
     rollup,
     row::{Locked, locked, run_columns, runs},
     slots,
-    tx::{Ending, Tx},
+    tx::{Ending, Late, Tx, params},
 };
 use crate::codec::{cancel_text, flag, micros, state_columns, verdict_code};
 
@@ -46,6 +46,8 @@ pub(super) struct Aftermath {
     pub parents: HashMap<Uuid, u16>,
     /// Schedule, run and end of ended runs that re-arm.
     pub rearm: Vec<(i64, Uuid, i64)>,
+    /// What moves did to slots, not yet written.
+    pub shifts: BTreeMap<i64, slots::Shift>,
     /// Keys with free slots and someone waiting, and how many may have one.
     pub room: BTreeMap<i64, i32>,
     /// Runs that became ready.
@@ -53,6 +55,8 @@ pub(super) struct Aftermath {
     /// Runs whose owner is asked to stop them.
     pub stopping: Vec<Run>,
     pub rollups: BTreeMap<(JobId, i64), Rollup>,
+    /// Statements that can wait for the commit.
+    pub late: Vec<Late>,
     /// Anything was written.
     pub changed: bool,
 }
@@ -72,9 +76,10 @@ impl Aftermath {
     }
 
     /// How the transaction ends, with this answer to keep.
-    pub(super) fn ending(&self, answer: Option<Vec<u8>>) -> Ending {
+    pub(super) fn ending(&mut self, answer: Option<Vec<u8>>) -> Ending {
         let delta = (!self.rollups.is_empty()).then(|| rollup::encode(&self.rollups));
-        Ending { answer, delta, idle: !self.changed }
+        let late = std::mem::take(&mut self.late);
+        Ending { answer, delta, idle: !self.changed && late.is_empty(), late }
     }
 }
 
@@ -165,11 +170,17 @@ WITH own AS MATERIALIZED (
     FROM ended
     RETURNING 1
 ), freed AS (
-    -- After history is written, so that slots are locked for as short as can be.
+    -- After history is written, so that slots are locked for as short as can be;
+    -- with those of the moves before it, so that they are locked in one order.
     INSERT INTO slot AS s (key, lim, held, waiting)
-    SELECT slot, max(slot_limit), -count(*) FILTER (WHERE status <> 1), -count(*) FILTER (WHERE status = 1)
-    FROM ended WHERE slot IS NOT NULL AND status NOT IN (0, 6) AND $14 AND (SELECT count(*) FROM kept) > 0
-    GROUP BY slot ORDER BY slot
+    SELECT key, max(lim), sum(held), sum(waiting)
+    FROM (SELECT slot AS key, slot_limit AS lim, CASE WHEN status <> 1 THEN -1 ELSE 0 END AS held,
+                 CASE WHEN status = 1 THEN -1 ELSE 0 END AS waiting
+          FROM ended WHERE slot IS NOT NULL AND status NOT IN (0, 6) AND $14
+          UNION ALL
+          SELECT * FROM unnest($17::bigint[], $18::int[], $19::int[], $20::int[])) x
+    WHERE (SELECT count(*) FROM kept) >= 0
+    GROUP BY key ORDER BY key
     ON CONFLICT (key) DO UPDATE SET held = greatest(s.held + excluded.held, 0),
                                     waiting = greatest(s.waiting + excluded.waiting, 0)
     RETURNING key, least(lim - held, waiting)::bigint AS room
@@ -247,6 +258,7 @@ async fn finish(
         Guard::Lease => Some(true),
     };
     let frees = guard != Guard::LockedAndCounted;
+    let shifts = slots::Shifts::of(&std::mem::take(&mut after.shifts));
     let rows = tx
         .rows(
             FINISH,
@@ -267,6 +279,10 @@ async fn finish(
                 &frees,
                 &(TRAIL_BYTES_MAX as i32),
                 &parts,
+                &shifts.keys,
+                &shifts.limits,
+                &shifts.held,
+                &shifts.waiting,
             ],
         )
         .await?;
@@ -374,7 +390,6 @@ pub(super) async fn apply(
 ) -> Result<(), Fault> {
     let mut finishes = Vec::new();
     let mut moved = Vec::new();
-    let mut shifts = BTreeMap::new();
     let mut waited = Vec::new();
     for (row, change) in changes {
         match change {
@@ -382,7 +397,9 @@ pub(super) async fn apply(
             Change::Move(step) => {
                 let mut run = row.run.clone();
                 run.apply(change);
-                slots::shift(&mut shifts, &row.run, &run);
+                if !counted {
+                    slots::shift(&mut after.shifts, &row.run, &run);
+                }
                 // Only one that comes to wait counts its steps.
                 if matches!(row.run.state, RunState::Waiting { .. }) {
                     waited.push(run.id);
@@ -391,20 +408,16 @@ pub(super) async fn apply(
             }
         }
     }
+    count_children(tx, now, &waited, &mut moved, after).await?;
+    if !moved.is_empty() {
+        after.changed = true;
+        let written: Vec<(&Run, i16, Option<String>)> =
+            moved.iter().map(|(run, flags, line)| (run, *flags, line.clone())).collect();
+        write_moves(tx, &written).await?;
+    }
     if !finishes.is_empty() {
         let guard = if counted { Guard::LockedAndCounted } else { Guard::Locked };
         finish(tx, &Right::default(), guard, &finishes, &[], after).await?;
-    }
-    count_children(tx, now, &waited, &mut moved, after).await?;
-    if moved.is_empty() {
-        return Ok(());
-    }
-    after.changed = true;
-    let written: Vec<(&Run, i16, Option<String>)> =
-        moved.iter().map(|(run, flags, line)| (run, *flags, line.clone())).collect();
-    write_moves(tx, &written).await?;
-    if !counted {
-        slots::apply(tx, &shifts, after).await?;
     }
     for (run, _, _) in moved {
         match run.state {
@@ -458,6 +471,7 @@ impl PostgresStore {
     /// Does what follows from changes: opens joins, re-arms schedules, admits
     /// those who wait for slots.
     pub(super) async fn follow(&self, tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Fault> {
+        slots::apply(tx, after).await?;
         if !after.needed.is_empty() || !after.parents.is_empty() {
             join(tx, now, after).await?;
         }
@@ -507,19 +521,16 @@ fn holder(run: &Run) -> Option<Uuid> {
 /// Leaves notices for runs outside the partitions that `node` holds, and
 /// answers which those are.
 async fn notify(tx: &Tx, node: Option<NodeId>, parts: &[i16], ids: &[Uuid]) -> Result<Vec<i16>, Fault> {
-    let rows = tx
-        .rows(
-            "WITH held AS MATERIALIZED (SELECT part FROM partition \
-                 WHERE part = ANY($1::smallint[]) AND node = $3 ORDER BY part FOR SHARE), \
-             told AS (INSERT INTO notice (part, run) \
-                 SELECT part, run FROM unnest($1::smallint[], $2::uuid[]) u (part, run) \
-                 WHERE NOT part = ANY(ARRAY(SELECT part FROM held)) ON CONFLICT DO NOTHING) \
-             SELECT part FROM held",
-            &[&parts, &ids, &node.map(|node| node.0)],
-        )
-        .await?;
+    let rows = tx.rows(NOTIFY, &[&parts, &ids, &node.map(|node| node.0)]).await?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
+
+const NOTIFY: &str = "WITH held AS MATERIALIZED (SELECT part FROM partition \
+         WHERE part = ANY($1::smallint[]) AND node = $3 ORDER BY part FOR SHARE), \
+     told AS (INSERT INTO notice (part, run) \
+         SELECT part, run FROM unnest($1::smallint[], $2::uuid[]) u (part, run) \
+         WHERE NOT part = ANY(ARRAY(SELECT part FROM held)) ON CONFLICT DO NOTHING) \
+     SELECT part FROM held";
 
 /// Counts down what others waited for. Each waiter is locked before it is read,
 /// so of two last siblings the second sees the first's count.
@@ -577,7 +588,7 @@ async fn rearm(tx: &Tx, ended: &[(i64, Uuid, i64)]) -> Result<(), Fault> {
 #[derive(Serialize, Deserialize)]
 struct Kept {
     answers: Option<String>,
-    woken: Vec<(Uuid, i32, bool)>,
+    woken: Vec<(Uuid, i32)>,
 }
 
 impl PostgresStore {
@@ -592,8 +603,17 @@ impl PostgresStore {
             }
         }
         match self.once(write, what, |tx| self.settle_once(tx, write, settlements)).await? {
-            Once::New(settled) => Ok(settled),
-            Once::Known(kept) => self.settled_before(kept.as_deref(), settlements.len()).await,
+            Once::New((mut settled, owned), late) => {
+                // What woke is handed over where the last statement found its
+                // partition held.
+                let held = late.first().map_or(&[][..], Vec::as_slice);
+                let held: Vec<i16> = held.iter().filter_map(|row| row.try_get(0).ok()).collect();
+                for woken in settled.woken.iter_mut().filter(|woken| owned.contains(&woken.run.lane)) {
+                    woken.handed = held.contains(&i16::from(woken.run.part.0));
+                }
+                Ok(settled)
+            }
+            Once::Known(kept) => self.settled_before(write, kept.as_deref(), settlements.len()).await,
         }
     }
 
@@ -602,7 +622,7 @@ impl PostgresStore {
         tx: Arc<Tx>,
         write: &Write,
         settlements: &[Settlement],
-    ) -> Result<(Settled, Ending), Fault> {
+    ) -> Result<((Settled, HashSet<LaneId>), Ending), Fault> {
         let mut after = Aftermath::default();
         let mut answers = vec![Guarded::Stale; settlements.len()];
         let owner = |settlement: &Settlement| matches!(settlement.by, By::Owner(_));
@@ -617,27 +637,52 @@ impl PostgresStore {
             }
         }
         self.follow(&tx, write.now, &mut after).await?;
-        let woken = self.tell(&tx, write.node, &mut after).await?;
+        let (woken, owned) = self.tell_late(write.node, &mut after).await?;
         let settled = Settled { answers, woken };
         let ending = after.ending(kept(&settled)?);
-        Ok((settled, ending))
+        Ok(((settled, owned), ending))
+    }
+
+    /// Tells the owners of what woke with the commit; whom the writing node's
+    /// own partitions hold is known from that statement's rows.
+    async fn tell_late(
+        &self,
+        node: Option<NodeId>,
+        after: &mut Aftermath,
+    ) -> Result<(Vec<Woken>, HashSet<LaneId>), Fault> {
+        let queued = std::mem::take(&mut after.queued);
+        let modes = self.modes(queued.iter().map(|run| run.lane)).await?;
+        let owned: HashSet<LaneId> =
+            modes.into_iter().filter(|(_, mode)| *mode == LaneMode::Owned).map(|(lane, _)| lane).collect();
+        let (mut parts, mut ids): (Vec<i16>, Vec<Uuid>) = (Vec::new(), Vec::new());
+        for run in queued.iter().filter(|run| owned.contains(&run.lane)) {
+            parts.push(i16::from(run.part.0));
+            ids.push(run.id.0);
+        }
+        if !ids.is_empty() {
+            let params = params![parts, ids, node.map(|node| node.0)];
+            after.late.insert(0, Late { sql: NOTIFY, params });
+        }
+        Ok((queued.into_iter().map(|run| Woken { run, handed: false }).collect(), owned))
     }
 
     /// The answer given before, with the woken runs that are as they were then.
-    async fn settled_before(&self, kept: Option<&[u8]>, count: usize) -> Result<Settled, StoreError> {
+    /// A node that holds a woken run's partition now is handed it again; one
+    /// that does not any more need not be.
+    async fn settled_before(&self, write: &Write, kept: Option<&[u8]>, count: usize) -> Result<Settled, StoreError> {
         let Some(kept) = kept else {
             return Ok(Settled { answers: vec![Guarded::Applied; count], woken: Vec::new() });
         };
         let kept: Kept = json_known(Some(kept))?;
         let answers = guarded_known(kept.answers.as_deref().map(str::as_bytes), count)?;
-        let places: Vec<(Uuid, i32)> = kept.woken.iter().map(|(id, fence, _)| (*id, *fence)).collect();
-        let found = self.reread(&places, "settle runs").await?;
-        let handed: HashMap<Uuid, bool> = kept.woken.iter().map(|(id, _, handed)| (*id, *handed)).collect();
-        let woken = found
-            .into_iter()
-            .filter(|run| run.state == RunState::Queued)
-            .map(|run| Woken { handed: handed.get(&run.id.0).copied().unwrap_or(false), run })
-            .collect();
+        let mut found = self.reread(&kept.woken, "settle runs").await?;
+        found.retain(|run| run.state == RunState::Queued);
+        let told = |fault: Fault| fault.told("settle runs");
+        let modes = self.modes(found.iter().map(|run| run.lane)).await.map_err(told)?;
+        let held = self.all_partitions().await.map_err(told)?;
+        let holds = |run: &Run| held[usize::from(run.part.0)].node == write.node && write.node.is_some();
+        let handed = |run: &Run| modes.get(&run.lane) == Some(&LaneMode::Owned) && holds(run);
+        let woken = found.into_iter().map(|run| Woken { handed: handed(&run), run }).collect();
         Ok(Settled { answers, woken })
     }
 
@@ -661,12 +706,13 @@ fn kept(settled: &Settled) -> Result<Option<Vec<u8>>, Fault> {
     if answers.is_none() && settled.woken.is_empty() {
         return Ok(None);
     }
-    let woken = settled.woken.iter().map(|woken| (woken.run.id.0, woken.run.fence.0, woken.handed)).collect();
+    let woken = settled.woken.iter().map(|woken| (woken.run.id.0, woken.run.fence.0)).collect();
     json_kept(&Kept { answers, woken })
 }
 
-/// Settles those of one kind of right: the finishes in one statement, the few
-/// moves after their rows were locked and read.
+/// Settles those of one kind of right: the few moves after their rows were
+/// locked and read, then the finishes in one statement, which also takes the
+/// slots of both in one order.
 async fn settle_group(
     tx: &Tx,
     now: Timestamp,
@@ -681,38 +727,47 @@ async fn settle_group(
         By::Lease => None,
     };
     let mut right = Right::of(group.iter().filter_map(|n| claim(*n)));
-    let mut group: Vec<usize> = group.to_vec();
-    let mut confirmed = false;
-    loop {
-        let rightful = |n: &usize| {
-            claim(*n).is_none_or(|(part, epoch)| right.get(&i16::from(part.0)).is_some_and(|held| *held == epoch.0))
-        };
-        group.retain(rightful);
-        if group.is_empty() {
-            return Ok(());
-        }
-        let (finishes, moves): (Vec<usize>, Vec<usize>) =
-            group.iter().partition(|n| matches!(settlements[**n].change, Change::Finish(_)));
-        let found = settle_finishes(tx, guard, &right, settlements, &finishes, answers, after).await?;
-        // Nothing found may mean that one partition was lost: leave it out.
-        if !confirmed && !right.is_empty() && (found == 0 || !moves.is_empty()) {
-            let before = right.len();
-            confirm(tx, &mut right).await?;
-            confirmed = true;
-            if right.len() < before && found == 0 {
-                continue;
-            }
-        }
-        let moves: Vec<usize> = moves
-            .into_iter()
-            .filter(|n| {
-                claim(*n).is_none_or(|(part, epoch)| right.get(&i16::from(part.0)).is_some_and(|held| *held == epoch.0))
-            })
-            .collect();
-        settle_moves(tx, now, guard, settlements, &moves, answers, after).await?;
-        let missed: Vec<usize> = finishes.into_iter().filter(|n| answers[*n] != Guarded::Applied).collect();
-        return explain(tx, guard, settlements, &missed, answers).await;
+    let rightful = |n: usize, right: &BTreeMap<i16, i64>| {
+        claim(n).is_none_or(|(part, epoch)| right.get(&i16::from(part.0)) == Some(&epoch.0))
+    };
+    let (mut finishes, mut moves): (Vec<usize>, Vec<usize>) =
+        group.iter().partition(|n| matches!(settlements[**n].change, Change::Finish(_)));
+    if !moves.is_empty() {
+        let rows = lock_moves(tx, &mut right, settlements, &moves).await?;
+        moves.retain(|n| rightful(*n, &right));
+        settle_moves(tx, now, guard, settlements, &moves, rows, answers, after).await?;
     }
+    finishes.retain(|n| rightful(*n, &right));
+    let found = settle_finishes(tx, guard, &right, settlements, &finishes, answers, after).await?;
+    if found == 0 && !right.is_empty() && !finishes.is_empty() {
+        // It may be that one partition was lost: leave it out and settle the
+        // rest.
+        let before = right.len();
+        confirm(tx, &mut right).await?;
+        finishes.retain(|n| rightful(*n, &right));
+        if right.len() < before {
+            settle_finishes(tx, guard, &right, settlements, &finishes, answers, after).await?;
+        }
+    }
+    let missed: Vec<usize> = finishes.into_iter().filter(|n| answers[*n] != Guarded::Applied).collect();
+    explain(tx, guard, settlements, &missed, answers).await
+}
+
+/// Locks the rows of moves, and drops the partitions that are not the
+/// claimant's any more.
+async fn lock_moves(
+    tx: &Tx,
+    right: &mut BTreeMap<i16, i64>,
+    settlements: &[Settlement],
+    moves: &[usize],
+) -> Result<Vec<Locked>, Fault> {
+    let ids: Vec<Uuid> = moves.iter().map(|n| settlements[*n].lease.run.0).collect();
+    let asked = Right::from(right);
+    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+    let answers = tx.pipe(&[(OWNED_PARTS, &[&asked.parts, &asked.epochs]), (sql, &[&ids])]).await?;
+    let held: Vec<i16> = answers[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    right.retain(|part, _| held.contains(part));
+    answers[1].iter().map(locked).collect()
 }
 
 /// Whether a settler of this kind may change the run, its fence apart.
@@ -757,26 +812,18 @@ async fn settle_finishes(
     Ok(found.iter().filter(|found| **found).count())
 }
 
+#[allow(clippy::too_many_arguments, reason = "one step of `settle_group`, cut out to be read by itself")]
 async fn settle_moves(
     tx: &Tx,
     now: Timestamp,
     guard: Guard,
     settlements: &[Settlement],
     group: &[usize],
+    rows: Vec<Locked>,
     answers: &mut [Guarded],
     after: &mut Aftermath,
 ) -> Result<(), Fault> {
-    if group.is_empty() {
-        return Ok(());
-    }
-    let ids: Vec<Uuid> = group.iter().map(|n| settlements[*n].lease.run.0).collect();
-    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
-    let rows = tx.rows(sql, &[&ids]).await?;
-    let mut found: HashMap<RunId, Locked> = HashMap::with_capacity(rows.len());
-    for row in &rows {
-        let row = locked(row)?;
-        found.insert(row.run.id, row);
-    }
+    let mut found: HashMap<RunId, Locked> = rows.into_iter().map(|row| (row.run.id, row)).collect();
     let mut changes = Vec::with_capacity(group.len());
     for n in group {
         let settlement = &settlements[*n];

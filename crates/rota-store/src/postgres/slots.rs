@@ -131,15 +131,32 @@ pub(super) fn shift(shifts: &mut BTreeMap<i64, Shift>, before: &Run, after: &Run
     }
 }
 
-/// Applies shifts in key order and notes which keys now have room.
-pub(super) async fn apply(tx: &Tx, shifts: &BTreeMap<i64, Shift>, after: &mut Aftermath) -> Result<(), Fault> {
-    if shifts.is_empty() {
+/// Shifts as columns, in key order.
+pub(super) struct Shifts {
+    pub keys: Vec<i64>,
+    pub limits: Vec<i32>,
+    pub held: Vec<i32>,
+    pub waiting: Vec<i32>,
+}
+
+impl Shifts {
+    pub(super) fn of(shifts: &BTreeMap<i64, Shift>) -> Self {
+        Self {
+            keys: shifts.keys().copied().collect(),
+            limits: shifts.values().map(|shift| shift.limit as i32).collect(),
+            held: shifts.values().map(|shift| shift.held).collect(),
+            waiting: shifts.values().map(|shift| shift.waiting).collect(),
+        }
+    }
+}
+
+/// Writes the shifts that are left, in key order, and notes which keys now have
+/// room.
+pub(super) async fn apply(tx: &Tx, after: &mut Aftermath) -> Result<(), Fault> {
+    if after.shifts.is_empty() {
         return Ok(());
     }
-    let keys: Vec<i64> = shifts.keys().copied().collect();
-    let limits: Vec<i32> = shifts.values().map(|shift| shift.limit as i32).collect();
-    let held: Vec<i32> = shifts.values().map(|shift| shift.held).collect();
-    let waiting: Vec<i32> = shifts.values().map(|shift| shift.waiting).collect();
+    let shifts = Shifts::of(&std::mem::take(&mut after.shifts));
     let rows = tx
         .rows(
             "INSERT INTO slot AS s (key, lim, held, waiting) \
@@ -147,7 +164,7 @@ pub(super) async fn apply(tx: &Tx, shifts: &BTreeMap<i64, Shift>, after: &mut Af
              ON CONFLICT (key) DO UPDATE SET held = greatest(s.held + excluded.held, 0), \
                                              waiting = greatest(s.waiting + excluded.waiting, 0) \
              RETURNING key, least(lim - held, waiting)",
-            &[&keys, &limits, &held, &waiting],
+            &[&shifts.keys, &shifts.limits, &shifts.held, &shifts.waiting],
         )
         .await?;
     for row in rows {

@@ -21,9 +21,31 @@ pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
 /// A statement and its parameters.
 pub(super) type Bound<'a> = (&'a str, &'a [Param<'a>]);
 
+/// A statement whose answer nobody waits for: it travels with the commit.
+pub(super) struct Late {
+    pub sql: &'static str,
+    pub params: Vec<Box<dyn ToSql + Sync + Send>>,
+}
+
+/// Parameters that a [`Late`] statement keeps.
+macro_rules! params {
+    ($($param:expr),* $(,)?) => {
+        vec![$(Box::new($param) as Box<dyn tokio_postgres::types::ToSql + Sync + Send>),*]
+    };
+}
+pub(super) use params;
+
+impl Late {
+    fn bound(&self) -> (&str, Vec<Param<'_>>) {
+        (self.sql, self.params.iter().map(|param| param.as_ref() as Param<'_>).collect())
+    }
+}
+
 /// What a write leaves behind besides its own rows.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Ending {
+    /// Written before all else; their rows are in the answer of the end.
+    pub late: Vec<Late>,
     /// What to answer when asked again; none stands for the plain answer.
     pub answer: Option<Vec<u8>>,
     /// What was settled, for the roll-ups.
@@ -82,15 +104,15 @@ impl Tx {
 
     /// Commits what was done together with the batch's name, so that asking
     /// again finds it. A batch that is there already makes this a rollback.
-    pub(super) async fn finish(&self, write: &Write, ending: &Ending) -> Result<(), Fault> {
+    pub(super) async fn finish(&self, write: &Write, ending: &Ending) -> Result<Vec<Vec<Row>>, Fault> {
         let at = micros(write.now);
         let batch: Bound<'_> =
             ("INSERT INTO batch (id, at, answer) VALUES ($1, $2, $3)", &[&write.batch.0, &at, &ending.answer]);
         if ending.idle && write.request.is_none() {
-            self.pipe(&[batch]).await?;
-            return self.end("ROLLBACK", &[]).await;
+            return self.end("ROLLBACK", &[batch]).await;
         }
-        let mut last = Vec::new();
+        let late: Vec<(&str, Vec<Param<'_>>)> = ending.late.iter().map(Late::bound).collect();
+        let mut last: Vec<Bound<'_>> = late.iter().map(|(sql, params)| (*sql, &params[..])).collect();
         let delta: [Param<'_>; 2] = [&at, &ending.delta];
         if ending.delta.is_some() {
             last.push(("INSERT INTO rollup_delta (at, body) VALUES ($1, $2)", &delta[..]));
@@ -113,43 +135,60 @@ impl Tx {
 
     /// Commits a write that is the same however often it is made.
     pub(super) async fn commit(&self) -> Result<(), Fault> {
-        self.end("COMMIT", &[]).await
+        self.end("COMMIT", &[]).await.map(drop)
     }
 
-    async fn end(&self, how: &str, last: &[Bound<'_>]) -> Result<(), Fault> {
+    /// Runs statements that could have waited for the end, but must not.
+    pub(super) async fn now(&self, late: &[Late]) -> Result<(), Fault> {
+        if late.is_empty() {
+            return Ok(());
+        }
+        let late: Vec<(&str, Vec<Param<'_>>)> = late.iter().map(Late::bound).collect();
+        let statements: Vec<Bound<'_>> = late.iter().map(|(sql, params)| (*sql, &params[..])).collect();
+        self.pipe(&statements).await.map(drop)
+    }
+
+    /// Sends the last statements with the end behind them, and answers their
+    /// rows.
+    async fn end(&self, how: &str, last: &[Bound<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
         let client = self.client();
         if !self.open.load(Ordering::Relaxed) && last.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let mut prepared = Vec::with_capacity(last.len());
         for (sql, _) in last {
             prepared.push(client.prepare_cached(sql).await?);
         }
-        let mut flights: Vec<BoxFuture<'_, Result<(), tokio_postgres::Error>>> = Vec::new();
-        if !self.open.swap(true, Ordering::Relaxed) {
-            flights.push(Box::pin(client.batch_execute("BEGIN")));
+        let mut flights: Vec<BoxFuture<'_, Result<Vec<Row>, tokio_postgres::Error>>> = Vec::new();
+        let begin = !self.open.swap(true, Ordering::Relaxed);
+        if begin {
+            flights.push(Box::pin(async { client.batch_execute("BEGIN").await.map(|()| Vec::new()) }));
         }
         for (statement, (_, params)) in prepared.iter().zip(last) {
-            flights.push(Box::pin(async { client.execute(statement, params).await.map(|_| ()) }));
+            flights.push(Box::pin(client.query(statement, params)));
         }
-        flights.push(Box::pin(client.batch_execute(how)));
+        flights.push(Box::pin(async { client.batch_execute(how).await.map(|()| Vec::new()) }));
         let mut landed = join_all(flights).await;
-        let ended = landed.pop().unwrap_or(Ok(()));
+        let ended = landed.pop().unwrap_or(Ok(Vec::new()));
+        let mut answers = Vec::with_capacity(landed.len());
         for answer in landed {
-            if let Err(error) = answer {
-                // The server refused a statement, so what followed was a
-                // rollback; or the line broke after the commit was sent.
-                let known = error.as_db_error().is_some();
-                if known && ended.is_ok() {
-                    self.open.store(false, Ordering::Relaxed);
+            match answer {
+                Ok(rows) => answers.push(rows),
+                Err(error) => {
+                    // The server refused a statement, so what followed was a
+                    // rollback; or the line broke after the commit was sent.
+                    let known = error.as_db_error().is_some();
+                    if known && ended.is_ok() {
+                        self.open.store(false, Ordering::Relaxed);
+                    }
+                    return Err(if known { Fault::Db(error) } else { Fault::Lost(error) });
                 }
-                return Err(if known { Fault::Db(error) } else { Fault::Lost(error) });
             }
         }
         match ended {
-            Ok(()) => {
+            Ok(_) => {
                 self.open.store(false, Ordering::Relaxed);
-                Ok(())
+                Ok(answers.split_off(usize::from(begin)))
             }
             Err(error) if refused(&error) => Err(Fault::Db(error)),
             Err(error) => Err(Fault::Lost(error)),
