@@ -137,6 +137,37 @@ pub async fn a_run_named_twice_in_a_batch_is_settled_once(h: &Harness) {
     assert_eq!(all.len(), 1, "one row");
 }
 
+/// A zombie's settlement beside the rightful one, in one batch and in either
+/// order, must not take its place.
+pub async fn a_stale_settlement_beside_a_good_one_does_not_spoil_it(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    for (stale_first, outcome) in
+        [(true, succeeded()), (false, succeeded()), (true, failed()), (false, failed()), (true, broken())]
+    {
+        let (_, old) = h.leased(at(0)).await;
+        h.reap(at(10_000), at(10_000)).await;
+        h.store.promote(&h.write_of(owner.node, at(20_000)), &owner.parts(), 10).await.unwrap();
+        let new = h.claim(h.worker(), 1, at(20_000)).await.remove(0);
+        assert_eq!(new.id, old.id);
+        let mut ends = [by_lease(&old, failed(), at(20_001)), by_lease(&new, outcome.clone(), at(20_001))];
+        let decided = change(&new, outcome, at(20_001));
+        let mut expected = [Guarded::Stale, Guarded::Applied];
+        if !stale_first {
+            ends.reverse();
+            expected.reverse();
+        }
+        assert_eq!(h.settle_all(&ends, at(20_001)).await.answers, expected);
+        let mut after = new.clone();
+        after.apply(&decided);
+        assert_eq!(h.status(new.id).await, after.state.status());
+        h.cancel(new.id, at(20_002)).await;
+    }
+    let (_, run) = h.leased(at(30_000)).await;
+    let good = by_lease(&run, succeeded(), at(30_001));
+    let forged = Settlement { by: By::Owner(owner.epoch(run.part)), ..good.clone() };
+    assert_eq!(h.settle_all(&[forged, good], at(30_001)).await.answers, [Guarded::Stale, Guarded::Applied]);
+}
+
 /// Every outcome is stored as the state machine decided it.
 pub async fn each_outcome_is_stored_as_decided(h: &Harness) {
     let cases = [

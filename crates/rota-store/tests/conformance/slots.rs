@@ -273,6 +273,19 @@ pub async fn the_newest_limit_holds(h: &Harness) {
     nothing_to_repair(h).await;
 }
 
+/// A raised limit and a holder that ended in one write: every free slot is
+/// given out, or someone waits beside an empty one.
+pub async fn a_raised_limit_and_a_cancelled_holder_leave_no_slot_empty(h: &Harness) {
+    let runs: Vec<_> = (0..4).map(|_| h.keyed(1, 1)).collect();
+    h.enqueue(&runs, at(0)).await;
+    let newest = NewRun { slot: Some(SlotAsk { when_full: WhenFull::CancelRunning, ..slot(1, 3) }), ..h.keyed(1, 3) };
+    h.enqueue(std::slice::from_ref(&newest), at(1)).await;
+    let ids: Vec<_> = runs.iter().map(|run| run.id).chain([newest.id]).collect();
+    let cancelled = Status::Ended(Verdict::Cancelled);
+    assert_eq!(h.statuses(&ids).await, [cancelled, Status::Queued, Status::Queued, Status::Queued, Status::Blocked]);
+    nothing_to_repair(h).await;
+}
+
 /// A new run that is let in at once, by a raised limit or a holder that ended,
 /// is handed to its maker; one that believes it blocked leaves it lying.
 pub async fn a_new_run_that_is_let_in_at_once_is_handed_over(h: &Harness) {
