@@ -64,21 +64,21 @@ impl PostgresStore {
 
     async fn make_day(&self, day: i64) -> Result<(), Fault> {
         let (from, to) = (day * DAY_MICROS, (day + 1) * DAY_MICROS);
-        let mut steps = String::new();
+        let mut steps = Vec::with_capacity(DAILY.len());
         for daily in DAILY {
             let table = table_of(daily, day)?;
-            steps += &format!(
+            steps.push(format!(
                 "IF to_regclass('{table}') IS NULL THEN
                      CREATE TABLE {table} (LIKE {daily} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE);
                      ALTER TABLE {daily} ATTACH PARTITION {table} FOR VALUES FROM ({from}) TO ({to});
                  END IF; "
-            );
+            ));
         }
         // One maker at a time; the others find it made. The lock is released
         // with the statement's own transaction.
         let lock = "PERFORM pg_advisory_xact_lock(hashtextextended('rota days of ' || current_schema(), 0)); ";
         let client = self.leases.get().await?;
-        client.batch_execute(&format!("DO $$ BEGIN {lock}{steps}END $$")).await?;
+        client.batch_execute(&format!("DO $$ BEGIN {lock}{}END $$", steps.concat())).await?;
         Ok(())
     }
 }

@@ -96,11 +96,11 @@ impl PostgresStore {
         plan.decide();
         let mut answers = plan.answers(&held, owned);
         let rest = plan.rest(&held, owned);
-        if !plan.has_aftermath() {
-            after.late.extend(rest);
-        } else {
+        if plan.has_aftermath() {
             tx.now(&rest).await?;
             self.insert_follow(tx, write, &mut plan, &mut answers, after).await?;
+        } else {
+            after.late.extend(rest);
         }
         Ok(answers)
     }

@@ -26,11 +26,11 @@ pub(super) async fn migrate(client: &Object, schema: Option<&str>) -> Result<(),
 
 async fn apply(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
     let prepare = |e: tokio_postgres::Error| OpenError::Prepare(Box::new(e));
-    let mut first = "SET client_min_messages = warning; ".to_owned();
-    if let Some(schema) = schema {
-        first += &format!("CREATE SCHEMA IF NOT EXISTS {}; ", quoted(schema));
-    }
-    first.push_str("CREATE TABLE IF NOT EXISTS migration (version int PRIMARY KEY, checksum bigint NOT NULL)");
+    let own = schema.map(|schema| format!("CREATE SCHEMA IF NOT EXISTS {}; ", quoted(schema))).unwrap_or_default();
+    let first = format!(
+        "SET client_min_messages = warning; {own}\
+         CREATE TABLE IF NOT EXISTS migration (version int PRIMARY KEY, checksum bigint NOT NULL)"
+    );
     client.batch_execute(&first).await.map_err(prepare)?;
     let rows = client.query("SELECT version, checksum FROM migration ORDER BY version", &[]).await.map_err(prepare)?;
     let known = STEPS.last().map_or(0, |(version, _)| *version);

@@ -637,10 +637,10 @@ impl PostgresStore {
             }
         }
         self.follow(&tx, write.now, &mut after).await?;
-        let (woken, owned) = self.tell_late(write.node, &mut after).await?;
+        let (woken, lanes) = self.tell_late(write.node, &mut after).await?;
         let settled = Settled { answers, woken };
         let ending = after.ending(kept(&settled)?);
-        Ok(((settled, owned), ending))
+        Ok(((settled, lanes), ending))
     }
 
     /// Tells the owners of what woke with the commit; whom the writing node's
