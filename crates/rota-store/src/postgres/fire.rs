@@ -266,7 +266,7 @@ impl Effects {
         }
         if after_finish_ms.is_some() {
             let lives = |(_, answer): &(&NewRun, &Enqueued)| matches!(answer, Enqueued::Made { .. });
-            let last = item.runs.iter().zip(made).filter(lives).last();
+            let last = item.runs.iter().zip(made).rfind(lives);
             self.armed.extend(last.map(|(run, _)| (schedule, run.id.0)));
         }
     }

@@ -13,7 +13,6 @@ use std::{
 };
 
 use rota_core::{
-    duration::Span,
     ids::RunId,
     lane::LaneMode,
     order::OrderKey,
@@ -35,9 +34,6 @@ use super::{
     tx::{Ending, Late, Param, Tx, params},
 };
 use crate::codec::{columns_of, corrupt, extra_text, flag, micros, source_code};
-
-/// How long a run has to stop for a newer one under `cancel_running`.
-const REPLACED_GRACE: Span = Span::secs(30);
 
 impl PostgresStore {
     pub(super) async fn enqueue_all(
@@ -135,9 +131,7 @@ impl PostgresStore {
             );
             let rows = tx.rows(sql, &[&plan.stopped]).await?;
             let rows = rows.iter().map(locked).collect::<Result<_, _>>()?;
-            let reason = Some("a newer run under its concurrency key".to_owned());
-            let ask = CancelAsk { by: None, reason, grace: REPLACED_GRACE };
-            self.cancel_locked(tx, write, rows, &ask, after).await?;
+            self.cancel_locked(tx, write, rows, &CancelAsk::by_newer_run(), after).await?;
         }
         after.room.extend(plan.room());
         self.follow(tx, write.now, after).await?;
