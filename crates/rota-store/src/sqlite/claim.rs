@@ -129,7 +129,6 @@ pub fn put_holder(connection: &Connection, worker: WorkerId, until: jiff::Timest
 }
 
 fn claim_runs(connection: &Connection, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-    put_holder(connection, claim.worker, claim.until)?;
     let mut work = Work::new(connection, write);
     let mut claimed: Vec<Run> = Vec::new();
     let sql = select_run(
@@ -149,6 +148,10 @@ fn claim_runs(connection: &Connection, write: &Write, claim: &Claim) -> Result<V
             run.apply(&change);
             claimed.push(run);
         }
+    }
+    // A worker that asks in vain, as an idle one does all day, writes nothing.
+    if !claimed.is_empty() {
+        put_holder(connection, claim.worker, claim.until)?;
     }
     Ok(claimed)
 }

@@ -104,12 +104,15 @@ impl SqliteStore {
         self.writer
             .write("lease owned runs", Urgency::Prompt, move |connection| {
                 guarded(connection, &write, count, |connection| {
-                    put_holder(connection, worker, until)?;
                     let mut owned = Owned::new(connection, &write);
                     for ask in &asks {
                         owned.each(ask.lease, ask.part, ask.epoch, |work, run| lease_in_writing(work, run, worker))?;
                     }
-                    owned.done()
+                    let answers = owned.done()?;
+                    if answers.contains(&Guarded::Applied) {
+                        put_holder(connection, worker, until)?;
+                    }
+                    Ok(answers)
                 })
             })
             .await

@@ -174,6 +174,14 @@ pub async fn an_empty_claim_asked_again_stays_empty(h: &Harness) {
     assert_eq!(h.store.claim(&write, &claim).await.unwrap().len(), 0);
 }
 
+/// Only a lease and its extension are a worker's word; asking in vain is none.
+pub async fn a_claim_in_vain_extends_nothing(h: &Harness) {
+    let (worker, run) = h.leased(at(0)).await;
+    assert_eq!(h.claim(worker, 5, at(5_000)).await, []);
+    assert_eq!(h.reap(at(6_001), at(6_001)).await.len(), 1);
+    assert_eq!(h.status(run.id).await, rota_core::run::Status::Scheduled);
+}
+
 /// A worker's list and the store's must be made to agree, in both directions.
 pub async fn extending_tells_lost_unlisted_and_cancelling(h: &Harness) {
     h.make_many(h.claimed, 4, at(0)).await;

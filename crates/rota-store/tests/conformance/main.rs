@@ -170,6 +170,7 @@ promises! {
         no_run_is_leased_twice_by_many_claimers_at_once,
         a_claim_asked_again_returns_the_same_runs,
         an_empty_claim_asked_again_stays_empty,
+        a_claim_in_vain_extends_nothing,
         extending_tells_lost_unlisted_and_cancelling,
         an_extended_lease_is_not_reaped,
         release_hands_back_everything_a_worker_holds,

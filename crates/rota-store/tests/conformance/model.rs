@@ -384,8 +384,6 @@ impl Model {
     // --- leases ------------------------------------------------------------------------
 
     pub fn claim(&mut self, now: Timestamp, claim: &Claim) -> Vec<Run> {
-        let until = self.workers.entry(claim.worker).or_insert(claim.until);
-        *until = (*until).max(claim.until);
         let mut claimed = Vec::new();
         for share in &claim.shares {
             if self.mode(share.pair.lane) != LaneMode::Claimed {
@@ -406,6 +404,10 @@ impl Model {
                 claimed.push(known.run.clone());
             }
         }
+        if !claimed.is_empty() {
+            let until = self.workers.entry(claim.worker).or_insert(claim.until);
+            *until = (*until).max(claim.until);
+        }
         claimed
     }
 
@@ -414,13 +416,13 @@ impl Model {
     }
 
     pub fn lease_owned(&mut self, now: Timestamp, worker: WorkerId, until: Timestamp, ask: &OwnLease) -> Guarded {
-        let known = self.workers.entry(worker).or_insert(until);
-        *known = (*known).max(until);
         let mut work = Work::new(None, now);
         let Some(run) = self.live_run(ask.lease.run) else { return Guarded::Stale };
         let own = run.part == ask.part && self.current(ask.part, ask.epoch) && holder(&run).is_none();
         match run.claim(worker, now) {
             Ok(change) if own && run.lease() == ask.lease => {
+                let known = self.workers.entry(worker).or_insert(until);
+                *known = (*known).max(until);
                 self.change(&mut work, run.id, &change);
                 Guarded::Applied
             }

@@ -353,7 +353,9 @@ impl<'h> Play<'h> {
                 let count = 1 + self.dice.below(2);
                 Op::Cancel((0..count).filter_map(|_| self.any_run()).collect())
             }
-            72..=79 => Op::Promote(self.holder(), 1 + self.dice.below(5) as u32),
+            // All that is due: which come first of several partitions under a
+            // limit is the store's to choose.
+            72..=79 => Op::Promote(self.holder(), 1_000),
             80..=82 => match self.live_where(|run| matches!(run.state, RunState::Waiting { .. })) {
                 Some(run) => Op::Wake(run.id),
                 None => Op::Wake(self.any_run()?),
