@@ -5,4 +5,6 @@
 mod abandoned;
 mod codec;
 mod filter;
+mod fired;
+pub mod postgres;
 pub mod sqlite;

@@ -2,8 +2,7 @@
 
 use jiff::Timestamp;
 use rota_core::{
-    duration::Span,
-    fire::{Cursor, SkipRange, SkipReason},
+    fire::{Cursor, Progress, SkipRange, SkipReason},
     ids::{Partition, ScheduleId},
     store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, StoreError, Write},
 };
@@ -19,7 +18,10 @@ use super::{
     rows::{live_row, run_row, select_run},
     writer::Urgency,
 };
-use crate::codec::{self, micros, time};
+use crate::{
+    codec::{self, micros, time},
+    fired::leaves,
+};
 
 impl SqliteStore {
     pub(super) async fn do_due(
@@ -157,46 +159,22 @@ fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
         }
     }
     let mut answers = Vec::with_capacity(item.runs.len());
-    let mut skips = item.skips.clone();
     for run in &item.runs {
         let answer = make(work, run, version)?;
-        match (answer, run.trigger.planned_at) {
-            (Enqueued::Made { .. }, _) if after_finish_ms.is_some() => {
-                arm_by(work.connection, item.due.schedule, run.id.0)?;
-            }
-            (Enqueued::Duplicate { .. }, Some(at)) => skips.push(refused(at, SkipReason::Unique)),
-            (Enqueued::Full, Some(at)) => skips.push(refused(at, SkipReason::Overlap)),
-            (Enqueued::Made { .. } | Enqueued::Duplicate { .. } | Enqueued::Full, _) => {}
+        if after_finish_ms.is_some() && matches!(answer, Enqueued::Made { .. }) {
+            arm_by(work.connection, item.due.schedule, run.id.0)?;
         }
         answers.push(answer);
     }
-    let made = answers.iter().filter(|answer| matches!(answer, Enqueued::Made { .. })).count() as u64;
-    let fired = item.due.cursor.fired + made;
-    record_skips(work.connection, item.due.schedule, fired, &skips)?;
-    match next(item, after_finish_ms, made, work.now) {
+    let leaves = leaves(item, after_finish_ms, &answers, work.now);
+    for (skip, made_before) in &leaves.skips {
+        record_skip(work.connection, item.due.schedule, *made_before, skip)?;
+    }
+    match leaves.next {
         Some(next) => put_cursor(work.connection, item.due.part, item.due.schedule, item.due.revision, &next)?,
-        None => keep_progress(work.connection, item, fired)?,
+        None => keep_progress(work.connection, item.due.schedule, &leaves.progress)?,
     }
     Ok(Fired::Fired(answers))
-}
-
-/// The cursor after firing, given how many runs were made. The plan counted on
-/// all of them; and an `after_finish` schedule whose run was refused has nobody
-/// whose end could arm it.
-fn next(item: &FireItem, after_finish_ms: Option<i64>, made: u64, now: Timestamp) -> Option<Cursor> {
-    let refused = item.runs.len() as u64 - made;
-    match (item.next, after_finish_ms) {
-        (Some(next), _) => Some(Cursor { fired: next.fired.saturating_sub(refused), ..next }),
-        (None, Some(delay_ms)) if made == 0 && refused > 0 => {
-            let due_at = Span::millis(delay_ms.max(0) as u64).after(now);
-            Some(Cursor { planned_at: due_at, due_at, fired: item.due.cursor.fired })
-        }
-        (None, _) => None,
-    }
-}
-
-fn refused(at: Timestamp, reason: SkipReason) -> SkipRange {
-    SkipRange { from: at, to: at, count: 1, reason }
 }
 
 /// The job's current version, if cursor, schedule and job are as they were
@@ -233,12 +211,10 @@ fn drop_cursor(connection: &Connection, item: &FireItem) -> Result<(), StoreErro
 }
 
 /// Keeps what is behind a schedule that has no cursor any more.
-fn keep_progress(connection: &Connection, item: &FireItem, fired: u64) -> Result<(), StoreError> {
-    let runs = item.runs.iter().filter_map(|run| run.trigger.planned_at);
-    let decided = runs.chain(item.skips.iter().map(|skip| skip.to)).max().unwrap_or(item.due.cursor.planned_at);
+fn keep_progress(connection: &Connection, schedule: ScheduleId, behind: &Progress) -> Result<(), StoreError> {
     connection
         .prepare_cached("UPDATE schedule SET fired = ?2, decided_to = ?3 WHERE id = ?1")
-        .and_then(|mut update| update.execute(params![item.due.schedule.0, fired as i64, micros(decided)]))
+        .and_then(|mut update| update.execute(params![schedule.0, behind.fired as i64, behind.decided_to.map(micros)]))
         .map_err(failed)?;
     Ok(())
 }
@@ -266,28 +242,26 @@ fn arm_by(connection: &Connection, schedule: ScheduleId, run: Uuid) -> Result<()
     Ok(())
 }
 
-/// Records skips. One that goes on where the schedule's latest ended, for the
+/// Records a skip. One that goes on where the schedule's latest ended, for the
 /// same reason and with nothing fired between, lengthens it.
-pub fn record_skips(
+pub fn record_skip(
     connection: &Connection,
     schedule: ScheduleId,
-    fired: u64,
-    skips: &[SkipRange],
+    made_before: u64,
+    skip: &SkipRange,
 ) -> Result<(), StoreError> {
-    for skip in skips {
-        let reason = skip.reason.as_str();
-        let sql = "UPDATE skip SET to_at = ?2, count = count + ?3 WHERE schedule = ?1 \
-             AND from_at = (SELECT max(from_at) FROM skip WHERE schedule = ?1) \
-             AND reason = ?4 AND fired = ?5 AND to_at < ?6";
-        let row = params![schedule.0, micros(skip.to), skip.count as i64, reason, fired as i64, micros(skip.from)];
-        let lengthened = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
-        if lengthened == 0 {
-            let sql = "INSERT INTO skip (schedule, from_at, to_at, count, reason, fired) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
-                 ON CONFLICT (schedule, from_at) DO UPDATE SET to_at = max(to_at, excluded.to_at), \
-                 count = count + excluded.count";
-            let row = params![schedule.0, micros(skip.from), micros(skip.to), skip.count as i64, reason, fired as i64];
-            connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
-        }
+    let (reason, fired) = (skip.reason.as_str(), made_before as i64);
+    let sql = "UPDATE skip SET to_at = ?2, count = count + ?3 WHERE schedule = ?1 \
+         AND from_at = (SELECT max(from_at) FROM skip WHERE schedule = ?1) \
+         AND reason = ?4 AND fired = ?5 AND to_at < ?6";
+    let row = params![schedule.0, micros(skip.to), skip.count as i64, reason, fired, micros(skip.from)];
+    let lengthened = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
+    if lengthened == 0 {
+        let sql = "INSERT INTO skip (schedule, from_at, to_at, count, reason, fired) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+             ON CONFLICT (schedule, from_at) DO UPDATE SET to_at = max(to_at, excluded.to_at), \
+             count = count + excluded.count";
+        let row = params![schedule.0, micros(skip.from), micros(skip.to), skip.count as i64, reason, fired];
+        connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
     SqliteStore, bump_meta, failed,
-    fire::{put_cursor, reason, record_skips},
+    fire::{put_cursor, reason, record_skip},
     once::once,
     own::guarded,
     rows::uuid_opt,
@@ -238,7 +238,9 @@ fn insert(connection: &Connection, put: &SchedulePut) -> Result<ScheduleSaved, S
     if let Some(cursor) = &put.cursor {
         put_cursor(connection, part, put.id, 1, cursor)?;
     }
-    record_skips(connection, put.id, put.cursor.map_or(0, |cursor| cursor.fired), &put.skips)?;
+    for skip in &put.skips {
+        record_skip(connection, put.id, put.cursor.map_or(0, |cursor| cursor.fired), skip)?;
+    }
     Ok(ScheduleSaved::Saved { revision: 1 })
 }
 
@@ -276,7 +278,9 @@ fn update(
         put_cursor(connection, part, put.id, revision + 1, cursor)?;
     }
     let fired = old.or(put.cursor.as_ref()).map_or(0, |cursor| cursor.fired);
-    record_skips(connection, put.id, fired, &put.skips)?;
+    for skip in &put.skips {
+        record_skip(connection, put.id, fired, skip)?;
+    }
     Ok(ScheduleSaved::Saved { revision: revision + 1 })
 }
 
@@ -318,8 +322,9 @@ fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Re
             let Some(spec) = spec else { return Ok(Guarded::Stale) };
             if let Some(cursor) = cursors.get(id) {
                 drop_cursor(connection, Partition::of_schedule(*id), *id, cursor)?;
-                let owed: Vec<SkipRange> = abandoned(*id, &spec, *cursor, now).into_iter().collect();
-                record_skips(connection, *id, cursor.fired, &owed)?;
+                if let Some(owed) = abandoned(*id, &spec, *cursor, now) {
+                    record_skip(connection, *id, cursor.fired, &owed)?;
+                }
             }
             Ok(Guarded::Applied)
         })

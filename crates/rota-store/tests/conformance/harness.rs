@@ -41,6 +41,7 @@ use crate::place::Place;
 pub enum Backend {
     SqliteMemory,
     SqliteFile,
+    Postgres,
 }
 
 pub struct Harness {

@@ -39,6 +39,7 @@ macro_rules! promises {
     ($($noun:ident { $($case:ident,)* })*) => {
         promises! { @store sqlite_memory SqliteMemory $($noun { $($case,)* })* }
         promises! { @store sqlite_file SqliteFile $($noun { $($case,)* })* }
+        promises! { @store postgres Postgres $($noun { $($case,)* })* }
 
         /// Every case that is run, by noun.
         const LISTED: &[(&str, &str, &[&str])] =

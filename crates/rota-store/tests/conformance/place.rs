@@ -4,13 +4,17 @@ use std::{path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
 use rota_core::store::Store;
-use rota_store::sqlite::{self, SqliteStore};
+use rota_store::{
+    postgres::{self, PostgresStore},
+    sqlite::{self, SqliteStore},
+};
 
 use crate::harness::Backend;
 
 pub enum Place {
     Memory,
     Directory { path: PathBuf, directory: PathBuf },
+    Schema { url: String, schema: String, store: Arc<PostgresStore> },
 }
 
 /// Makes a counter wrong: one more is held than there are runs.
@@ -27,12 +31,21 @@ impl Place {
                 let store = SqliteStore::open(&path, sqlite::Options::default()).await.unwrap();
                 (Self::Directory { path, directory }, Arc::new(store))
             }
+            Backend::Postgres => {
+                let url = std::env::var("ROTA_TEST_POSTGRES").expect(
+                    "set ROTA_TEST_POSTGRES to the address of a PostgreSQL server that tests may make schemas in",
+                );
+                let schema = format!("t_{}", uuid::Uuid::now_v7().simple());
+                let store = Arc::new(postgres_store(&url, &schema).await);
+                (Self::Schema { url, schema, store: store.clone() }, store)
+            }
         }
     }
 
     pub async fn second(&self, first: &Arc<dyn Store>) -> Arc<dyn Store> {
         match self {
             Self::Memory | Self::Directory { .. } => first.clone(),
+            Self::Schema { url, schema, .. } => Arc::new(postgres_store(url, schema).await),
         }
     }
 
@@ -40,6 +53,7 @@ impl Place {
         match self {
             Self::Memory => {}
             Self::Directory { directory, .. } => std::fs::remove_dir_all(directory).unwrap(),
+            Self::Schema { store, .. } => store.drop_schema().await.unwrap(),
         }
     }
 
@@ -63,6 +77,21 @@ impl Place {
                 connection.execute_batch(sql).unwrap();
                 true
             }
+            Self::Schema { store, .. } => {
+                store.execute_raw(sql).await.unwrap();
+                true
+            }
         }
     }
+}
+
+/// Few connections: many cases run at once against one server.
+async fn postgres_store(url: &str, schema: &str) -> PostgresStore {
+    let options = postgres::Options {
+        schema: Some(schema.to_owned()),
+        work_connections: 4,
+        lease_connections: 1,
+        ..postgres::Options::default()
+    };
+    PostgresStore::open(url, options).await.unwrap()
 }

@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use rota_core::store::Store;
-use rota_store::sqlite::{self, SqliteStore};
+use rota_store::{
+    postgres::{self, PostgresStore},
+    sqlite::{self, SqliteStore},
+};
 
 use crate::{clock, failure::Failure};
 
@@ -18,6 +21,9 @@ pub enum Target {
         path: PathBuf,
         /// Made for this benchmark, and deleted after it.
         ours: bool,
+    },
+    Postgres {
+        url: String,
     },
 }
 
@@ -30,6 +36,9 @@ impl Target {
             }
             Some(url) => match url.strip_prefix("sqlite:") {
                 Some(path) if !path.is_empty() => Ok(Self::Sqlite { path: path.into(), ours: false }),
+                _ if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+                    Ok(Self::Postgres { url: url.to_owned() })
+                }
                 _ => Err(Failure::bad_input("bad_store", format!("`{url}` is not sqlite:PATH or postgres://…"))),
             },
         }
@@ -37,7 +46,7 @@ impl Target {
 
     pub fn default_parallel(&self) -> u64 {
         match self {
-            Self::Sqlite { .. } => 2,
+            Self::Sqlite { .. } | Self::Postgres { .. } => 2,
         }
     }
 
@@ -47,11 +56,16 @@ impl Target {
                 let store = SqliteStore::open(path, sqlite::Options::default()).await.context("opening the store")?;
                 Ok(Arc::new(store))
             }
+            Self::Postgres { url } => {
+                let store =
+                    PostgresStore::open(url, postgres::Options::default()).await.context("opening the store")?;
+                Ok(Arc::new(store))
+            }
         }
     }
 
     /// Runs the raw loop; nobody may have the store open.
-    pub async fn raw(&self, runs: u64, batch: u64, _parallel: u64) -> Result<Duration, Failure> {
+    pub async fn raw(&self, runs: u64, batch: u64, parallel: u64) -> Result<Duration, Failure> {
         match self {
             Self::Sqlite { path, .. } => {
                 let path = path.clone();
@@ -60,6 +74,11 @@ impl Target {
                     .await
                     .context("running the raw loop")?
                     .context("running the raw loop")?;
+                Ok(started.elapsed())
+            }
+            Self::Postgres { url } => {
+                let started = Instant::now();
+                postgres::raw_loop(url, runs, batch, parallel, clock::now()).await.context("running the raw loop")?;
                 Ok(started.elapsed())
             }
         }
@@ -71,6 +90,7 @@ impl Target {
             Self::Sqlite { path, .. } => {
                 Ok(sqlite::history_len(path).map_err(|error| anyhow!(error)).context("counting history")?)
             }
+            Self::Postgres { url } => Ok(postgres::history_len(url).await.context("counting history")?),
         }
     }
 
@@ -78,6 +98,7 @@ impl Target {
     pub async fn bytes_written(&self, _store: &dyn Store) -> Result<Option<u64>, Failure> {
         match self {
             Self::Sqlite { .. } => Ok(written_by_this_process()),
+            Self::Postgres { url } => Ok(Some(postgres::log_bytes(url).await.context("reading the log's length")?)),
         }
     }
 
@@ -89,7 +110,7 @@ impl Target {
                 }
                 Ok(())
             }
-            Self::Sqlite { ours: false, .. } => Ok(()),
+            Self::Sqlite { ours: false, .. } | Self::Postgres { .. } => Ok(()),
         }
     }
 }

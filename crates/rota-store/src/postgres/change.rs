@@ -1,0 +1,78 @@
+//! Change: rows are locked, pure code decides over each, all is written.
+
+use std::sync::Arc;
+
+use rota_core::{
+    ids::RunId,
+    run::{Change, Refusal},
+    store::{Guarded, StoreError, Write},
+};
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    once::{Once, guarded_kept, guarded_known},
+    row::{Locked, locked, run_columns},
+    settle::{Aftermath, apply},
+    tx::{Ending, Tx},
+};
+
+/// Locks the slots that any of these runs wait for. Whoever admits holds the
+/// slot first and the waiting run second; so must whoever ends one.
+pub(super) const SLOTS_FIRST: &str = "SELECT 1 FROM slot WHERE key = ANY(ARRAY( \
+     SELECT slot FROM run WHERE id = ANY($1::uuid[]) AND status = 1)) ORDER BY key FOR UPDATE";
+
+/// Locks these runs, in order.
+pub(super) async fn lock_runs(tx: &Tx, ids: &[Uuid]) -> Result<Vec<Locked>, Fault> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+    let mut answers = tx.pipe(&[(SLOTS_FIRST, &[&ids]), (sql, &[&ids])]).await?;
+    answers.pop().unwrap_or_default().iter().map(locked).collect()
+}
+
+/// Asks `decide` of each row and keeps the changes.
+pub(super) fn decide(
+    rows: Vec<Locked>,
+    mut decide: impl FnMut(&Locked) -> Result<Change, Refusal>,
+) -> Vec<(Locked, Change)> {
+    rows.into_iter()
+        .filter_map(|row| {
+            let change = decide(&row).ok()?;
+            Some((row, change))
+        })
+        .collect()
+}
+
+impl PostgresStore {
+    pub(super) async fn wake_all(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "wake runs", |tx| self.wake_once(tx, write, runs)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => guarded_known(kept.as_deref(), runs.len()),
+        }
+    }
+
+    async fn wake_once(&self, tx: Arc<Tx>, write: &Write, runs: &[RunId]) -> Result<(Vec<Guarded>, Ending), Fault> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let changes = decide(lock_runs(&tx, &ids).await?, |row| row.run.wake());
+        let mut after = Aftermath::default();
+        apply(&tx, write.now, &changes, false, &mut after).await?;
+        self.follow(&tx, write.now, &mut after).await?;
+        self.tell(&tx, None, &mut after).await?;
+        let mut woken: Vec<RunId> = changes.iter().map(|(row, _)| row.run.id).collect();
+        let answers: Vec<Guarded> = runs
+            .iter()
+            .map(|run| match woken.iter().position(|id| id == run) {
+                Some(at) => {
+                    woken.swap_remove(at);
+                    Guarded::Applied
+                }
+                None => Guarded::Stale,
+            })
+            .collect();
+        let ending = after.ending(guarded_kept(&answers));
+        Ok((answers, ending))
+    }
+}

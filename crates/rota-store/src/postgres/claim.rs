@@ -1,0 +1,158 @@
+//! Claim: runs of claimed lanes are leased to workers, in writing.
+//!
+//! One statement takes each share in order, passing over rows that others are
+//! about to take. The worker's one row in `holder` says until when all of its
+//! leases hold, so extending them is one update however many they are.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    dispatch::Pair,
+    ids::{LaneId, RunId, TenantId, WorkerId},
+    lane::LaneMode,
+    order::OrderKey,
+    run::{Fence, Lease, Run},
+    store::{Claim, Extended, StoreError, Write},
+};
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    once::Once,
+    row::{run_columns, runs},
+    tx::{Ending, Late, Tx, params},
+};
+use crate::codec::{corrupt, micros};
+
+const CLAIM: &str = concat!(
+    "UPDATE run r SET status = 3, fence = fence + 1, holder = $6, started_at = $7, due_at = NULL \
+     WHERE r.ctid = ANY(ARRAY( \
+         SELECT x.ctid FROM unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[]) s (lane, tenant, n, low), LATERAL ( \
+             SELECT t.ctid FROM run t \
+             WHERE t.status = 2 AND t.lane = s.lane AND t.tenant = s.tenant AND t.order_key >= s.low \
+             ORDER BY t.order_key, t.id LIMIT s.n FOR UPDATE SKIP LOCKED) x \
+         LIMIT $5)) \
+     RETURNING ",
+    run_columns!()
+);
+
+/// Says that the worker lives until then; a word once given is not taken back.
+pub(super) const HOLD: &str = "INSERT INTO holder AS h (worker, until) VALUES ($1, $2) \
+     ON CONFLICT (worker) DO UPDATE SET until = greatest(h.until, excluded.until)";
+
+impl PostgresStore {
+    pub(super) async fn claim_all(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+        let what = "claim runs";
+        match self.once(write, what, |tx| self.claim_once(tx, write, claim)).await? {
+            Once::New(runs, _) => Ok(runs),
+            Once::Known(kept) => self.reread(&leases_known(kept.as_deref().unwrap_or_default())?, what).await,
+        }
+    }
+
+    async fn claim_once(&self, tx: Arc<Tx>, write: &Write, claim: &Claim) -> Result<(Vec<Run>, Ending), Fault> {
+        let modes = self.modes(claim.shares.iter().map(|share| share.pair.lane)).await?;
+        let shares: Vec<_> =
+            claim.shares.iter().filter(|share| modes.get(&share.pair.lane) == Some(&LaneMode::Claimed)).collect();
+        let lanes: Vec<i32> = shares.iter().map(|share| share.pair.lane.0).collect();
+        let tenants: Vec<i32> = shares.iter().map(|share| share.pair.tenant.0).collect();
+        let counts: Vec<i64> = shares.iter().map(|share| i64::from(share.runs)).collect();
+        let lows: Vec<i64> = shares.iter().map(|share| share.low.0).collect();
+        let most = i64::from(claim.most);
+        let params: [super::tx::Param<'_>; 7] =
+            [&lanes, &tenants, &counts, &lows, &most, &claim.worker.0, &micros(write.now)];
+        let mut claimed = runs(&tx.rows(CLAIM, &params).await?)?;
+        let mut places: HashMap<Pair, usize> = HashMap::with_capacity(shares.len());
+        for (n, share) in shares.iter().enumerate() {
+            places.entry(share.pair).or_insert(n);
+        }
+        claimed.sort_by_key(|run| {
+            let place = places.get(&Pair { lane: run.lane, tenant: run.tenant }).copied();
+            (place.unwrap_or(usize::MAX), run.order_key(), run.id)
+        });
+        let mut ending = Ending { answer: Some(leases_kept(&claimed)), ..Ending::default() };
+        if !claimed.is_empty() {
+            ending.late.push(Late { sql: HOLD, params: params![claim.worker.0, micros(claim.until)] });
+        }
+        Ok((claimed, ending))
+    }
+
+    pub(super) async fn pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, Fault> {
+        let lanes: Vec<i32> = lanes.iter().map(|lane| lane.0).collect();
+        // Hops from one tenant to the next in the index instead of reading all.
+        let rows = self
+            .read(
+                "WITH RECURSIVE hop AS ( \
+                     (SELECT l.lane, f.tenant, f.order_key FROM unnest($1::int[]) l (lane), LATERAL ( \
+                         SELECT tenant, order_key FROM run WHERE status = 2 AND lane = l.lane \
+                         ORDER BY tenant, order_key, id LIMIT 1) f) \
+                     UNION ALL \
+                     SELECT h.lane, n.tenant, n.order_key FROM hop h, LATERAL ( \
+                         SELECT tenant, order_key FROM run WHERE status = 2 AND lane = h.lane AND tenant > h.tenant \
+                         ORDER BY tenant, order_key, id LIMIT 1) n) \
+                 SELECT lane, tenant, order_key FROM hop ORDER BY lane, tenant",
+                &[&lanes],
+            )
+            .await?;
+        let mut pairs = Vec::with_capacity(rows.len());
+        for row in rows {
+            let pair = Pair { lane: LaneId(row.try_get(0)?), tenant: TenantId(row.try_get(1)?) };
+            pairs.push((pair, OrderKey(row.try_get(2)?)));
+        }
+        Ok(pairs)
+    }
+
+    pub(super) async fn extend_all(
+        &self,
+        worker: WorkerId,
+        until: Timestamp,
+        held: &[Lease],
+    ) -> Result<Extended, Fault> {
+        let sql = "UPDATE holder SET until = greatest(until, $2) WHERE worker = $1";
+        self.write_alone(&self.leases, sql, &[&worker.0, &micros(until)]).await?;
+        let sql = "SELECT id, fence, status = 5 FROM run WHERE holder = $1 AND holder IS NOT NULL";
+        let rows = super::read_on(&self.leases, sql, &[&worker.0]).await?;
+        let mut extended = Extended::default();
+        let mut stored = HashSet::with_capacity(rows.len());
+        let listed: HashSet<Lease> = held.iter().copied().collect();
+        for row in rows {
+            let lease = Lease { run: RunId(row.try_get(0)?), fence: Fence(row.try_get(1)?) };
+            if row.try_get(2)? {
+                extended.cancelling.push(lease.run);
+            }
+            if !listed.contains(&lease) {
+                extended.unlisted.push(lease);
+            }
+            stored.insert(lease);
+        }
+        extended.lost = held.iter().filter(|lease| !stored.contains(lease)).map(|lease| lease.run).collect();
+        extended.cancelling.sort_unstable();
+        extended.unlisted.sort_by_key(|lease| lease.run);
+        Ok(extended)
+    }
+}
+
+/// Twenty bytes for each lease, in order.
+fn leases_kept(runs: &[Run]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(runs.len() * 20);
+    for run in runs {
+        kept.extend(run.id.0.as_bytes());
+        kept.extend(run.fence.0.to_be_bytes());
+    }
+    kept
+}
+
+fn leases_known(kept: &[u8]) -> Result<Vec<(Uuid, i32)>, StoreError> {
+    kept.chunks(20)
+        .map(|chunk| {
+            let place = chunk
+                .split_at_checked(16)
+                .and_then(|(id, fence)| Some((Uuid::from_slice(id).ok()?, i32::from_be_bytes(fence.try_into().ok()?))));
+            place.ok_or_else(|| corrupt("a kept claim", "it is cut off"))
+        })
+        .collect()
+}

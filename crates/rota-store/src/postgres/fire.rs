@@ -1,0 +1,364 @@
+//! Fire: due instants become runs, and the cursor moves on, in one commit.
+//!
+//! The guard is the cursor as it was read, with the revisions of its schedule,
+//! its job, and the pauses. Edits of a schedule rewrite its cursor; edits of a
+//! job, and pauses, are held off by a share lock until the commit. So whoever
+//! has had an edit acknowledged sees no run of the old version made after it.
+
+use std::{borrow::Cow, collections::HashSet, sync::Arc};
+
+use rota_core::{
+    fire::{Cursor, Progress},
+    run::{CancelAsk, NewRun},
+    store::{Enqueued, FireItem, Fired, StoreError, Write},
+};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    change::lock_runs,
+    fault::Fault,
+    insert::{enqueued_kept, enqueued_known},
+    once::{Once, json_kept, json_known},
+    settle::Aftermath,
+    skips::{self, Skip},
+    tx::{Ending, Param, Tx},
+};
+use crate::{codec::micros, fired::leaves};
+
+/// What is kept of the answer, unless all fired and all runs were handed over.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    stale: Vec<usize>,
+    runs: Option<String>,
+}
+
+/// An item that passed its guard.
+#[derive(Clone, Copy)]
+struct Won {
+    item: usize,
+    after_finish_ms: Option<i64>,
+    version: i32,
+}
+
+impl PostgresStore {
+    pub(super) async fn fire_all(
+        &self,
+        write: &Write,
+        pauses_revision: i64,
+        items: &[FireItem],
+    ) -> Result<Vec<Fired>, StoreError> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.once(write, "fire schedules", |tx| self.fire_once(tx, write, pauses_revision, items)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => fired_before(kept.as_deref(), items),
+        }
+    }
+
+    async fn fire_once(
+        &self,
+        tx: Arc<Tx>,
+        write: &Write,
+        pauses_revision: i64,
+        items: &[FireItem],
+    ) -> Result<(Vec<Fired>, Ending), Fault> {
+        let mut won = guard(&tx, pauses_revision, items).await?;
+        won.sort_by_key(|won| won.item);
+        let mut after = Aftermath { changed: !won.is_empty(), ..Aftermath::default() };
+        self.stop_earlier(&tx, write, items, &won, &mut after).await?;
+        let runs: Vec<Cow<'_, NewRun>> =
+            won.iter().flat_map(|won| items[won.item].runs.iter().map(|run| current(run, won.version))).collect();
+        let runs: Vec<&NewRun> = runs.iter().map(AsRef::as_ref).collect();
+        let made = self.insert(&tx, write, &runs, &mut after).await?;
+        let mut answers = vec![Fired::Stale; items.len()];
+        let mut rest = made.as_slice();
+        for won in &won {
+            let (own, others) = rest.split_at(items[won.item].runs.len());
+            rest = others;
+            answers[won.item] = Fired::Fired(own.to_vec());
+        }
+        let effects = effects(write, items, &won, &answers);
+        skips::record(&tx, &effects.skips).await?;
+        effects.write(&tx).await?;
+        let ending = after.ending(fired_kept(&answers, &made)?);
+        Ok((answers, ending))
+    }
+
+    /// Asks the earlier runs of schedules that say so to stop.
+    async fn stop_earlier(
+        &self,
+        tx: &Tx,
+        write: &Write,
+        items: &[FireItem],
+        won: &[Won],
+        after: &mut Aftermath,
+    ) -> Result<(), Fault> {
+        let mut asks: Vec<(&CancelAsk, Vec<Uuid>)> = Vec::new();
+        for item in won.iter().map(|won| &items[won.item]) {
+            let Some(ask) = &item.cancel_ask else { continue };
+            let ids = item.cancel.iter().map(|run| run.0);
+            match asks.iter_mut().find(|(known, _)| *known == ask) {
+                Some((_, known)) => known.extend(ids),
+                None => asks.push((ask, ids.collect())),
+            }
+        }
+        for (ask, ids) in asks.iter().filter(|(_, ids)| !ids.is_empty()) {
+            let rows = lock_runs(tx, ids).await?;
+            self.cancel_locked(tx, write, rows, ask, after).await?;
+        }
+        if !asks.is_empty() {
+            self.follow(tx, write.now, after).await?;
+            self.tell(tx, None, after).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The run at the job's current version.
+fn current(run: &NewRun, version: i32) -> Cow<'_, NewRun> {
+    if run.version == version { Cow::Borrowed(run) } else { Cow::Owned(NewRun { version, ..run.clone() }) }
+}
+
+const HOLD_PAUSES: &str = "SELECT 1 FROM meta FOR SHARE";
+
+const HOLD_JOBS: &str = "SELECT 1 FROM job WHERE id = ANY(ARRAY( \
+     SELECT DISTINCT job FROM schedule WHERE id = ANY($1::bigint[]))) ORDER BY id FOR SHARE";
+
+/// What an item must still find, over `u` with the cursor as read.
+macro_rules! as_read {
+    () => {
+        "c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule AND c.planned_at = u.planned_at \
+         AND c.fired = u.fired AND c.revision = u.revision AND s.id = u.schedule AND s.revision = u.revision AND NOT s.deleted \
+         AND j.id = s.job AND j.revision = u.job_revision AND NOT j.deleted \
+         AND (SELECT pauses_revision FROM meta) = $1"
+    };
+}
+
+const ADVANCE: &str = concat!(
+    "UPDATE cursor c SET due_at = u.next_due, planned_at = u.next_planned, fired = u.next_fired \
+     FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], $8::bigint[], \
+                 $9::bigint[], $10::bigint[], $11::bigint[]) \
+          WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, fired, \
+                             next_due, next_planned, next_fired, n), schedule s, job j WHERE ",
+    as_read!(),
+    " RETURNING u.n, s.after_finish_ms, j.version"
+);
+
+const USE_UP: &str = concat!(
+    "DELETE FROM cursor c \
+     USING unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], $8::bigint[]) \
+           WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, fired, n), schedule s, job j WHERE ",
+    as_read!(),
+    " RETURNING u.n, s.after_finish_ms, j.version"
+);
+
+/// Cursors as read, in columns.
+#[derive(Default)]
+struct AsRead {
+    items: Vec<usize>,
+    parts: Vec<i16>,
+    due: Vec<i64>,
+    schedules: Vec<i64>,
+    planned: Vec<i64>,
+    revisions: Vec<i32>,
+    job_revisions: Vec<i32>,
+    fired: Vec<i64>,
+    next_due: Vec<i64>,
+    next_planned: Vec<i64>,
+    next_fired: Vec<i64>,
+}
+
+impl AsRead {
+    fn push(&mut self, n: usize, item: &FireItem) {
+        self.items.push(n);
+        self.parts.push(i16::from(item.due.part.0));
+        self.due.push(micros(item.due.cursor.due_at));
+        self.schedules.push(item.due.schedule.0);
+        self.planned.push(micros(item.due.cursor.planned_at));
+        self.revisions.push(item.due.revision);
+        self.job_revisions.push(item.job_revision);
+        self.fired.push(item.due.cursor.fired as i64);
+        if let Some(next) = &item.next {
+            self.next_due.push(micros(next.due_at));
+            self.next_planned.push(micros(next.planned_at));
+            self.next_fired.push(next.fired as i64);
+        }
+    }
+
+    fn params<'a>(&'a self, pauses: &'a i64) -> Vec<Param<'a>> {
+        let mut params: Vec<Param<'a>> = vec![pauses, &self.parts, &self.due, &self.schedules, &self.planned];
+        params.extend([&self.revisions as Param<'a>, &self.job_revisions, &self.fired]);
+        if !self.next_due.is_empty() {
+            params.extend([&self.next_due as Param<'a>, &self.next_planned, &self.next_fired]);
+        }
+        params
+    }
+}
+
+/// Takes the cursors that are still as read, and moves or removes them.
+async fn guard(tx: &Tx, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Won>, Fault> {
+    let (mut advance, mut use_up) = (AsRead::default(), AsRead::default());
+    // Of a schedule that is named twice the first word counts.
+    let mut named = HashSet::with_capacity(items.len());
+    for (n, item) in items.iter().enumerate().filter(|(_, item)| named.insert(item.due.schedule)) {
+        if item.next.is_some() { &mut advance } else { &mut use_up }.push(n, item);
+    }
+    let schedules: Vec<i64> = items.iter().map(|item| item.due.schedule.0).collect();
+    let (on, up) = (advance.params(&pauses_revision), use_up.params(&pauses_revision));
+    let jobs: [Param<'_>; 1] = [&schedules];
+    let mut statements = vec![(HOLD_PAUSES, &[][..]), (HOLD_JOBS, &jobs[..])];
+    let mut groups = Vec::new();
+    for (sql, params, group) in [(ADVANCE, &on, &advance.items), (USE_UP, &up, &use_up.items)] {
+        if !group.is_empty() {
+            statements.push((sql, &params[..]));
+            groups.push(group);
+        }
+    }
+    let answers = tx.pipe(&statements).await?;
+    let mut won = Vec::with_capacity(items.len());
+    for (rows, group) in answers[2..].iter().zip(groups) {
+        for row in rows {
+            let n = row.try_get::<_, i64>(0)? as usize - 1;
+            won.push(Won { item: group[n], after_finish_ms: row.try_get(1)?, version: row.try_get(2)? });
+        }
+    }
+    Ok(won)
+}
+
+/// What firing leaves besides runs.
+#[derive(Default)]
+struct Effects {
+    skips: Vec<Skip>,
+    /// Schedule and the run whose end arms it again.
+    armed: Vec<(i64, Uuid)>,
+    /// Schedules without a cursor, and what is behind them.
+    behind: Vec<(i64, Progress)>,
+    /// Schedules that armed no run and wait from now on.
+    waiting: Vec<(i64, i16, i32, Cursor)>,
+    /// Cursors that counted on runs which were refused.
+    recounted: Vec<(i16, i64, Cursor)>,
+}
+
+fn effects(write: &Write, items: &[FireItem], won: &[Won], answers: &[Fired]) -> Effects {
+    let mut effects = Effects::default();
+    for won in won {
+        let (item, Fired::Fired(made)) = (&items[won.item], &answers[won.item]) else { continue };
+        effects.add(write, item, won.after_finish_ms, made);
+    }
+    effects
+}
+
+impl Effects {
+    fn add(&mut self, write: &Write, item: &FireItem, after_finish_ms: Option<i64>, made: &[Enqueued]) {
+        let schedule = item.due.schedule.0;
+        let part = i16::from(item.due.part.0);
+        let leaves = leaves(item, after_finish_ms, made, write.now);
+        let skip = |(range, fired)| Skip { schedule, range, fired };
+        self.skips.extend(leaves.skips.into_iter().map(skip));
+        match (item.next, leaves.next) {
+            (Some(planned), Some(next)) if planned != next => self.recounted.push((part, schedule, next)),
+            (Some(_), _) => {}
+            (None, Some(next)) => self.waiting.push((schedule, part, item.due.revision, next)),
+            (None, None) => self.behind.push((schedule, leaves.progress)),
+        }
+        if after_finish_ms.is_some() {
+            let lives = |(_, answer): &(&NewRun, &Enqueued)| matches!(answer, Enqueued::Made { .. });
+            let last = item.runs.iter().zip(made).rfind(lives);
+            self.armed.extend(last.map(|(run, _)| (schedule, run.id.0)));
+        }
+    }
+
+    async fn write(&self, tx: &Tx) -> Result<(), Fault> {
+        if !self.armed.is_empty() {
+            let (schedules, runs): (Vec<i64>, Vec<Uuid>) = self.armed.iter().copied().unzip();
+            let sql = "UPDATE schedule s SET armed_by = u.run \
+                       FROM unnest($1::bigint[], $2::uuid[]) u (id, run) WHERE s.id = u.id";
+            tx.rows(sql, &[&schedules, &runs]).await?;
+        }
+        self.write_behind(tx).await?;
+        self.write_recounted(tx).await?;
+        write_cursors(tx, self.waiting.iter().copied()).await
+    }
+
+    async fn write_behind(&self, tx: &Tx) -> Result<(), Fault> {
+        if self.behind.is_empty() {
+            return Ok(());
+        }
+        let schedules: Vec<i64> = self.behind.iter().map(|(id, _)| *id).collect();
+        let fired: Vec<i64> = self.behind.iter().map(|(_, progress)| progress.fired as i64).collect();
+        let decided: Vec<Option<i64>> =
+            self.behind.iter().map(|(_, progress)| progress.decided_to.map(micros)).collect();
+        let sql = "UPDATE schedule s SET fired = u.fired, decided_to = u.decided_to \
+                   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) u (id, fired, decided_to) WHERE s.id = u.id";
+        tx.rows(sql, &[&schedules, &fired, &decided]).await?;
+        Ok(())
+    }
+
+    async fn write_recounted(&self, tx: &Tx) -> Result<(), Fault> {
+        if self.recounted.is_empty() {
+            return Ok(());
+        }
+        let parts: Vec<i16> = self.recounted.iter().map(|(part, _, _)| *part).collect();
+        let schedules: Vec<i64> = self.recounted.iter().map(|(_, id, _)| *id).collect();
+        let due: Vec<i64> = self.recounted.iter().map(|(_, _, cursor)| micros(cursor.due_at)).collect();
+        let fired: Vec<i64> = self.recounted.iter().map(|(_, _, cursor)| cursor.fired as i64).collect();
+        let sql = "UPDATE cursor c SET fired = u.fired \
+                   FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) u (part, due_at, schedule, fired) \
+                   WHERE c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule";
+        tx.rows(sql, &[&parts, &due, &schedules, &fired]).await?;
+        Ok(())
+    }
+}
+
+/// Writes cursors of schedules that have none.
+pub(super) async fn write_cursors(
+    tx: &Tx,
+    cursors: impl IntoIterator<Item = (i64, i16, i32, Cursor)>,
+) -> Result<(), Fault> {
+    let (mut schedules, mut parts, mut revisions) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut due, mut planned, mut fired) = (Vec::new(), Vec::new(), Vec::new());
+    for (schedule, part, revision, cursor) in cursors {
+        schedules.push(schedule);
+        parts.push(part);
+        revisions.push(revision);
+        due.push(micros(cursor.due_at));
+        planned.push(micros(cursor.planned_at));
+        fired.push(cursor.fired as i64);
+    }
+    if schedules.is_empty() {
+        return Ok(());
+    }
+    // In the order of the index, so that a bulk load fills pages one by one.
+    let sql = "INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
+               SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[]) \
+                             u (part, due_at, schedule, planned_at, fired, revision) ORDER BY part, due_at, schedule";
+    tx.rows(sql, &[&parts, &due, &schedules, &planned, &fired, &revisions]).await?;
+    Ok(())
+}
+
+fn fired_kept(answers: &[Fired], made: &[Enqueued]) -> Result<Option<Vec<u8>>, Fault> {
+    let stale: Vec<usize> =
+        answers.iter().enumerate().filter(|(_, answer)| **answer == Fired::Stale).map(|(n, _)| n).collect();
+    let runs = enqueued_kept(made).map(|kept| String::from_utf8_lossy(&kept).into_owned());
+    if stale.is_empty() && runs.is_none() {
+        return Ok(None);
+    }
+    json_kept(&Kept { stale, runs })
+}
+
+fn fired_before(kept: Option<&[u8]>, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
+    let kept: Kept = match kept {
+        Some(kept) => json_known(Some(kept))?,
+        None => Kept { stale: Vec::new(), runs: None },
+    };
+    let fired = |n: usize| !kept.stale.contains(&n);
+    let count = items.iter().enumerate().filter(|(n, _)| fired(*n)).map(|(_, item)| item.runs.len()).sum();
+    let mut runs = enqueued_known(kept.runs.as_deref().map(str::as_bytes), count)?.into_iter();
+    let answer = |(n, item): (usize, &FireItem)| {
+        if fired(n) { Fired::Fired(runs.by_ref().take(item.runs.len()).collect()) } else { Fired::Stale }
+    };
+    Ok(items.iter().enumerate().map(answer).collect())
+}

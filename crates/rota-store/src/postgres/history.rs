@@ -1,0 +1,362 @@
+//! History: runs live and ended as one list, and the roll-ups.
+//!
+//! Every page is a bounded look: an index gives the newest rows of a job or a
+//! tenant, the other filters are applied to those, and the page says where the
+//! next look begins. So a filter that finds little costs no more than one that
+//! finds much.
+
+use std::collections::HashMap;
+
+use rota_core::{
+    ids::{JobId, RunId},
+    rollup::Rollup,
+    run::{Run, RunState, Status, TrailEntry, Verdict},
+    store::{RunCursor, RunPage, RunQuery, RunRecord},
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    days::DAY_MICROS,
+    fault::Fault,
+    rollup,
+    row::{RUN_COLUMNS, ids, run_columns, run_row},
+};
+use crate::{
+    codec::{failure, micros, status, time, time_opt, verdict, verdict_code},
+    filter::{LOOK_MAX, PAGE_MAX, Sought},
+};
+
+/// So many rows are examined where every row examined is also read, because its labels decide.
+const LOOK_LABELS_MAX: i64 = 2_000;
+
+macro_rules! live_columns {
+    () => {
+        concat!(
+            run_columns!(),
+            ", NULL::smallint AS verdict, NULL::bigint AS ended_at, r.progress, r.trail, NULL::text, NULL::text"
+        )
+    };
+}
+
+/// An ended run, in the columns of a live one and some more.
+macro_rules! ended_columns {
+    () => {
+        "r.id, r.tenant, r.job, r.version, r.lane, r.part, 2::smallint, 0::smallint, r.order_key, r.ready_at, \
+         r.created_at, r.expires_at, r.started_at, r.attempt, r.losses, r.fence, r.source, r.schedule, r.planned_at, \
+         r.slot, r.slot_limit, r.parent, r.step, NULL::smallint, NULL::uuid, NULL::bigint, r.payload, r.extra, \
+         r.cancel, r.verdict, r.ended_at, r.progress, r.trail, r.failure, r.output"
+    };
+}
+
+/// How many columns [`record`] reads.
+const RECORD_COLUMNS: usize = RUN_COLUMNS + 6;
+
+fn record(row: &Row) -> Result<RunRecord, Fault> {
+    let columns = run_row(row)?;
+    let started_at = time_opt(columns.started_at)?;
+    let mut run: Run = columns.run()?;
+    if let Some(code) = row.try_get::<_, Option<i16>>(RUN_COLUMNS)? {
+        run.state = RunState::Finished { at: time(row.try_get(RUN_COLUMNS + 1)?)?, verdict: verdict(code)? };
+    }
+    Ok(RunRecord {
+        run,
+        started_at,
+        failure: failure(row.try_get(RUN_COLUMNS + 4)?)?,
+        output: row.try_get::<_, Option<String>>(RUN_COLUMNS + 5)?.map(Into::into),
+        progress: row.try_get::<_, Option<String>>(RUN_COLUMNS + 2)?.map(Into::into),
+        trail: row.try_get::<_, Option<&str>>(RUN_COLUMNS + 3)?.map(TrailEntry::read).unwrap_or_default(),
+    })
+}
+
+impl PostgresStore {
+    pub(super) async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, Fault> {
+        let numbers: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let mut found: HashMap<RunId, RunRecord> = HashMap::with_capacity(ids.len());
+        let sql = concat!("SELECT ", live_columns!(), " FROM run r WHERE r.id = ANY($1)");
+        for row in self.read(sql, &[&numbers]).await? {
+            let record = record(&row)?;
+            found.insert(record.run.id, record);
+        }
+        // First where a run of that age must be; then everywhere, because its
+        // maker's clock may have been anything.
+        for everywhere in [false, true] {
+            let missing: Vec<RunId> = ids.iter().filter(|id| !found.contains_key(id)).copied().collect();
+            for record in self.ended_by_id(&missing, everywhere).await? {
+                found.insert(record.run.id, record);
+            }
+        }
+        Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
+    }
+
+    async fn ended_by_id(&self, ids: &[RunId], everywhere: bool) -> Result<Vec<RunRecord>, Fault> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let numbers: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let from: Vec<i64> = ids.iter().map(|id| if everywhere { i64::MIN } else { born_day(*id) }).collect();
+        let sql = concat!(
+            "SELECT ",
+            ended_columns!(),
+            " FROM unnest($1::uuid[], $2::bigint[]) u (id, from_at), LATERAL ( \
+                 SELECT * FROM history h WHERE h.id = u.id AND h.ended_at >= u.from_at LIMIT 1) r"
+        );
+        self.read(sql, &[&numbers, &from]).await?.iter().map(record).collect()
+    }
+
+    /// Which of these have ended.
+    pub(super) async fn ended_among(&self, runs: &[RunId]) -> Result<Vec<RunId>, Fault> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let numbers: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let sql = "SELECT u.id FROM unnest($1::uuid[]) u (id), LATERAL ( \
+                   SELECT 1 FROM history h WHERE h.id = u.id LIMIT 1) r";
+        // On the pool kept back: the caller holds a work connection.
+        let rows = super::read_on(&self.leases, sql, &[&numbers]).await?;
+        Ok(ids(&rows)?.into_iter().map(RunId).collect())
+    }
+
+    pub(super) async fn page_of_runs(&self, query: &RunQuery) -> Result<RunPage, Fault> {
+        let limit = query.limit.clamp(1, PAGE_MAX) as usize;
+        let mut page = RunPage { runs: Vec::new(), next: None };
+        let sought = Sought::new(query, None);
+        let live = live_codes(&query.statuses);
+        let ended = verdict_codes(&query.statuses);
+        if sought.live() && !matches!(query.after, Some(RunCursor::Ended(..))) {
+            let look = self.look_live(query, &live, limit).await?;
+            look.fill(&mut page, (&sought, query), limit, |run| RunCursor::Live(run.id));
+            if page.next.is_some() {
+                return Ok(page);
+            }
+            if page.runs.len() >= limit && sought.ended() {
+                // Full to the brim: history begins on the next page.
+                page.next = page.runs.last().map(|record| RunCursor::Live(record.run.id));
+                return Ok(page);
+            }
+        }
+        if sought.ended() {
+            let look = self.look_ended(query, &ended, limit - page.runs.len()).await?;
+            look.fill(&mut page, (&sought, query), limit, ended_cursor);
+        }
+        Ok(page)
+    }
+
+    async fn look_live(&self, query: &RunQuery, codes: &[i16], limit: usize) -> Result<Look, Fault> {
+        let after = match query.after {
+            Some(RunCursor::Live(id)) => id.0,
+            _ => Uuid::max(),
+        };
+        // A schedule has few live runs and an index; the rest is looked through
+        // from the newest on.
+        let source = match query.schedule {
+            Some(_) => "r.schedule = $6 AND r.schedule IS NOT NULL",
+            None => "$6::bigint IS NULL",
+        };
+        let sql = format!(
+            "WITH look AS MATERIALIZED (SELECT * FROM run r WHERE {source} AND r.id < $1 ORDER BY r.id DESC LIMIT $2), \
+                  edge AS (SELECT id FROM look WHERE (SELECT count(*) FROM look) >= $2 ORDER BY id LIMIT 1), \
+                  found AS (SELECT {} FROM look r WHERE ($3::int IS NULL OR r.tenant = $3) \
+                      AND ($4::bigint IS NULL OR r.job = $4) AND (cardinality($5::smallint[]) = 0 OR r.status = ANY($5)) \
+                      AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$7::text])) \
+                      AND r.created_at >= $8 AND r.created_at < $9 AND (NOT $11 OR r.extra IS NOT NULL) \
+                      ORDER BY r.id DESC LIMIT $10) \
+             SELECT found.*, edge.id FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true \
+             ORDER BY found.id DESC",
+            live_columns!()
+        );
+        let (look, most) = bounds(query, limit);
+        let tenant = query.tenant.map(|tenant| tenant.0);
+        let job = query.job.map(|job| job.0);
+        let schedule = query.schedule.map(|schedule| schedule.0);
+        let (from, to) = (query.from.map_or(i64::MIN, micros), query.to.map_or(i64::MAX, micros));
+        let labelled = !query.labels.is_empty();
+        let rows = self
+            .read(&sql, &[&after, &look, &tenant, &job, &codes, &schedule, &query.tag, &from, &to, &most, &labelled])
+            .await?;
+        let mut found = Look::default();
+        for row in &rows {
+            if let Some(edge) = row.try_get::<_, Option<Uuid>>(RECORD_COLUMNS)? {
+                found.edge = Some(RunCursor::Live(RunId(edge)));
+            }
+            if row.try_get::<_, Option<Uuid>>(0)?.is_some() {
+                found.records.push(record(row)?);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn look_ended(&self, query: &RunQuery, codes: &[i16], limit: usize) -> Result<Look, Fault> {
+        let (after_at, after_id) = match query.after {
+            Some(RunCursor::Ended(at, id)) => (micros(at), id.0),
+            _ => (i64::MAX, Uuid::max()),
+        };
+        let (groups, filter) = self.groups(query).await?;
+        let (look, most) = bounds(query, limit);
+        // Without filters beyond the index, what is asked for is enough.
+        let plain = query.schedule.is_none() && query.statuses.is_empty() && query.tag.is_none();
+        let plain = plain && query.labels.is_empty() && (query.job.is_none() || query.tenant.is_none());
+        let each = if plain { most } else { (look / groups.len().max(1) as i64).max(64) };
+        let sql = format!(
+            "WITH look AS MATERIALIZED (SELECT r.*, g.k FROM unnest($1::bigint[]) g (k), LATERAL ( \
+                      SELECT * FROM history h WHERE {filter} AND h.ended_at <= $2 AND (h.ended_at, h.id) < ($2, $3) \
+                          AND h.ended_at >= $4 AND h.ended_at < $5 ORDER BY h.ended_at DESC, h.id DESC LIMIT $6) r), \
+                  edge AS (SELECT x.ended_at, x.id FROM ( \
+                          SELECT DISTINCT ON (k) k, ended_at, id, count(*) OVER (PARTITION BY k) AS n \
+                          FROM look ORDER BY k, ended_at, id) x \
+                      WHERE x.n >= $6 ORDER BY x.ended_at DESC, x.id DESC LIMIT 1), \
+                  found AS (SELECT {} FROM look r LEFT JOIN edge e ON true \
+                      WHERE (e.id IS NULL OR (r.ended_at, r.id) >= (e.ended_at, e.id)) \
+                      AND ($7::int IS NULL OR r.tenant = $7) AND ($8::bigint IS NULL OR r.schedule = $8) \
+                      AND (cardinality($9::smallint[]) = 0 OR r.verdict = ANY($9)) \
+                      AND ($10::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$10::text])) \
+                      AND (NOT $12 OR r.extra IS NOT NULL) \
+                      ORDER BY r.ended_at DESC, r.id DESC LIMIT $11) \
+             SELECT found.*, edge.ended_at, edge.id FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true \
+             ORDER BY found.ended_at DESC, found.id DESC",
+            ended_columns!()
+        );
+        let tenant = query.tenant.map(|tenant| tenant.0);
+        let schedule = query.schedule.map(|schedule| schedule.0);
+        let (from, to) = (query.from.map_or(i64::MIN, micros), query.to.map_or(i64::MAX, micros));
+        let labelled = !query.labels.is_empty();
+        let rows = self
+            .read(
+                &sql,
+                &[
+                    &groups, &after_at, &after_id, &from, &to, &each, &tenant, &schedule, &codes, &query.tag, &most,
+                    &labelled,
+                ],
+            )
+            .await?;
+        let mut found = Look::default();
+        for row in &rows {
+            if let Some(at) = row.try_get::<_, Option<i64>>(RECORD_COLUMNS)? {
+                found.edge = Some(RunCursor::Ended(time(at)?, RunId(row.try_get(RECORD_COLUMNS + 1)?)));
+            }
+            if row.try_get::<_, Option<Uuid>>(0)?.is_some() {
+                found.records.push(record(row)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The stretches of an index to look through: a job's, a tenant's, every
+    /// tenant's, or that of the dead letters.
+    async fn groups(&self, query: &RunQuery) -> Result<(Vec<i64>, &'static str), Fault> {
+        if let Some(job) = query.job {
+            return Ok((vec![job.0], "h.job = g.k"));
+        }
+        if query.statuses == [Status::Ended(Verdict::Dead)] {
+            return Ok((vec![0], "h.verdict = 4"));
+        }
+        if let Some(tenant) = query.tenant {
+            return Ok((vec![i64::from(tenant.0)], "h.tenant = g.k::int"));
+        }
+        let rows = self.read("SELECT id FROM tenant ORDER BY id", &[]).await?;
+        let tenants: Vec<i32> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        Ok((tenants.into_iter().map(i64::from).collect(), "h.tenant = g.k::int"))
+    }
+
+    pub(super) async fn rollups_of(&self, job: JobId, from: i64, to: i64) -> Result<Vec<(i64, Rollup)>, Fault> {
+        // One statement, so that a delta is seen folded or unfolded, not both.
+        let rows = self
+            .read(
+                "SELECT hour, body FROM rollup WHERE job = $1 AND hour >= $2 AND hour < $3 \
+                 UNION ALL SELECT NULL, body FROM rollup_delta",
+                &[&job.0, &from, &to],
+            )
+            .await?;
+        let mut hours = std::collections::BTreeMap::<i64, Rollup>::new();
+        for row in rows {
+            let body: &[u8] = row.try_get(1)?;
+            match row.try_get::<_, Option<i64>>(0)? {
+                Some(hour) => hours.entry(hour).or_default().merge(&rollup::decode_one(body)?),
+                None => {
+                    for ((owner, hour), delta) in rollup::decode(body)? {
+                        if owner == job && (from..to).contains(&hour) {
+                            hours.entry(hour).or_default().merge(&delta);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(hours.into_iter().collect())
+    }
+}
+
+/// The day before the one in which the id says that its run was made.
+fn born_day(id: RunId) -> i64 {
+    let born = id.0.get_timestamp().filter(|_| id.0.get_version_num() == 7);
+    born.map_or(i64::MIN, |born| {
+        let (seconds, _) = born.to_unix();
+        let micros = i64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000);
+        (micros.div_euclid(DAY_MICROS) - 1) * DAY_MICROS
+    })
+}
+
+/// The stored codes that statuses stand for, live ones only.
+fn live_codes(statuses: &[Status]) -> Vec<i16> {
+    let mut codes = Vec::new();
+    for status in statuses {
+        match status {
+            Status::Scheduled => codes.push(status::SCHEDULED),
+            Status::Blocked => codes.extend([status::BLOCKED, status::NEEDS]),
+            Status::Queued => codes.push(status::QUEUED),
+            Status::Running => codes.push(status::RUNNING),
+            Status::Waiting => codes.push(status::WAITING),
+            Status::Cancelling => codes.push(status::CANCELLING),
+            Status::Ended(_) => {}
+        }
+    }
+    codes
+}
+
+/// The stored codes of the verdicts among statuses.
+fn verdict_codes(statuses: &[Status]) -> Vec<i16> {
+    let code = |status: &Status| match status {
+        Status::Ended(verdict) => Some(verdict_code(*verdict)),
+        _ => None,
+    };
+    statuses.iter().filter_map(code).collect()
+}
+
+/// How many rows to examine, and how many to bring back.
+fn bounds(query: &RunQuery, limit: usize) -> (i64, i64) {
+    if query.labels.is_empty() { (LOOK_MAX as i64, limit as i64 + 1) } else { (LOOK_LABELS_MAX, LOOK_LABELS_MAX) }
+}
+
+fn ended_cursor(run: &Run) -> RunCursor {
+    match run.state {
+        RunState::Finished { at, .. } => RunCursor::Ended(at, run.id),
+        _ => RunCursor::Live(run.id),
+    }
+}
+
+/// What a look found, and the last row it examined if there may be more.
+#[derive(Default)]
+struct Look {
+    records: Vec<RunRecord>,
+    edge: Option<RunCursor>,
+}
+
+impl Look {
+    /// Adds what was found to the page, and says where the next one begins.
+    fn fill(
+        self,
+        page: &mut RunPage,
+        (sought, query): (&Sought, &RunQuery),
+        limit: usize,
+        cursor: impl Fn(&Run) -> RunCursor,
+    ) {
+        for record in self.records.into_iter().filter(|record| sought.has(query, record)) {
+            if page.runs.len() == limit {
+                page.next = page.runs.last().map(|last| cursor(&last.run));
+                return;
+            }
+            page.runs.push(record);
+        }
+        page.next = self.edge;
+    }
+}

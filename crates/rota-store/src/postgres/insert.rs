@@ -1,0 +1,694 @@
+//! Insert: runs are made, admitted to their slots, held to their unique keys,
+//! and tied to the runs they wait for.
+//!
+//! The rows that decide are locked first (runs that are waited for, unique
+//! keys, slots by key); [`Slot::enter`] and [`NewRun::first_state`] decide in
+//! the order asked; all runs are then written by one statement. A batch without
+//! any of these goes straight to that statement.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use rota_core::{
+    ids::RunId,
+    lane::LaneMode,
+    order::OrderKey,
+    run::{Block, CancelAsk, NewRun, Run, RunState, Status},
+    slot::Entry,
+    store::{Enqueued, StoreError, Write},
+};
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    change::decide,
+    fault::Fault,
+    once::Once,
+    row::{Locked, locked, run_columns},
+    settle::{Aftermath, apply, empty_if_null},
+    slots::{self, Slots},
+    tx::{Ending, Late, Param, Tx, params},
+};
+use crate::codec::{columns_of, corrupt, extra_text, flag, micros, source_code};
+
+impl PostgresStore {
+    pub(super) async fn enqueue_all(
+        &self,
+        write: &Write,
+        runs: &[NewRun],
+        inbox: &[i64],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        if runs.is_empty() && inbox.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.once(write, "enqueue runs", |tx| self.enqueue_once(tx, write, runs, inbox)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => enqueued_known(kept.as_deref(), runs.len()),
+        }
+    }
+
+    async fn enqueue_once(
+        &self,
+        tx: Arc<Tx>,
+        write: &Write,
+        runs: &[NewRun],
+        inbox: &[i64],
+    ) -> Result<(Vec<Enqueued>, Ending), Fault> {
+        let mut after = Aftermath { changed: true, ..Aftermath::default() };
+        let runs: Vec<&NewRun> = runs.iter().collect();
+        let answers = self.insert(&tx, write, &runs, &mut after).await?;
+        if !inbox.is_empty() {
+            let taken = tx.rows("DELETE FROM inbox WHERE id = ANY($1) RETURNING 1", &[&inbox]).await?;
+            if taken.len() < inbox.len() {
+                let source = "a row of the inbox was taken by another".into();
+                return Err(StoreError::NotApplied { what: "enqueue runs", source }.into());
+            }
+        }
+        let ending = after.ending(enqueued_kept(&answers));
+        Ok((answers, ending))
+    }
+
+    /// Makes runs inside a transaction, with all that follows.
+    pub(super) async fn insert(
+        &self,
+        tx: &Tx,
+        write: &Write,
+        runs: &[&NewRun],
+        after: &mut Aftermath,
+    ) -> Result<Vec<Enqueued>, Fault> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut plan = Plan::new(runs, write);
+        let modes = self.modes(runs.iter().map(|run| run.lane)).await?;
+        let owned = |run: &NewRun| modes.get(&run.lane) == Some(&LaneMode::Owned);
+        plan.lock_needed(tx).await?;
+        plan.take_unique(tx).await?;
+        let held = plan.write_free(tx, owned).await?;
+        plan.decide();
+        let mut answers = plan.answers(&held, owned);
+        let rest = plan.rest(&held, owned);
+        if plan.has_aftermath() {
+            tx.now(&rest).await?;
+            self.insert_follow(tx, write, &mut plan, &mut answers, after).await?;
+        } else {
+            after.late.extend(rest);
+        }
+        Ok(answers)
+    }
+
+    /// What new runs do to others: those they displace, those they ask to stop,
+    /// those a raised limit lets in.
+    async fn insert_follow(
+        &self,
+        tx: &Tx,
+        write: &Write,
+        plan: &mut Plan<'_>,
+        answers: &mut [Enqueued],
+        after: &mut Aftermath,
+    ) -> Result<(), Fault> {
+        for (key, replaced) in &plan.replaced {
+            let sql = concat!(
+                "SELECT ",
+                run_columns!(),
+                " FROM run r WHERE r.slot = $1 AND r.status = 1 AND NOT r.id = ANY($2) ORDER BY r.id FOR UPDATE"
+            );
+            let rows = tx.rows(sql, &[key, &replaced.keep]).await?;
+            let rows: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+            let changes = decide(rows, |row| row.run.displace(replaced.by, write.now));
+            apply(tx, write.now, &changes, true, after).await?;
+        }
+        if !plan.stopped.is_empty() {
+            let sql = concat!(
+                "SELECT ",
+                run_columns!(),
+                " FROM run r WHERE r.slot = ANY($1) AND r.slot IS NOT NULL AND r.status IN (2, 3, 4, 5) \
+                   ORDER BY r.id FOR UPDATE"
+            );
+            let rows = tx.rows(sql, &[&plan.stopped]).await?;
+            let rows = rows.iter().map(locked).collect::<Result<_, _>>()?;
+            self.cancel_locked(tx, write, rows, &CancelAsk::by_newer_run(), after).await?;
+        }
+        after.room.extend(plan.room());
+        self.follow(tx, write.now, after).await?;
+        self.answer_admitted(tx, write, plan, answers, after).await
+    }
+
+    /// A new run that was let in at once is answered as ready; everyone else's
+    /// owner is told.
+    async fn answer_admitted(
+        &self,
+        tx: &Tx,
+        write: &Write,
+        plan: &Plan<'_>,
+        answers: &mut [Enqueued],
+        after: &mut Aftermath,
+    ) -> Result<(), Fault> {
+        let places: HashMap<RunId, usize> = plan.runs.iter().enumerate().map(|(n, run)| (run.id, n)).collect();
+        let (own, others): (Vec<Run>, Vec<Run>) =
+            std::mem::take(&mut after.queued).into_iter().partition(|run| places.contains_key(&run.id));
+        for woken in self.hand_over(tx, write.node, &own).await? {
+            answers[places[&woken.run.id]] = Enqueued::Made { status: Status::Queued, handed: woken.handed };
+        }
+        after.queued = others;
+        self.tell(tx, None, after).await?;
+        Ok(())
+    }
+}
+
+/// Runs that a newer one displaces: all that wait under its key but these.
+struct Replaced {
+    by: RunId,
+    keep: Vec<Uuid>,
+}
+
+/// A batch of runs on its way into the store.
+struct Plan<'a> {
+    runs: &'a [&'a NewRun],
+    write: &'a Write,
+    /// Live runs that some of these wait for.
+    live: HashSet<RunId>,
+    /// Which run stands in the way of which.
+    duplicates: HashMap<usize, RunId>,
+    slots: Slots,
+    states: Vec<Option<RunState>>,
+    /// Runs without a slot, a unique key or needs.
+    free: Vec<bool>,
+    replaced: BTreeMap<i64, Replaced>,
+    stopped: Vec<i64>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(runs: &'a [&'a NewRun], write: &'a Write) -> Self {
+        Self {
+            runs,
+            write,
+            live: HashSet::new(),
+            duplicates: HashMap::new(),
+            slots: Slots::new(),
+            states: vec![None; runs.len()],
+            free: runs.iter().map(|run| run.slot.is_none() && run.unique.is_none() && run.after.is_empty()).collect(),
+            replaced: BTreeMap::new(),
+            stopped: Vec::new(),
+        }
+    }
+
+    /// Locks the runs that are waited for, and marks them.
+    async fn lock_needed(&mut self, tx: &Tx) -> Result<(), Fault> {
+        let mut needed: Vec<Uuid> = self.runs.iter().flat_map(|run| run.after.iter().map(|id| id.0)).collect();
+        if needed.is_empty() {
+            return Ok(());
+        }
+        needed.sort_unstable();
+        needed.dedup();
+        let mark = flag::NEEDED;
+        let answers = tx
+            .pipe(&[
+                ("SELECT id FROM run WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&needed]),
+                ("UPDATE run SET flags = flags | $2 WHERE id = ANY($1) AND flags & $2 = 0", &[&needed, &mark]),
+            ])
+            .await?;
+        for row in &answers[0] {
+            self.live.insert(RunId(row.try_get(0)?));
+        }
+        Ok(())
+    }
+
+    /// Takes unique keys for the first run of each. An expired key is free.
+    async fn take_unique(&mut self, tx: &Tx) -> Result<(), Fault> {
+        let mut first: BTreeMap<i64, usize> = BTreeMap::new();
+        for (n, run) in self.runs.iter().enumerate() {
+            let Some(ask) = run.unique else { continue };
+            if let Some(earlier) = first.get(&ask.key.0) {
+                self.duplicates.insert(n, self.runs[*earlier].id);
+            } else {
+                first.insert(ask.key.0, n);
+            }
+        }
+        if first.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<i64> = first.keys().copied().collect();
+        let ids: Vec<Uuid> = first.values().map(|n| self.runs[*n].id.0).collect();
+        let untils: Vec<i64> =
+            first.values().filter_map(|n| self.runs[*n].unique).map(|ask| micros(ask.until)).collect();
+        let answers = tx
+            .pipe(&[
+                (
+                    "INSERT INTO unique_key AS k (key, run, until) \
+                     SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (key, run, until) ORDER BY key \
+                     ON CONFLICT (key) DO UPDATE SET run = excluded.run, until = excluded.until WHERE k.until <= $4",
+                    &[&keys, &ids, &untils, &micros(self.write.now)],
+                ),
+                ("SELECT key, run FROM unique_key WHERE key = ANY($1)", &[&keys]),
+            ])
+            .await?;
+        for row in &answers[1] {
+            let (key, holder): (i64, Uuid) = (row.try_get(0)?, row.try_get(1)?);
+            let asker = first[&key];
+            if self.runs[asker].id.0 != holder {
+                let stands = RunId(holder);
+                self.duplicates.insert(asker, stands);
+                // Its twins in this batch lose to the same run.
+                let twins = (0..self.runs.len()).filter(|n| self.runs[*n].unique.is_some_and(|ask| ask.key.0 == key));
+                let twins: Vec<usize> = twins.collect();
+                self.duplicates.extend(twins.into_iter().map(|n| (n, stands)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides over every run, those that others of the batch wait for first.
+    fn decide(&mut self) {
+        let batch: HashMap<RunId, usize> = self.runs.iter().enumerate().map(|(n, run)| (run.id, n)).collect();
+        let mut decided = self.free.clone();
+        let mut left: Vec<usize> = (0..self.runs.len()).filter(|n| !decided[*n]).collect();
+        while !left.is_empty() {
+            let ready = |n: &usize, decided: &[bool]| {
+                self.runs[*n].after.iter().all(|id| batch.get(id).is_none_or(|at| decided[*at]))
+            };
+            let mut turn: Vec<usize> = left.iter().copied().filter(|n| ready(n, &decided)).collect();
+            if turn.is_empty() {
+                // They wait for each other in a ring; they are made so.
+                turn.push(left[0]);
+            }
+            for n in &turn {
+                self.decide_one(*n, &batch, &decided);
+                decided[*n] = true;
+            }
+            left.retain(|n| !decided[*n]);
+        }
+    }
+
+    fn decide_one(&mut self, n: usize, batch: &HashMap<RunId, usize>, decided: &[bool]) {
+        if self.duplicates.contains_key(&n) {
+            return;
+        }
+        let run = self.runs[n];
+        let needs = self.needs(run, batch, decided);
+        let ask = run.enters_now(needs, self.write.now);
+        let entry = ask.and_then(|ask| self.slots.get_mut(&ask.key.0).map(|slot| slot.enter(ask)));
+        if let (Some(ask), Some(entry)) = (ask, entry) {
+            match entry {
+                Entry::WaitsAlone => {
+                    drop(self.replaced.insert(ask.key.0, Replaced { by: run.id, keep: vec![run.id.0] }));
+                }
+                Entry::WaitsForCancel => self.stopped.push(ask.key.0),
+                Entry::Holds | Entry::Waits | Entry::Refused => {}
+            }
+            if entry != Entry::WaitsAlone
+                && let Some(replaced) = self.replaced.get_mut(&ask.key.0)
+            {
+                replaced.keep.push(run.id.0);
+            }
+        }
+        self.states[n] = run.first_state(needs, entry, self.write.now);
+    }
+
+    /// How many runs this one waits for: live ones, and those of its own batch
+    /// that are made.
+    fn needs(&self, run: &NewRun, batch: &HashMap<RunId, usize>, decided: &[bool]) -> u16 {
+        let mut needed: Vec<RunId> = run.after.clone();
+        needed.sort_unstable();
+        needed.dedup();
+        let lives = |id: &RunId| match batch.get(id) {
+            Some(at) => !decided[*at] || self.states[*at].is_some(),
+            None => self.live.contains(id),
+        };
+        needed.iter().filter(|id| lives(id)).count().min(i16::MAX as usize) as u16
+    }
+
+    fn made(&self) -> impl Iterator<Item = (&'a NewRun, &RunState)> {
+        self.runs.iter().zip(&self.states).filter_map(|(run, state)| Some((*run, state.as_ref()?)))
+    }
+
+    /// Writes the runs that ask nothing of anyone, and locks the slots that the
+    /// others ask for, in one round trip: slots are locked for as short as can
+    /// be. Answers which partitions the writing node holds.
+    async fn write_free(&mut self, tx: &Tx, owned: impl Fn(&NewRun) -> bool) -> Result<Vec<i16>, Fault> {
+        let mut asked = BTreeMap::new();
+        let mut parts: Vec<i16> = Vec::new();
+        for (n, run) in self.runs.iter().enumerate() {
+            if self.free[n] {
+                self.states[n] = run.first_state(0, None, self.write.now);
+            }
+            if let Some(ask) = run.enters_now(0, self.write.now) {
+                asked.insert(ask.key.0, ask.limit);
+            }
+            let part = i16::from(run.part.0);
+            if run.ready_at <= self.write.now && parts.last() != Some(&part) && owned(run) {
+                parts.push(part);
+            }
+        }
+        parts.sort_unstable();
+        parts.dedup();
+        let columns = self.columns(|n| self.free[n]);
+        let (node, now) = (self.write.node.map(|node| node.0), micros(self.write.now));
+        let insert = columns.params(&parts, &node, &now);
+        let (slots, held) = slots::lock_after(tx, Some((INSERT, &insert[..])), &asked).await?;
+        self.slots = slots;
+        Ok(held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+    }
+
+    /// What is left to write: the other runs, the counters of their slots, what
+    /// they wait for, and notices of runs in others' partitions.
+    fn rest(&self, held: &[i16], owned: impl Fn(&NewRun) -> bool) -> Vec<Late> {
+        let mut rest = Vec::new();
+        let columns = self.columns(|n| !self.free[n]);
+        if !columns.ids.is_empty() {
+            let (node, now) = (self.write.node.map(|node| node.0), micros(self.write.now));
+            rest.push(Late { sql: INSERT, params: columns.into_params(node, now) });
+        }
+        let counters = slots::Counters::of(&self.slots);
+        if !counters.keys.is_empty() {
+            let params = params![counters.keys, counters.limits, counters.held, counters.waiting];
+            rest.push(Late { sql: slots::WRITE, params });
+        }
+        let (needed, waiters) = self.ties();
+        if !needed.is_empty() {
+            rest.push(Late { sql: TIE, params: params![needed, waiters] });
+        }
+        let (parts, ids) = self.unheld(held, owned);
+        if !ids.is_empty() {
+            rest.push(Late { sql: NOTICE, params: params![parts, ids] });
+        }
+        let (keys, ids) = self.unused_unique();
+        if !ids.is_empty() {
+            rest.push(Late { sql: GIVE_UP_UNIQUE, params: params![keys, ids] });
+        }
+        rest
+    }
+
+    /// Runs that are made, as columns.
+    fn columns(&self, wanted: impl Fn(usize) -> bool) -> Columns<'a> {
+        let waited_for: HashSet<RunId> = self.runs.iter().flat_map(|run| run.after.iter().copied()).collect();
+        let mut columns = Columns::default();
+        for (n, run) in self.runs.iter().enumerate().filter(|(n, _)| wanted(*n)) {
+            if let Some(state) = &self.states[n] {
+                columns.push(run, state, waited_for.contains(&run.id));
+            }
+        }
+        columns.thin();
+        columns
+    }
+
+    /// Who waits for whom: live runs, or made with this batch.
+    fn ties(&self) -> (Vec<Uuid>, Vec<Uuid>) {
+        let mut ties = (Vec::new(), Vec::new());
+        if self.runs.iter().all(|run| run.after.is_empty()) {
+            return ties;
+        }
+        let made: HashSet<RunId> = self.made().map(|(run, _)| run.id).collect();
+        for (run, state) in self.made() {
+            if matches!(state, RunState::Blocked(Block::Needs(_))) {
+                for needed in run.after.iter().filter(|id| self.live.contains(id) || made.contains(id)) {
+                    ties.0.push(needed.0);
+                    ties.1.push(run.id.0);
+                }
+            }
+        }
+        ties
+    }
+
+    /// A run that was refused keeps no unique key.
+    fn unused_unique(&self) -> (Vec<i64>, Vec<Uuid>) {
+        let refused = |n: &usize| self.states[*n].is_none() && !self.duplicates.contains_key(n);
+        let asks = (0..self.runs.len()).filter(refused).filter_map(|n| Some((self.runs[n].unique?, self.runs[n].id)));
+        asks.map(|(ask, id)| (ask.key.0, id.0)).unzip()
+    }
+
+    fn answers(&self, held: &[i16], owned: impl Fn(&NewRun) -> bool) -> Vec<Enqueued> {
+        let mut answers = Vec::with_capacity(self.runs.len());
+        for (n, (run, state)) in self.runs.iter().zip(&self.states).enumerate() {
+            answers.push(match (state, self.duplicates.get(&n)) {
+                (Some(state), _) => {
+                    let here = *state == RunState::Queued && held.contains(&i16::from(run.part.0));
+                    Enqueued::Made { status: state.status(), handed: here && owned(run) }
+                }
+                (None, Some(of)) => Enqueued::Duplicate { of: *of },
+                (None, None) => Enqueued::Full,
+            });
+        }
+        answers
+    }
+
+    /// Ready runs of owned lanes in others' partitions.
+    fn unheld(&self, held: &[i16], owned: impl Fn(&NewRun) -> bool) -> (Vec<i16>, Vec<Uuid>) {
+        let ready = self.made().filter(|(_, state)| **state == RunState::Queued).map(|(run, _)| run);
+        let part = |run: &NewRun| i16::from(run.part.0);
+        ready.filter(|run| !held.contains(&part(run)) && owned(run)).map(|run| (part(run), run.id.0)).unzip()
+    }
+
+    fn room(&self) -> BTreeMap<i64, i32> {
+        let room = |slot: &rota_core::slot::Slot| slot.limit.saturating_sub(slot.held).min(slot.waiting);
+        self.slots.iter().map(|(key, slot)| (*key, room(slot) as i32)).filter(|(_, room)| *room > 0).collect()
+    }
+
+    fn has_aftermath(&self) -> bool {
+        !self.replaced.is_empty() || !self.stopped.is_empty() || !self.room().is_empty()
+    }
+}
+
+const NOTICE: &str =
+    "INSERT INTO notice (part, run) SELECT * FROM unnest($1::smallint[], $2::uuid[]) ON CONFLICT DO NOTHING";
+
+const GIVE_UP_UNIQUE: &str = "DELETE FROM unique_key WHERE key = ANY($1) AND run = ANY($2)";
+
+/// Ties runs to those they wait for.
+const TIE: &str =
+    "INSERT INTO need (needed, waiter) SELECT * FROM unnest($1::uuid[], $2::uuid[]) ON CONFLICT DO NOTHING";
+
+/// Writes runs and answers which of the partitions in `$1` the node `$2` holds,
+/// locked against a take-over until the commit.
+const INSERT: &str = "
+WITH held AS MATERIALIZED (
+    SELECT part FROM partition WHERE part = ANY($1::smallint[]) AND node = $2::uuid ORDER BY part FOR SHARE
+), made AS (
+    INSERT INTO run (id, job, order_key, ready_at, created_at, expires_at, schedule, planned_at, slot, due_at, tenant,
+                     version, lane, fence, slot_limit, part, status, flags, attempt, losses, source, step, pending,
+                     parent, payload, extra)
+    SELECT id, job, order_key, ready_at, $3, expires_at, schedule, planned_at, slot, due_at, tenant,
+           version, lane, 0, slot_limit, part, status, flags, 0, 0, source, step, pending,
+           parent, payload, extra
+    FROM unnest($4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[],
+                $11::bigint[], $12::bigint[], $13::int[], $14::int[], $15::int[], $16::int[], $17::smallint[],
+                $18::smallint[], $19::smallint[], $20::smallint[], $21::smallint[], $22::smallint[], $23::uuid[],
+                $24::text[], $25::text[])
+         u (id, job, order_key, ready_at, expires_at, schedule, planned_at, slot, due_at, tenant, version, lane,
+            slot_limit, part, status, flags, source, step, pending, parent, payload, extra)
+)
+SELECT part FROM held";
+
+/// New runs as columns. A column of nothing but nulls is sent empty.
+#[derive(Default)]
+struct Columns<'a> {
+    ids: Vec<Uuid>,
+    jobs: Vec<i64>,
+    orders: Vec<i64>,
+    ready: Vec<i64>,
+    expires: Vec<Option<i64>>,
+    schedules: Vec<Option<i64>>,
+    planned: Vec<Option<i64>>,
+    slots: Vec<Option<i64>>,
+    due: Vec<Option<i64>>,
+    tenants: Vec<i32>,
+    versions: Vec<i32>,
+    lanes: Vec<i32>,
+    limits: Vec<Option<i32>>,
+    parts: Vec<i16>,
+    statuses: Vec<i16>,
+    flags: Vec<i16>,
+    sources: Vec<i16>,
+    steps: Vec<Option<i16>>,
+    pending: Vec<Option<i16>>,
+    parents: Vec<Option<Uuid>>,
+    payloads: Vec<Option<Cow<'a, str>>>,
+    extras: Vec<Option<String>>,
+}
+
+impl<'a> Columns<'a> {
+    fn push(&mut self, run: &'a NewRun, state: &RunState, needed: bool) {
+        let own = if run.rearms { flag::REARMS } else { 0 } | if needed { flag::NEEDED } else { 0 };
+        // A new run has not ended, so its state has columns.
+        let Some(columns) = columns_of(state, run.expires_at, own) else { return };
+        self.ids.push(run.id.0);
+        self.jobs.push(run.job.0);
+        self.orders.push(OrderKey::new(run.ready_at, run.priority).0);
+        self.ready.push(micros(run.ready_at));
+        self.expires.push(run.expires_at.map(micros));
+        self.schedules.push(run.trigger.schedule.map(|schedule| schedule.0));
+        self.planned.push(run.trigger.planned_at.map(micros));
+        self.slots.push(run.slot.map(|ask| ask.key.0));
+        self.due.push(columns.due_at);
+        self.tenants.push(run.tenant.0);
+        self.versions.push(run.version);
+        self.lanes.push(run.lane.0);
+        self.limits.push(run.slot.map(|ask| ask.limit.min(i32::MAX as u32) as i32));
+        self.parts.push(i16::from(run.part.0));
+        self.statuses.push(columns.status);
+        self.flags.push(columns.flags);
+        self.sources.push(source_code(run.trigger.source));
+        self.steps.push(run.parent.map(|parent| parent.step));
+        self.pending.push(columns.pending);
+        self.parents.push(run.parent.map(|parent| parent.run.0));
+        self.payloads.push(run.payload.as_deref().map(Cow::Borrowed));
+        self.extras.push(extra_text(&run.labels, &run.trigger));
+    }
+
+    fn thin(&mut self) {
+        for column in [&mut self.expires, &mut self.schedules, &mut self.planned, &mut self.slots, &mut self.due] {
+            empty_if_null(column);
+        }
+        for column in [&mut self.steps, &mut self.pending] {
+            empty_if_null(column);
+        }
+        empty_if_null(&mut self.limits);
+        empty_if_null(&mut self.parents);
+        empty_if_null(&mut self.payloads);
+        empty_if_null(&mut self.extras);
+    }
+
+    /// The same columns, to be sent later.
+    fn into_params(self, node: Option<Uuid>, now: i64) -> Vec<Box<dyn ToSql + Sync + Send>> {
+        let payloads: Vec<Option<String>> = self.payloads.into_iter().map(|text| text.map(Cow::into_owned)).collect();
+        let no_parts: Vec<i16> = Vec::new();
+        params![
+            no_parts,
+            node,
+            now,
+            self.ids,
+            self.jobs,
+            self.orders,
+            self.ready,
+            self.expires,
+            self.schedules,
+            self.planned,
+            self.slots,
+            self.due,
+            self.tenants,
+            self.versions,
+            self.lanes,
+            self.limits,
+            self.parts,
+            self.statuses,
+            self.flags,
+            self.sources,
+            self.steps,
+            self.pending,
+            self.parents,
+            payloads,
+            self.extras
+        ]
+    }
+
+    #[allow(clippy::ref_option, reason = "the driver binds a reference to what it sends")]
+    fn params<'b>(&'b self, parts: &'b Vec<i16>, node: &'b Option<Uuid>, now: &'b i64) -> [Param<'b>; 25] {
+        [
+            parts,
+            node,
+            now,
+            &self.ids,
+            &self.jobs,
+            &self.orders,
+            &self.ready,
+            &self.expires,
+            &self.schedules,
+            &self.planned,
+            &self.slots,
+            &self.due,
+            &self.tenants,
+            &self.versions,
+            &self.lanes,
+            &self.limits,
+            &self.parts,
+            &self.statuses,
+            &self.flags,
+            &self.sources,
+            &self.steps,
+            &self.pending,
+            &self.parents,
+            &self.payloads,
+            &self.extras,
+        ]
+    }
+}
+
+/// One letter for each answer; the ids of duplicates follow a line each.
+/// Nothing when all were made ready and handed over.
+pub(super) fn enqueued_kept(answers: &[Enqueued]) -> Option<Vec<u8>> {
+    let plain = Enqueued::Made { status: Status::Queued, handed: true };
+    if answers.iter().all(|answer| *answer == plain) {
+        return None;
+    }
+    let mut kept: Vec<u8> = answers.iter().map(letter).collect();
+    for answer in answers {
+        if let Enqueued::Duplicate { of } = answer {
+            kept.push(b'\n');
+            kept.extend(of.0.simple().to_string().bytes());
+        }
+    }
+    Some(kept)
+}
+
+fn letter(answer: &Enqueued) -> u8 {
+    match answer {
+        Enqueued::Made { status: Status::Queued, handed: true } => b'h',
+        Enqueued::Made { status: Status::Queued, handed: false } => b'q',
+        Enqueued::Made { status: Status::Scheduled, .. } => b's',
+        Enqueued::Made { .. } => b'b',
+        Enqueued::Duplicate { .. } => b'd',
+        Enqueued::Full => b'f',
+    }
+}
+
+pub(super) fn enqueued_known(kept: Option<&[u8]>, count: usize) -> Result<Vec<Enqueued>, StoreError> {
+    let made = |status, handed| Enqueued::Made { status, handed };
+    let Some(kept) = kept else { return Ok(vec![made(Status::Queued, true); count]) };
+    let mut lines = kept.split(|byte| *byte == b'\n');
+    let letters = lines.next().unwrap_or_default();
+    letters
+        .iter()
+        .map(|letter| {
+            Ok(match letter {
+                b'h' => made(Status::Queued, true),
+                b'q' => made(Status::Queued, false),
+                b's' => made(Status::Scheduled, false),
+                b'b' => made(Status::Blocked, false),
+                b'f' => Enqueued::Full,
+                b'd' => {
+                    let id = lines.next().and_then(|line| Uuid::try_parse_ascii(line).ok());
+                    Enqueued::Duplicate { of: RunId(id.ok_or_else(|| corrupt("a kept answer", "an id is missing"))?) }
+                }
+                _ => return Err(corrupt("a kept answer", letter)),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_answers_read_back() {
+        let made = |status, handed| Enqueued::Made { status, handed };
+        let of = RunId(Uuid::from_u128(7));
+        let mixed = vec![
+            made(Status::Queued, true),
+            Enqueued::Duplicate { of },
+            made(Status::Queued, false),
+            made(Status::Scheduled, false),
+            Enqueued::Full,
+            made(Status::Blocked, false),
+            Enqueued::Duplicate { of: RunId(Uuid::from_u128(8)) },
+        ];
+        assert_eq!(enqueued_known(enqueued_kept(&mixed).as_deref(), mixed.len()).unwrap(), mixed);
+        let plain = vec![made(Status::Queued, true); 3];
+        assert_eq!(enqueued_kept(&plain), None);
+        assert_eq!(enqueued_known(None, 3).unwrap(), plain);
+    }
+}

@@ -1,0 +1,65 @@
+//! Migrations: the schema, step by step.
+//!
+//! Each step is one file, applied once, in its own transaction, under one
+//! advisory lock, so that many nodes may start at once. A database that a newer
+//! release has used is refused rather than guessed at.
+
+use deadpool_postgres::Object;
+
+use super::open::{OpenError, quoted};
+
+/// Every step, in order. Never edited once released, only added to.
+const STEPS: [(i32, &str); 1] = [(1, include_str!("migrations/0001_start.sql"))];
+
+/// Names the lock; the schema is added, so that tests do not wait for each
+/// other.
+const LOCK: &str = "rota migrations of ";
+
+pub(super) async fn migrate(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
+    let prepare = |e: tokio_postgres::Error| OpenError::Prepare(Box::new(e));
+    let lock = format!("{LOCK}{}", schema.unwrap_or_default());
+    client.query("SELECT pg_advisory_lock(hashtextextended($1, 0))", &[&lock]).await.map_err(prepare)?;
+    let done = apply(client, schema).await;
+    client.query("SELECT pg_advisory_unlock(hashtextextended($1, 0))", &[&lock]).await.map_err(prepare)?;
+    done
+}
+
+async fn apply(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
+    let prepare = |e: tokio_postgres::Error| OpenError::Prepare(Box::new(e));
+    let own = schema.map(|schema| format!("CREATE SCHEMA IF NOT EXISTS {}; ", quoted(schema))).unwrap_or_default();
+    let first = format!(
+        "SET client_min_messages = warning; {own}\
+         CREATE TABLE IF NOT EXISTS migration (version int PRIMARY KEY, checksum bigint NOT NULL)"
+    );
+    client.batch_execute(&first).await.map_err(prepare)?;
+    let rows = client.query("SELECT version, checksum FROM migration ORDER BY version", &[]).await.map_err(prepare)?;
+    let known = STEPS.last().map_or(0, |(version, _)| *version);
+    let mut applied = Vec::with_capacity(rows.len());
+    for row in rows {
+        let (version, sum): (i32, i64) = (row.get(0), row.get(1));
+        if version > known {
+            return Err(OpenError::Newer { found: version, known });
+        }
+        if STEPS.iter().any(|(step, sql)| *step == version && checksum(sql) != sum) {
+            return Err(OpenError::Altered { version });
+        }
+        applied.push(version);
+    }
+    for (version, sql) in STEPS.iter().filter(|(version, _)| !applied.contains(version)) {
+        let sum = checksum(sql);
+        let step = format!("BEGIN; {sql}; INSERT INTO migration (version, checksum) VALUES ({version}, {sum}); COMMIT");
+        if let Err(source) = client.batch_execute(&step).await {
+            client.batch_execute("ROLLBACK").await.map_err(prepare)?;
+            return Err(OpenError::Migration { version: *version, source });
+        }
+    }
+    Ok(())
+}
+
+/// FNV-1a: enough to notice an edited file.
+fn checksum(text: &str) -> i64 {
+    let hash = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    hash as i64
+}

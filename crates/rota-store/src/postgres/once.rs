@@ -1,0 +1,134 @@
+//! Once: a write that is asked for again changes nothing more.
+//!
+//! The batch's row commits with the write. Asked again, the work is done again
+//! and its batch row collides with the first one: everything rolls back and the
+//! first answer is read. A first write still in flight makes the second wait on
+//! that row, so there is no moment at which both could pass. Request keys of
+//! outside callers work the same way, until they expire.
+
+use std::{future::Future, sync::Arc};
+
+use rota_core::store::{Guarded, StoreError, Write};
+use tokio_postgres::Row;
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    tx::{Ending, Tx},
+};
+use crate::codec::{corrupt, micros};
+
+/// What a write answered: now, or when it was made.
+pub(super) enum Once<T> {
+    /// With the rows of the statements that travelled with the commit.
+    New(T, Vec<Vec<Row>>),
+    /// The stored answer; none stands for the plain one.
+    Known(Option<Vec<u8>>),
+}
+
+/// So often a lost race is run again.
+const TRIES_MAX: u32 = 8;
+
+impl PostgresStore {
+    pub(super) async fn once<T, F, Fut>(
+        &self,
+        write: &Write,
+        what: &'static str,
+        work: F,
+    ) -> Result<Once<T>, StoreError>
+    where
+        F: Fn(Arc<Tx>) -> Fut,
+        Fut: Future<Output = Result<(T, Ending), Fault>>,
+    {
+        let mut tries = 0;
+        loop {
+            let fault = match self.once_tried(write, &work).await {
+                Ok((value, late)) => return Ok(Once::New(value, late)),
+                Err(fault) => fault,
+            };
+            tries += 1;
+            if fault.is_known()
+                && let Some(answer) = self.recall(write, what).await?
+            {
+                return Ok(Once::Known(answer));
+            }
+            if fault.lacks_a_day() {
+                self.days.forget();
+            } else if !fault.is_transient() && !fault.is_known() {
+                return Err(fault.told(what));
+            }
+            if tries >= TRIES_MAX {
+                return Err(fault.told(what));
+            }
+        }
+    }
+
+    async fn once_tried<T, F, Fut>(&self, write: &Write, work: &F) -> Result<(T, Vec<Vec<Row>>), Fault>
+    where
+        F: Fn(Arc<Tx>) -> Fut,
+        Fut: Future<Output = Result<(T, Ending), Fault>>,
+    {
+        self.have_day(micros(write.now)).await?;
+        let tx = Arc::new(Tx::on(&self.work).await?);
+        let (value, ending) = work(Arc::clone(&tx)).await?;
+        let late = tx.finish(write, &ending).await?;
+        Ok((value, late))
+    }
+
+    /// The answer of the batch, or of the request, if it was given before.
+    #[allow(clippy::option_option, reason = "absent, and present with the plain answer, are two things")]
+    async fn recall(&self, write: &Write, what: &'static str) -> Result<Option<Option<Vec<u8>>>, StoreError> {
+        let told = |fault: Fault| fault.told(what);
+        let rows = self.read("SELECT answer FROM batch WHERE id = $1", &[&write.batch.0]).await.map_err(told)?;
+        if let Some(row) = rows.first() {
+            return Ok(Some(row.try_get(0).map_err(|e| told(e.into()))?));
+        }
+        let Some(request) = &write.request else { return Ok(None) };
+        let sql = "SELECT fingerprint, answer FROM request WHERE tenant = $1 AND key = $2 AND expires_at > $3";
+        let rows = self.read(sql, &[&request.tenant.0, &request.key, &micros(write.now)]).await.map_err(told)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let fingerprint: Vec<u8> = row.try_get(0).map_err(|e| told(e.into()))?;
+        if fingerprint != request.fingerprint {
+            return Err(StoreError::RequestDiffers);
+        }
+        Ok(Some(row.try_get(1).map_err(|e| told(e.into()))?))
+    }
+}
+
+/// How a list of guarded answers is kept: nothing when all applied, else one
+/// letter each.
+pub(super) fn guarded_kept(answers: &[Guarded]) -> Option<Vec<u8>> {
+    if answers.iter().all(|answer| *answer == Guarded::Applied) {
+        return None;
+    }
+    Some(answers.iter().map(|answer| guarded_letter(*answer)).collect())
+}
+
+const fn guarded_letter(answer: Guarded) -> u8 {
+    match answer {
+        Guarded::Applied => b'a',
+        Guarded::Stale => b's',
+        Guarded::CancelAsked => b'c',
+    }
+}
+
+pub(super) fn guarded_known(kept: Option<&[u8]>, count: usize) -> Result<Vec<Guarded>, StoreError> {
+    let Some(kept) = kept else { return Ok(vec![Guarded::Applied; count]) };
+    kept.iter()
+        .map(|letter| match letter {
+            b'a' => Ok(Guarded::Applied),
+            b's' => Ok(Guarded::Stale),
+            b'c' => Ok(Guarded::CancelAsked),
+            _ => Err(corrupt("a kept answer", letter)),
+        })
+        .collect()
+}
+
+/// Reads a kept answer that is JSON.
+pub(super) fn json_known<T: serde::de::DeserializeOwned>(kept: Option<&[u8]>) -> Result<T, StoreError> {
+    serde_json::from_slice(kept.unwrap_or(b"null")).map_err(|e| corrupt("a kept answer", e))
+}
+
+pub(super) fn json_kept<T: serde::Serialize>(answer: &T) -> Result<Option<Vec<u8>>, Fault> {
+    serde_json::to_vec(answer).map(Some).map_err(|e| Fault::Store(corrupt("an answer to keep", e)))
+}

@@ -1,0 +1,308 @@
+//! Own: what the owner of partitions reads, and writes without a claim.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    dispatch::Window,
+    fire::Cursor,
+    ids::{Partition, RunId, ScheduleId, WorkerId},
+    lane::LaneMode,
+    run::{Lease, Run},
+    store::{DueCursor, Epoch, Guarded, InboxItem, LiveRun, OwnLease, RunningMark, StoreError, Write},
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    claim::HOLD,
+    fault::Fault,
+    once::{Once, guarded_kept, guarded_known},
+    row::{RUN_COLUMNS, run, run_columns, runs, status_of},
+    settle::{Right, confirm},
+    tx::{Ending, Param, Tx},
+};
+use crate::codec::{flag, micros, time, time_opt};
+
+const OWN: &str = concat!(
+    "SELECT ",
+    run_columns!(),
+    ", w.n FROM unnest($2::int[], $3::int[], $4::bigint[], $5::uuid[], $6::bigint[]) \
+         WITH ORDINALITY w (lane, tenant, after_key, after_id, most, n), LATERAL ( \
+         SELECT * FROM run WHERE status = 2 AND lane = w.lane AND tenant = w.tenant \
+             AND (order_key, id) > (w.after_key, w.after_id) AND part = ANY($1::smallint[]) \
+         ORDER BY order_key, id LIMIT w.most) r ORDER BY w.n, r.order_key, r.id"
+);
+
+impl PostgresStore {
+    pub(super) async fn own_windows(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, Fault> {
+        let modes = self.modes(windows.iter().map(|window| window.pair.lane)).await?;
+        let mut places = Vec::new();
+        let (mut lanes, mut tenants, mut keys, mut ids, mut most) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (n, window) in windows.iter().enumerate() {
+            if modes.get(&window.pair.lane) != Some(&LaneMode::Owned) {
+                continue;
+            }
+            places.push(n);
+            lanes.push(window.pair.lane.0);
+            tenants.push(window.pair.tenant.0);
+            keys.push(window.after.map_or(i64::MIN, |(key, _)| key.0));
+            ids.push(window.after.map_or(Uuid::nil(), |(_, id)| id.0));
+            most.push(i64::from(window.limit));
+        }
+        let mut answers = vec![Vec::new(); windows.len()];
+        if places.is_empty() {
+            return Ok(answers);
+        }
+        let parts = numbers(parts);
+        for row in self.read(OWN, &[&parts, &lanes, &tenants, &keys, &ids, &most]).await? {
+            let n: i64 = row.try_get(RUN_COLUMNS)?;
+            answers[places[n as usize - 1]].push(run(&row)?);
+        }
+        Ok(answers)
+    }
+
+    pub(super) async fn inherited_runs(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, Fault> {
+        let sql = concat!(
+            "SELECT ",
+            run_columns!(),
+            " FROM run r JOIN lane l ON l.id = r.lane AND l.mode = 0 \
+               WHERE r.part = ANY($1) AND r.holder IS NULL AND r.status IN (3, 5) ORDER BY r.order_key, r.id LIMIT $2"
+        );
+        runs(&self.read(sql, &[&numbers(parts), &i64::from(limit)]).await?)
+    }
+
+    pub(super) async fn noticed_runs(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, Fault> {
+        let sql = concat!(
+            "SELECT ",
+            run_columns!(),
+            ", n.part, n.run FROM (SELECT part, run FROM notice WHERE part = ANY($1) LIMIT $2) n \
+               LEFT JOIN run r ON r.id = n.run ORDER BY r.order_key, r.id"
+        );
+        let rows = self.read(sql, &[&numbers(parts), &i64::from(limit)]).await?;
+        let mut found = Vec::with_capacity(rows.len());
+        let mut ended = Vec::new();
+        for row in rows {
+            match row.try_get::<_, Option<Uuid>>(0)? {
+                Some(_) => found.push(run(&row)?),
+                None => ended.push((row.try_get(RUN_COLUMNS)?, row.try_get(RUN_COLUMNS + 1)?)),
+            }
+        }
+        // A run that has ended needs no one's look any more.
+        self.drop_notices(ended).await?;
+        Ok(found)
+    }
+
+    pub(super) async fn drop_notices(&self, seen: Vec<(i16, Uuid)>) -> Result<(), Fault> {
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let (parts, ids): (Vec<i16>, Vec<Uuid>) = seen.into_iter().unzip();
+        let sql = "DELETE FROM notice n USING unnest($1::smallint[], $2::uuid[]) u (part, run) \
+                   WHERE n.part = u.part AND n.run = u.run";
+        self.write_alone(&self.work, sql, &[&parts, &ids]).await?;
+        Ok(())
+    }
+
+    pub(super) async fn lease_all(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        asks: &[OwnLease],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "lease owned runs", |tx| lease_once(tx, write, worker, until, asks)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => guarded_known(kept.as_deref(), asks.len()),
+        }
+    }
+
+    pub(super) async fn mark_all(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "mark running runs", |tx| mark_once(tx, marks)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => guarded_known(kept.as_deref(), marks.len()),
+        }
+    }
+
+    pub(super) async fn report(&self, reports: &[(Lease, String)]) -> Result<Vec<Guarded>, Fault> {
+        let ids: Vec<Uuid> = reports.iter().map(|(lease, _)| lease.run.0).collect();
+        let fences: Vec<i32> = reports.iter().map(|(lease, _)| lease.fence.0).collect();
+        let texts: Vec<&str> = reports.iter().map(|(_, text)| text.as_str()).collect();
+        let sql = "UPDATE run r SET progress = u.progress \
+                   FROM unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY u (id, fence, progress, n) \
+                   WHERE r.id = u.id AND r.fence = u.fence RETURNING u.n";
+        let rows = self.write_alone(&self.work, sql, &[&ids, &fences, &texts]).await?;
+        let mut applied = HashSet::with_capacity(rows.len());
+        for row in rows {
+            let n = row.try_get::<_, i64>(0)? as usize - 1;
+            applied.insert(reports[n].0);
+        }
+        let answer = |lease| if applied.contains(lease) { Guarded::Applied } else { Guarded::Stale };
+        Ok(reports.iter().map(|(lease, _)| answer(lease)).collect())
+    }
+
+    pub(super) async fn live_runs(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, Fault> {
+        let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
+        let sql = "SELECT schedule, id, status, planned_at FROM run \
+                   WHERE schedule = ANY($1) AND schedule IS NOT NULL ORDER BY id";
+        let mut found: HashMap<i64, Vec<LiveRun>> = HashMap::new();
+        for row in self.read(sql, &[&ids]).await? {
+            found.entry(row.try_get(0)?).or_default().push(LiveRun {
+                id: RunId(row.try_get(1)?),
+                status: status_of(row.try_get(2)?)?,
+                planned_at: time_opt(row.try_get(3)?)?,
+            });
+        }
+        Ok(ids.iter().map(|id| found.get(id).cloned().unwrap_or_default()).collect())
+    }
+
+    /// The earliest cursors of many partitions. Each partition gives its first
+    /// few; what lies beyond the end of one that gave all it was asked for is
+    /// left for a second look, so the order over all of them is true.
+    pub(super) async fn due_cursors(
+        &self,
+        parts: &[Partition],
+        until: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<DueCursor>, Fault> {
+        let parts = numbers(parts);
+        let limit = limit.max(1) as usize;
+        let mut each = limit.div_ceil(parts.len().max(1)) + 8;
+        loop {
+            let rows = self.read(DUE, &[&parts, &micros(until), &(each as i64)]).await?;
+            let mut due: Vec<DueCursor> = rows.iter().map(due_cursor).collect::<Result<_, _>>()?;
+            let mut counts: HashMap<Partition, (usize, Timestamp)> = HashMap::new();
+            for cursor in &due {
+                let last = counts.entry(cursor.part).or_insert((0, cursor.cursor.due_at));
+                *last = (last.0 + 1, last.1.max(cursor.cursor.due_at));
+            }
+            let edge = counts.values().filter(|(count, _)| *count >= each).map(|(_, last)| *last).min();
+            due.sort_by_key(|cursor| (cursor.cursor.due_at, cursor.schedule));
+            if let Some(edge) = edge {
+                due.retain(|cursor| cursor.cursor.due_at <= edge);
+            }
+            if edge.is_none() || due.len() >= limit || each >= limit {
+                due.truncate(limit);
+                return Ok(due);
+            }
+            each = (each * 4).min(limit);
+        }
+    }
+
+    pub(super) async fn inbox_items(&self, limit: u32) -> Result<Vec<InboxItem>, Fault> {
+        let rows = self.read("SELECT id, at, body FROM inbox ORDER BY id LIMIT $1", &[&i64::from(limit)]).await?;
+        let mut items = Vec::with_capacity(rows.len());
+        for row in rows {
+            items.push(InboxItem { id: row.try_get(0)?, at: time(row.try_get(1)?)?, body: row.try_get(2)? });
+        }
+        Ok(items)
+    }
+}
+
+const DUE: &str = "SELECT c.schedule, c.part, c.revision, c.planned_at, c.due_at, c.fired \
+     FROM unnest($1::smallint[]) p (part), LATERAL (SELECT * FROM cursor \
+         WHERE part = p.part AND due_at <= $2 ORDER BY due_at, schedule LIMIT $3) c";
+
+fn due_cursor(row: &Row) -> Result<DueCursor, Fault> {
+    let part: i16 = row.try_get(1)?;
+    let cursor = Cursor {
+        planned_at: time(row.try_get(3)?)?,
+        due_at: time(row.try_get(4)?)?,
+        fired: row.try_get::<_, i64>(5)?.max(0) as u64,
+    };
+    Ok(DueCursor {
+        schedule: ScheduleId(row.try_get(0)?),
+        part: Partition(part as u8),
+        revision: row.try_get(2)?,
+        cursor,
+    })
+}
+
+pub(super) fn numbers(parts: &[Partition]) -> Vec<i16> {
+    parts.iter().map(|part| i16::from(part.0)).collect()
+}
+
+async fn lease_once(
+    tx: Arc<Tx>,
+    write: &Write,
+    worker: WorkerId,
+    until: Timestamp,
+    asks: &[OwnLease],
+) -> Result<(Vec<Guarded>, Ending), Fault> {
+    let claims: Vec<(Lease, Partition, Epoch)> = asks.iter().map(|ask| (ask.lease, ask.part, ask.epoch)).collect();
+    let sql = "UPDATE run r SET status = 3, fence = r.fence + 1, holder = $3, started_at = $4, due_at = NULL \
+               FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY u (id, fence, n) \
+               WHERE r.id = u.id AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
+    let answers = owner_writes(&tx, &claims, sql, |_| vec![], &[&worker.0, &micros(write.now)]).await?;
+    let any = answers.contains(&Guarded::Applied);
+    if any {
+        tx.rows(HOLD, &[&worker.0, &micros(until)]).await?;
+    }
+    let ending = Ending { answer: guarded_kept(&answers), idle: !any, ..Ending::default() };
+    Ok((answers, ending))
+}
+
+async fn mark_once(tx: Arc<Tx>, marks: &[RunningMark]) -> Result<(Vec<Guarded>, Ending), Fault> {
+    let claims: Vec<(Lease, Partition, Epoch)> = marks.iter().map(|mark| (mark.lease, mark.part, mark.epoch)).collect();
+    let sql = "UPDATE run r SET status = 3, flags = r.flags | $4, started_at = u.started_at, due_at = NULL \
+               FROM unnest($1::uuid[], $2::int[], $3::bigint[]) WITH ORDINALITY u (id, fence, started_at, n) \
+               WHERE r.id = u.id AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
+    let started = |group: &[usize]| group.iter().map(|n| micros(marks[*n].started_at)).collect();
+    let answers = owner_writes(&tx, &claims, sql, started, &[&flag::OWNED]).await?;
+    let idle = !answers.contains(&Guarded::Applied);
+    let ending = Ending { answer: guarded_kept(&answers), idle, ..Ending::default() };
+    Ok((answers, ending))
+}
+
+/// Runs `sql` for the runs whose partitions are still the writer's, and says
+/// of the others why not. `sql` takes ids and fences, then `times` if there are
+/// any, then `rest`, and returns the place of each run it wrote.
+async fn owner_writes(
+    tx: &Tx,
+    claims: &[(Lease, Partition, Epoch)],
+    sql: &str,
+    times: impl Fn(&[usize]) -> Vec<i64>,
+    rest: &[Param<'_>],
+) -> Result<Vec<Guarded>, Fault> {
+    let mut right: BTreeMap<i16, i64> = Right::of(claims.iter().map(|(_, part, epoch)| (*part, *epoch)));
+    confirm(tx, &mut right).await?;
+    let rightful = |n: &usize| right.get(&i16::from(claims[*n].1.0)) == Some(&claims[*n].2.0);
+    let group: Vec<usize> = (0..claims.len()).filter(rightful).collect();
+    let mut answers = vec![Guarded::Stale; claims.len()];
+    if group.is_empty() {
+        return Ok(answers);
+    }
+    let ids: Vec<Uuid> = group.iter().map(|n| claims[*n].0.run.0).collect();
+    let fences: Vec<i32> = group.iter().map(|n| claims[*n].0.fence.0).collect();
+    let times = times(&group);
+    let mut params: Vec<Param<'_>> = vec![&ids, &fences];
+    if !times.is_empty() {
+        params.push(&times);
+    }
+    params.extend(rest);
+    for row in tx.rows(sql, &params).await? {
+        answers[group[row.try_get::<_, i64>(0)? as usize - 1]] = Guarded::Applied;
+    }
+    let missed: Vec<usize> = group.into_iter().filter(|n| answers[*n] == Guarded::Stale).collect();
+    if missed.is_empty() {
+        return Ok(answers);
+    }
+    let ids: Vec<Uuid> = missed.iter().map(|n| claims[*n].0.run.0).collect();
+    let rows = tx.rows("SELECT id, fence FROM run WHERE id = ANY($1) AND status = 5", &[&ids]).await?;
+    let mut asked = HashMap::with_capacity(rows.len());
+    for row in rows {
+        asked.insert(row.try_get::<_, Uuid>(0)?, row.try_get::<_, i32>(1)?);
+    }
+    for n in missed {
+        let lease = claims[n].0;
+        if asked.get(&lease.run.0) == Some(&lease.fence.0) {
+            answers[n] = Guarded::CancelAsked;
+        }
+    }
+    Ok(answers)
+}

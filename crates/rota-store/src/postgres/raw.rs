@@ -1,0 +1,78 @@
+//! The raw loop: the same writes by hand, for a benchmark to be measured
+//! against.
+//!
+//! Inserts runs and moves them to history, in the same tables and in as few
+//! commits and round trips, with none of the guards, answers, fairness, slots,
+//! roll-ups or batch rows.
+
+use jiff::Timestamp;
+use tokio_postgres::{Row, types::ToSql};
+use uuid::Uuid;
+
+use super::{OpenError, Options, PostgresStore, fault::Fault};
+use crate::codec::micros;
+
+const INSERT: &str = "INSERT INTO run (id, job, order_key, ready_at, created_at, tenant, version, lane, fence, part, \
+     status, flags, attempt, losses, source, payload) \
+     SELECT id, n % 1000 + 1, $2, $2, $2, n % 100 + 1, 1, n % 3 + 1, 0, $4, 2, 0, 0, 0, 2, $3 \
+     FROM unnest($1::uuid[]) WITH ORDINALITY u (id, n)";
+
+const MOVE: &str = "WITH ended AS (DELETE FROM run WHERE id = ANY($1::uuid[]) RETURNING *) \
+     INSERT INTO history (id, job, ended_at, order_key, ready_at, created_at, started_at, tenant, version, lane, \
+                          fence, part, verdict, attempt, losses, source, payload) \
+     SELECT id, job, $2, order_key, ready_at, created_at, $2, tenant, version, lane, fence, part, 0, attempt, losses, \
+            source, payload FROM ended";
+
+fn prepare(fault: Fault) -> OpenError {
+    OpenError::Prepare(Box::new(fault.told("run the raw loop")))
+}
+
+async fn opened(url: &str, connections: u64) -> Result<PostgresStore, OpenError> {
+    PostgresStore::open(url, Options { work_connections: connections as usize, ..Options::default() }).await
+}
+
+/// Runs the loop on a store's database with so many connections.
+pub async fn raw_loop(url: &str, runs: u64, batch: u64, parallel: u64, now: Timestamp) -> Result<(), OpenError> {
+    // Each pipeline inserts and settles at once, as the driven store does.
+    let store = opened(url, parallel * 2).await?;
+    store.have_day(micros(now)).await.map_err(prepare)?;
+    let share = |n: u64| runs / parallel + u64::from(n < runs % parallel);
+    let pipelines = (0..parallel).map(|n| life(&store, share(n), batch, n as i16, now));
+    futures_util::future::join_all(pipelines).await.into_iter().collect::<Result<(), Fault>>().map_err(prepare)
+}
+
+async fn life(store: &PostgresStore, runs: u64, batch: u64, part: i16, now: Timestamp) -> Result<(), Fault> {
+    let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
+    let at = micros(now);
+    let mut before: Vec<Uuid> = Vec::new();
+    let mut left = runs;
+    while left > 0 || !before.is_empty() {
+        let ids: Vec<Uuid> = (0..batch.min(left)).map(|_| Uuid::now_v7()).collect();
+        let made: [&(dyn ToSql + Sync); 4] = [&ids, &at, &payload, &part];
+        let moved: [&(dyn ToSql + Sync); 2] = [&before, &at];
+        let (inserted, ended): (Result<Vec<Row>, Fault>, Result<Vec<Row>, Fault>) =
+            tokio::join!(store.read(INSERT, &made), store.read(MOVE, &moved));
+        inserted?;
+        ended?;
+        left -= ids.len() as u64;
+        before = ids;
+    }
+    Ok(())
+}
+
+/// How many finished runs a database holds.
+pub async fn history_len(url: &str) -> Result<u64, OpenError> {
+    number(url, "SELECT count(*) FROM history").await
+}
+
+/// Bytes of write-ahead log that the server has written so far.
+pub async fn log_bytes(url: &str) -> Result<u64, OpenError> {
+    number(url, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").await
+}
+
+async fn number(url: &str, sql: &str) -> Result<u64, OpenError> {
+    let store = opened(url, 1).await?;
+    let rows = store.read(sql, &[]).await.map_err(prepare)?;
+    let number: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(|e| prepare(e.into()))?;
+    Ok(number.max(0) as u64)
+}

@@ -1,0 +1,170 @@
+//! Reap: what vanished workers held is lost, what they hand back is ready
+//! again, and what has waited long enough ends or wakes.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use rota_core::{
+    ids::{RunId, WorkerId},
+    run::{Change, RunState, Status},
+    store::{Reap, Reaped, StoreError, Woken, Write},
+};
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    change::{decide, lock_runs},
+    fault::Fault,
+    once::{Once, json_kept, json_known},
+    row::{Locked, ids, locked, run_columns},
+    settle::{Aftermath, apply},
+    tx::{Ending, Tx},
+};
+use crate::codec::micros;
+
+/// So many workers are looked at in one go.
+const WORKERS_MAX: i64 = 64;
+
+/// Runs that a sweep may touch: the others are their owner's alone.
+const OVERDUE: &str = "SELECT r.id FROM run r WHERE r.due_at <= $1 AND (r.status IN (0, 1, 4, 6) \
+     OR (r.status = 5 AND r.holder IS NOT NULL) \
+     OR (r.status = 2 AND EXISTS (SELECT 1 FROM lane l WHERE l.id = r.lane AND l.mode = 1))) \
+     ORDER BY r.due_at LIMIT $2";
+
+impl PostgresStore {
+    pub(super) async fn reap_all(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
+        match self.once(write, "reap runs", |tx| self.reap_once(tx, write, reap)).await? {
+            Once::New(reaped, _) => Ok(reaped),
+            Once::Known(kept) => reaped_known(kept.as_deref()),
+        }
+    }
+
+    async fn reap_once(&self, tx: Arc<Tx>, write: &Write, reap: &Reap) -> Result<(Vec<Reaped>, Ending), Fault> {
+        let sql = "SELECT worker FROM holder WHERE until < $1 ORDER BY worker LIMIT $2 FOR UPDATE SKIP LOCKED";
+        let workers = ids(&tx.rows(sql, &[&micros(reap.before), &WORKERS_MAX]).await?)?;
+        if workers.is_empty() {
+            return Ok((Vec::new(), Ending { idle: true, ..Ending::default() }));
+        }
+        let sql = concat!(
+            "SELECT ",
+            run_columns!(),
+            " FROM run r WHERE r.holder = ANY($1) ORDER BY r.id LIMIT $2 FOR UPDATE"
+        );
+        let rows = tx.rows(sql, &[&workers, &i64::from(reap.limit)]).await?;
+        let rows: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+        let changes = decide(rows, |row| row.run.lose(reap.losses_max, write.now));
+        let mut after = Aftermath::default();
+        let reaped = self.changed(&tx, write, &changes, &mut after).await?;
+        tx.rows(
+            "DELETE FROM holder h WHERE h.worker = ANY($1) AND NOT EXISTS (SELECT 1 FROM run r WHERE r.holder = h.worker)",
+            &[&workers],
+        )
+        .await?;
+        after.changed = true;
+        let ending = after.ending(reaped_kept(&reaped)?);
+        Ok((reaped, ending))
+    }
+
+    pub(super) async fn sweep_all(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
+        match self.once(write, "sweep runs", |tx| self.sweep_once(tx, write, limit)).await? {
+            Once::New(reaped, _) => Ok(reaped),
+            Once::Known(kept) => reaped_known(kept.as_deref()),
+        }
+    }
+
+    async fn sweep_once(&self, tx: Arc<Tx>, write: &Write, limit: u32) -> Result<(Vec<Reaped>, Ending), Fault> {
+        // Found first and locked second, so that slots can be locked before the
+        // runs that wait for them.
+        let found = ids(&tx.rows(OVERDUE, &[&micros(write.now), &i64::from(limit)]).await?)?;
+        let rows = lock_runs(&tx, &found).await?;
+        let modes = self.modes(rows.iter().map(|row| row.run.lane)).await?;
+        let claimed = |row: &Locked| modes.get(&row.run.lane) == Some(&rota_core::lane::LaneMode::Claimed);
+        let now = write.now;
+        let due = |row: &Locked| row.run.due_at().is_some_and(|at| at <= now);
+        let rows = rows
+            .into_iter()
+            .filter(due)
+            .filter(|row| match row.run.state {
+                RunState::Queued => claimed(row),
+                RunState::Cancelling { hold, .. } => matches!(hold, Some(rota_core::run::Hold::Leased(_))),
+                RunState::Running { .. } | RunState::Finished { .. } => false,
+                RunState::Scheduled | RunState::Blocked(_) | RunState::Waiting { .. } => true,
+            })
+            .collect();
+        let changes = decide(rows, |row| match row.run.state {
+            RunState::Waiting { .. } => row.run.wake(),
+            RunState::Cancelling { .. } => row.run.grace_over(now),
+            _ => row.run.expire(now),
+        });
+        let mut after = Aftermath::default();
+        let swept = self.changed(&tx, write, &changes, &mut after).await?;
+        let ending = after.ending(reaped_kept(&swept)?);
+        Ok((swept, ending))
+    }
+
+    /// Applies changes to locked runs, with all that follows, and says how each
+    /// stands after.
+    async fn changed(
+        &self,
+        tx: &Tx,
+        write: &Write,
+        changes: &[(Locked, Change)],
+        after: &mut Aftermath,
+    ) -> Result<Vec<Reaped>, Fault> {
+        apply(tx, write.now, changes, false, after).await?;
+        self.follow(tx, write.now, after).await?;
+        // A loss may free a slot and take it again at once: told as it stands.
+        let queued: HashSet<RunId> = after.queued.iter().map(|run| run.id).collect();
+        self.tell(tx, None, after).await?;
+        Ok(changes
+            .iter()
+            .map(|(row, change)| {
+                let mut run = row.run.clone();
+                run.apply(change);
+                let status = if queued.contains(&run.id) { Status::Queued } else { run.state.status() };
+                Reaped { id: run.id, status }
+            })
+            .collect())
+    }
+
+    pub(super) async fn release_all(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
+        match self.once(write, "release a worker's runs", |tx| self.release_once(tx, write, worker)).await? {
+            Once::New(woken, _) => Ok(woken),
+            Once::Known(kept) => {
+                let kept: Vec<(Uuid, i32, bool)> = json_known(kept.as_deref())?;
+                let places: Vec<(Uuid, i32)> = kept.iter().map(|(id, fence, _)| (*id, *fence)).collect();
+                let handed: HashMap<Uuid, bool> = kept.iter().map(|(id, _, handed)| (*id, *handed)).collect();
+                let runs = self.reread(&places, "release a worker's runs").await?;
+                Ok(runs.into_iter().map(|run| Woken { handed: handed[&run.id.0], run }).collect())
+            }
+        }
+    }
+
+    async fn release_once(&self, tx: Arc<Tx>, write: &Write, worker: WorkerId) -> Result<(Vec<Woken>, Ending), Fault> {
+        let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.holder = $1 ORDER BY r.id FOR UPDATE");
+        let mut answers =
+            tx.pipe(&[("DELETE FROM holder WHERE worker = $1", &[&worker.0]), (sql, &[&worker.0])]).await?;
+        let rows: Vec<Locked> = answers.pop().unwrap_or_default().iter().map(locked).collect::<Result<_, _>>()?;
+        let changes = decide(rows, |row| row.run.hand_back(row.run.lease(), write.now));
+        let mut after = Aftermath { changed: true, ..Aftermath::default() };
+        apply(&tx, write.now, &changes, false, &mut after).await?;
+        self.follow(&tx, write.now, &mut after).await?;
+        let woken = self.tell(&tx, write.node, &mut after).await?;
+        let kept: Vec<(Uuid, i32, bool)> =
+            woken.iter().map(|woken| (woken.run.id.0, woken.run.fence.0, woken.handed)).collect();
+        let ending = after.ending(json_kept(&kept)?);
+        Ok((woken, ending))
+    }
+}
+
+fn reaped_kept(reaped: &[Reaped]) -> Result<Option<Vec<u8>>, Fault> {
+    let pairs: Vec<(RunId, Status)> = reaped.iter().map(|reaped| (reaped.id, reaped.status)).collect();
+    json_kept(&pairs)
+}
+
+fn reaped_known(kept: Option<&[u8]>) -> Result<Vec<Reaped>, StoreError> {
+    let pairs: Vec<(RunId, Status)> = json_known(kept)?;
+    Ok(pairs.into_iter().map(|(id, status)| Reaped { id, status }).collect())
+}

@@ -1,0 +1,411 @@
+//! Schedules and their cursors.
+//!
+//! A cursor is found by its partition and due instant, as firing needs it; who
+//! wants one by its schedule looks through the partition. Every edit rewrites
+//! the cursor under the new revision, so that a fire planned before it finds
+//! nothing, and waits for a fire that is under way.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    fire::{Cursor, Progress},
+    ids::{JobId, Partition, RunId, ScheduleId, TenantId},
+    store::{Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError, Write},
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    fire::write_cursors,
+    jobs::pause as read_pause,
+    once::{Once, guarded_kept, guarded_known, json_kept, json_known},
+    skips::{self, Skip},
+    tx::{Ending, Tx},
+};
+use crate::{
+    abandoned::abandoned,
+    codec::{micros, time, time_opt},
+    filter::PAGE_MAX,
+};
+
+impl PostgresStore {
+    pub(super) async fn reserve(&self, count: u32) -> Result<ScheduleId, Fault> {
+        // `nextval` and `setval` are two steps; the lock makes them one.
+        let tx = Tx::on(&self.work).await?;
+        let count = i64::from(count.max(1));
+        let answers = tx
+            .pipe(&[
+                ("SELECT pg_advisory_xact_lock(hashtextextended('rota schedule ids of ' || current_schema(), 0))", &[]),
+                ("SELECT nextval('schedule_id')", &[]),
+            ])
+            .await?;
+        let first: i64 = answers[1].first().map(|row| row.try_get(0)).transpose()?.unwrap_or(1);
+        tx.rows("SELECT setval('schedule_id', $1)", &[&(first + count - 1)]).await?;
+        tx.commit().await?;
+        Ok(ScheduleId(first))
+    }
+
+    pub(super) async fn save_schedules(
+        &self,
+        write: &Write,
+        puts: &[SchedulePut],
+    ) -> Result<Vec<ScheduleSaved>, StoreError> {
+        match self.once(write, "save schedules", |tx| save_once(tx, puts)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(Some(kept)) => json_known(Some(&kept)),
+            Once::Known(None) => Ok(vec![ScheduleSaved::Saved { revision: 1 }; puts.len()]),
+        }
+    }
+
+    pub(super) async fn remove_schedules(
+        &self,
+        write: &Write,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "delete schedules", |tx| remove_once(tx, write, schedules)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => guarded_known(kept.as_deref(), schedules.len()),
+        }
+    }
+}
+
+async fn remove_once(tx: Arc<Tx>, write: &Write, schedules: &[ScheduleId]) -> Result<(Vec<Guarded>, Ending), Fault> {
+    let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
+    let mut ended = end(&tx, &ids, write.now).await?;
+    let answers: Vec<Guarded> =
+        ids.iter().map(|id| if ended.remove(id) { Guarded::Applied } else { Guarded::Stale }).collect();
+    let ending =
+        Ending { answer: guarded_kept(&answers), idle: !answers.contains(&Guarded::Applied), ..Ending::default() };
+    Ok((answers, ending))
+}
+
+async fn save_once(tx: Arc<Tx>, puts: &[SchedulePut]) -> Result<(Vec<ScheduleSaved>, Ending), Fault> {
+    let mut answers = vec![ScheduleSaved::Stale; puts.len()];
+    let live = hold_jobs(&tx, puts).await?;
+    let (made, edited): (Vec<usize>, Vec<usize>) =
+        (0..puts.len()).filter(|n| live.contains(&puts[*n].job.0)).partition(|n| puts[*n].guard.is_none());
+    insert(&tx, puts, &made, &mut answers).await?;
+    edit(&tx, puts, &edited, &mut answers).await?;
+    let saved = |n: &usize| matches!(answers[*n], ScheduleSaved::Saved { .. });
+    let revision = |n: usize| match answers[n] {
+        ScheduleSaved::Saved { revision } => revision,
+        ScheduleSaved::Stale => 0,
+    };
+    let winners: Vec<usize> = (0..puts.len()).filter(saved).collect();
+    let cursors = winners.iter().filter_map(|n| {
+        let put = &puts[*n];
+        Some((put.id.0, part_of(put.id.0), revision(*n), put.cursor?))
+    });
+    write_cursors(&tx, cursors).await?;
+    let mut skipped = Vec::new();
+    for put in winners.iter().map(|n| &puts[*n]) {
+        let fired = put.guard.and_then(|guard| guard.cursor).map_or(0, |cursor| cursor.fired);
+        skipped.extend(put.skips.iter().map(|range| Skip { schedule: put.id.0, range: *range, fired }));
+    }
+    skips::record(&tx, &skipped).await?;
+    let plain = answers.iter().all(|answer| *answer == ScheduleSaved::Saved { revision: 1 });
+    let answer = if plain { None } else { json_kept(&answers)? };
+    let ending = Ending { answer, idle: winners.is_empty(), ..Ending::default() };
+    Ok((answers, ending))
+}
+
+/// The jobs among these that are there, kept from being deleted meanwhile.
+async fn hold_jobs(tx: &Tx, puts: &[SchedulePut]) -> Result<HashSet<i64>, Fault> {
+    let mut jobs: Vec<i64> = puts.iter().map(|put| put.job.0).collect();
+    jobs.sort_unstable();
+    jobs.dedup();
+    let rows = tx.rows("SELECT id FROM job WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR SHARE", &[&jobs]).await?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+}
+
+pub(super) fn part_of(schedule: i64) -> i16 {
+    i16::from(Partition::of_schedule(ScheduleId(schedule)).0)
+}
+
+async fn insert(tx: &Tx, puts: &[SchedulePut], made: &[usize], answers: &mut [ScheduleSaved]) -> Result<(), Fault> {
+    if made.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = made.iter().map(|n| puts[*n].id.0).collect();
+    let jobs: Vec<i64> = made.iter().map(|n| puts[*n].job.0).collect();
+    let delays: Vec<Option<i64>> = made.iter().map(|n| puts[*n].after_finish_ms.map(|ms| ms as i64)).collect();
+    let tenants: Vec<i32> = made.iter().map(|n| puts[*n].tenant.0).collect();
+    let parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
+    let enabled: Vec<bool> = made.iter().map(|n| puts[*n].enabled).collect();
+    let names: Vec<&str> = made.iter().map(|n| puts[*n].name.as_str()).collect();
+    let specs: Vec<&str> = made.iter().map(|n| puts[*n].spec.as_str()).collect();
+    let sql = "INSERT INTO schedule (id, job, after_finish_ms, tenant, revision, part, enabled, name, spec) \
+               SELECT u.id, u.job, u.delay, u.tenant, 1, u.part, u.enabled, u.name, u.spec \
+               FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::smallint[], $6::bool[], \
+                           $7::text[], $8::text[]) u (id, job, delay, tenant, part, enabled, name, spec) \
+               ON CONFLICT DO NOTHING RETURNING id";
+    let rows = tx.rows(sql, &[&ids, &jobs, &delays, &tenants, &parts, &enabled, &names, &specs]).await?;
+    let mut saved: HashSet<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    for n in made {
+        if saved.remove(&puts[*n].id.0) {
+            answers[*n] = ScheduleSaved::Saved { revision: 1 };
+        }
+    }
+    Ok(())
+}
+
+/// A schedule as locked.
+struct Known {
+    revision: i32,
+    fired: i64,
+    cursor: Option<Cursor>,
+}
+
+/// Locks schedules that are not deleted, with their cursors.
+async fn lock(tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, Known>, Fault> {
+    let mut known = HashMap::with_capacity(ids.len());
+    if ids.is_empty() {
+        return Ok(known);
+    }
+    let mut parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
+    parts.sort_unstable();
+    parts.dedup();
+    let answers = tx
+        .pipe(&[
+            (
+                "SELECT id, revision, fired FROM schedule WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR UPDATE",
+                &[&ids],
+            ),
+            (LOCK_CURSORS, &[&parts, &ids]),
+        ])
+        .await?;
+    for row in &answers[0] {
+        known.insert(row.try_get(0)?, Known { revision: row.try_get(1)?, fired: row.try_get(2)?, cursor: None });
+    }
+    for row in &answers[1] {
+        if let Some(schedule) = known.get_mut(&row.try_get::<_, i64>(0)?) {
+            schedule.cursor = Some(cursor(row)?);
+        }
+    }
+    Ok(known)
+}
+
+/// Looks through partitions once, whatever the number of schedules: a list of
+/// ids as an index condition would walk the partition for each of them.
+const LOCK_CURSORS: &str = "SELECT c.schedule, c.planned_at, c.due_at, c.fired FROM cursor c \
+     WHERE c.part = ANY($1::smallint[]) AND c.schedule IN (SELECT unnest($2::bigint[])) FOR UPDATE OF c";
+
+const DELETE_CURSORS: &str = "DELETE FROM cursor c USING unnest($1::smallint[], $2::bigint[], $3::bigint[]) \
+     u (part, due_at, schedule) WHERE c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule";
+
+fn cursor(row: &Row) -> Result<Cursor, Fault> {
+    Ok(Cursor {
+        planned_at: time(row.try_get(1)?)?,
+        due_at: time(row.try_get(2)?)?,
+        fired: row.try_get::<_, i64>(3)?.max(0) as u64,
+    })
+}
+
+async fn delete_cursors(tx: &Tx, gone: &[(i64, Cursor)]) -> Result<(), Fault> {
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let parts: Vec<i16> = gone.iter().map(|(id, _)| part_of(*id)).collect();
+    let due: Vec<i64> = gone.iter().map(|(_, cursor)| micros(cursor.due_at)).collect();
+    let ids: Vec<i64> = gone.iter().map(|(id, _)| *id).collect();
+    tx.rows(DELETE_CURSORS, &[&parts, &due, &ids]).await?;
+    Ok(())
+}
+
+async fn edit(tx: &Tx, puts: &[SchedulePut], edited: &[usize], answers: &mut [ScheduleSaved]) -> Result<(), Fault> {
+    if edited.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = edited.iter().map(|n| puts[*n].id.0).collect();
+    let mut known = lock(tx, &ids).await?;
+    let taken = taken_names(tx, puts, edited).await?;
+    let mut won: Vec<(usize, Known)> = Vec::new();
+    for n in edited {
+        let put = &puts[*n];
+        let Some(found) = known.remove(&put.id.0) else { continue };
+        let as_read = put.guard.is_some_and(|guard| guard.revision == found.revision && guard.cursor == found.cursor);
+        if as_read && !taken.contains(&put.id.0) {
+            answers[*n] = ScheduleSaved::Saved { revision: found.revision + 1 };
+            won.push((*n, found));
+        }
+    }
+    let gone: Vec<(i64, Cursor)> = won.iter().filter_map(|(n, found)| Some((puts[*n].id.0, found.cursor?))).collect();
+    delete_cursors(tx, &gone).await?;
+    write_edits(tx, puts, &won).await
+}
+
+/// Schedules whose new name another of the same job has.
+async fn taken_names(tx: &Tx, puts: &[SchedulePut], edited: &[usize]) -> Result<HashSet<i64>, Fault> {
+    let ids: Vec<i64> = edited.iter().map(|n| puts[*n].id.0).collect();
+    let jobs: Vec<i64> = edited.iter().map(|n| puts[*n].job.0).collect();
+    let names: Vec<&str> = edited.iter().map(|n| puts[*n].name.as_str()).collect();
+    let sql = "SELECT u.id FROM unnest($1::bigint[], $2::bigint[], $3::text[]) u (id, job, name) \
+               JOIN schedule s ON s.job = u.job AND s.name = u.name AND NOT s.deleted AND s.id <> u.id";
+    let rows = tx.rows(sql, &[&ids, &jobs, &names]).await?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+}
+
+async fn write_edits(tx: &Tx, puts: &[SchedulePut], won: &[(usize, Known)]) -> Result<(), Fault> {
+    let ids: Vec<i64> = won.iter().map(|(n, _)| puts[*n].id.0).collect();
+    let delays: Vec<Option<i64>> = won.iter().map(|(n, _)| puts[*n].after_finish_ms.map(|ms| ms as i64)).collect();
+    let enabled: Vec<bool> = won.iter().map(|(n, _)| puts[*n].enabled).collect();
+    let names: Vec<&str> = won.iter().map(|(n, _)| puts[*n].name.as_str()).collect();
+    let specs: Vec<&str> = won.iter().map(|(n, _)| puts[*n].spec.as_str()).collect();
+    // A live run goes on being what re-arms it, unless it is armed anew or
+    // needs no run to re-arm it any more.
+    let armed: Vec<bool> = won.iter().map(|(n, _)| puts[*n].cursor.is_some()).collect();
+    let fired: Vec<i64> =
+        won.iter().map(|(_, known)| known.cursor.map_or(known.fired, |cursor| cursor.fired as i64)).collect();
+    let decided: Vec<Option<i64>> = won
+        .iter()
+        .map(|(_, known)| known.cursor.and_then(|cursor| Progress::before(cursor).decided_to).map(micros))
+        .collect();
+    let sql = "UPDATE schedule s SET revision = s.revision + 1, after_finish_ms = u.delay, enabled = u.enabled, \
+                   name = u.name, spec = u.spec, fired = u.fired, decided_to = coalesce(u.decided_to, s.decided_to), \
+                   armed_by = CASE WHEN u.armed OR u.delay IS NULL THEN NULL ELSE s.armed_by END \
+               FROM unnest($1::bigint[], $2::bigint[], $3::bool[], $4::text[], $5::text[], $6::bool[], $7::bigint[], \
+                           $8::bigint[]) \
+                    u (id, delay, enabled, name, spec, armed, fired, decided_to) WHERE s.id = u.id";
+    tx.rows(sql, &[&ids, &delays, &enabled, &names, &specs, &armed, &fired, &decided]).await?;
+    Ok(())
+}
+
+/// Ends schedules, and answers which were there to end. What they owed up to
+/// now is recorded as deleted.
+pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<HashSet<i64>, Fault> {
+    let known = lock(tx, ids).await?;
+    let live: Vec<i64> = known.keys().copied().collect();
+    if live.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let gone: Vec<(i64, Cursor)> = known.iter().filter_map(|(id, known)| Some((*id, known.cursor?))).collect();
+    delete_cursors(tx, &gone).await?;
+    let sql = "UPDATE schedule SET deleted = true, armed_by = NULL, revision = revision + 1 WHERE id = ANY($1) \
+               RETURNING id, spec";
+    let mut skipped = Vec::new();
+    for row in tx.rows(sql, &[&live]).await? {
+        let id: i64 = row.try_get(0)?;
+        let Some(cursor) = known.get(&id).and_then(|known| known.cursor) else { continue };
+        let owed = abandoned(ScheduleId(id), row.try_get(1)?, cursor, now);
+        skipped.extend(owed.map(|range| Skip { schedule: id, range, fired: cursor.fired }));
+    }
+    skips::record(tx, &skipped).await?;
+    Ok(live.into_iter().collect())
+}
+
+/// Sets or lifts schedules' own pauses, and answers which are there.
+pub(super) async fn pause(tx: &Tx, ids: &[i64], body: Option<&str>) -> Result<HashSet<i64>, Fault> {
+    let known = lock(tx, ids).await?;
+    let live: Vec<i64> = known.keys().copied().collect();
+    if live.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let with: Vec<(i64, Cursor)> = known.iter().filter_map(|(id, known)| Some((*id, known.cursor?))).collect();
+    let parts: Vec<i16> = with.iter().map(|(id, _)| part_of(*id)).collect();
+    let due: Vec<i64> = with.iter().map(|(_, cursor)| micros(cursor.due_at)).collect();
+    let owners: Vec<i64> = with.iter().map(|(id, _)| *id).collect();
+    tx.pipe(&[
+        ("UPDATE schedule SET pause = $2, revision = revision + 1 WHERE id = ANY($1)", &[&live, &body]),
+        (
+            "UPDATE cursor c SET revision = c.revision + 1 \
+             FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) u (part, due_at, schedule) \
+             WHERE c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule",
+            &[&parts, &due, &owners],
+        ),
+    ])
+    .await?;
+    Ok(live.into_iter().collect())
+}
+
+const SCHEDULE: &str = "SELECT s.id, s.job, s.tenant, s.name, s.part, s.revision, s.spec, s.enabled, s.pause, \
+     s.armed_by, s.deleted, s.fired, s.decided_to";
+
+fn schedule(row: &Row) -> Result<ScheduleRecord, Fault> {
+    Ok(ScheduleRecord {
+        id: ScheduleId(row.try_get(0)?),
+        job: JobId(row.try_get(1)?),
+        tenant: TenantId(row.try_get(2)?),
+        name: row.try_get(3)?,
+        part: Partition(row.try_get::<_, i16>(4)? as u8),
+        revision: row.try_get(5)?,
+        spec: row.try_get(6)?,
+        enabled: row.try_get(7)?,
+        pause: read_pause(row.try_get(8)?)?,
+        armed_by: row.try_get::<_, Option<Uuid>>(9)?.map(RunId),
+        deleted: row.try_get(10)?,
+        progress: Progress { fired: row.try_get::<_, i64>(11)?.max(0) as u64, decided_to: time_opt(row.try_get(12)?)? },
+    })
+}
+
+impl PostgresStore {
+    pub(super) async fn schedules_by_id(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, Fault> {
+        let numbers: Vec<i64> = ids.iter().map(|id| id.0).collect();
+        let mut found = HashMap::with_capacity(ids.len());
+        for row in self.read(&format!("{SCHEDULE} FROM schedule s WHERE s.id = ANY($1)"), &[&numbers]).await? {
+            let schedule = schedule(&row)?;
+            found.insert(schedule.id, schedule);
+        }
+        Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
+    }
+
+    pub(super) async fn schedules_by_name(
+        &self,
+        names: &[(JobId, String)],
+    ) -> Result<Vec<Option<ScheduleRecord>>, Fault> {
+        let jobs: Vec<i64> = names.iter().map(|(job, _)| job.0).collect();
+        let texts: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
+        let sql = format!(
+            "{SCHEDULE}, u.n FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY u (job, name, n) \
+             JOIN schedule s ON s.job = u.job AND s.name = u.name AND NOT s.deleted"
+        );
+        let mut answers = vec![None; names.len()];
+        for row in self.read(&sql, &[&jobs, &texts]).await? {
+            answers[row.try_get::<_, i64>(13)? as usize - 1] = Some(schedule(&row)?);
+        }
+        Ok(answers)
+    }
+
+    pub(super) async fn page_of_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, Fault> {
+        let limit = query.limit.clamp(1, PAGE_MAX);
+        let after = query.after.map_or(i64::MIN, |after| after.0);
+        // The filter that has an index is written out, so that a plan made for
+        // all queries alike can still use it.
+        let (filter, value) = match (query.job, query.tenant) {
+            (Some(job), _) => ("s.job = $4", job.0),
+            (None, Some(tenant)) => ("s.tenant = $4::bigint::int", i64::from(tenant.0)),
+            (None, None) => ("$4::bigint IS NOT NULL", 0),
+        };
+        let sql = format!(
+            "{SCHEDULE} FROM schedule s WHERE NOT s.deleted AND {filter} AND s.id > $1 \
+             AND ($2::int IS NULL OR s.tenant = $2) AND ($3::bool IS NULL OR s.enabled = $3) ORDER BY s.id LIMIT $5"
+        );
+        let tenant = query.tenant.map(|tenant| tenant.0);
+        let most = i64::from(limit) + 1;
+        let rows = self.read(&sql, &[&after, &tenant, &query.enabled, &value, &most]).await?;
+        let mut schedules: Vec<ScheduleRecord> = rows.iter().map(schedule).collect::<Result<_, _>>()?;
+        let more = schedules.len() > limit as usize;
+        schedules.truncate(limit as usize);
+        let next = schedules.last().filter(|_| more).map(|schedule| schedule.id);
+        Ok(SchedulePage { schedules, next })
+    }
+
+    pub(super) async fn cursors_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, Fault> {
+        let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
+        let mut parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        let sql = "SELECT c.schedule, c.planned_at, c.due_at, c.fired FROM cursor c \
+                   WHERE c.part = ANY($1::smallint[]) AND c.schedule IN (SELECT unnest($2::bigint[]))";
+        let mut found = HashMap::with_capacity(ids.len());
+        for row in self.read(sql, &[&parts, &ids]).await? {
+            found.insert(row.try_get::<_, i64>(0)?, cursor(&row)?);
+        }
+        Ok(ids.iter().map(|id| found.get(id).copied()).collect())
+    }
+}

@@ -1,0 +1,876 @@
+//! Settling, and every other change of a run's state.
+//!
+//! A finished run leaves the live table and enters history in one statement,
+//! which also frees its slot. What follows from that (waiting runs admitted,
+//! joins opened, schedules re-armed) is done in the same transaction by
+//! [`PostgresStore::follow`], whoever made the change.
+//!
+//! The right to settle is in the `WHERE`: the fence for everyone, and for an
+//! owner its partitions' epochs, locked against a take-over until the commit.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::{JobId, LaneId, NodeId, Partition, RunId},
+    lane::LaneMode,
+    rollup::{Ended, Rollup, hour_of},
+    run::{Change, Finish, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
+    slot::Entry,
+    store::{By, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
+};
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    once::{Once, guarded_kept, guarded_known, json_kept, json_known},
+    rollup,
+    row::{Locked, locked, run_columns, runs},
+    slots,
+    tx::{Ending, Late, Tx, params},
+};
+use crate::codec::{cancel_text, flag, micros, state_columns, verdict_code};
+
+/// What changes leave to be done before the commit, and to be told after it.
+#[derive(Default)]
+pub(super) struct Aftermath {
+    /// Ended runs that others wait for.
+    pub needed: Vec<Uuid>,
+    /// How many steps of each parent have ended.
+    pub parents: HashMap<Uuid, u16>,
+    /// Schedule, run and end of ended runs that re-arm.
+    pub rearm: Vec<(i64, Uuid, i64)>,
+    /// What moves did to slots, not yet written.
+    pub shifts: BTreeMap<i64, slots::Shift>,
+    /// Keys with free slots and someone waiting, and how many may have one.
+    pub room: BTreeMap<i64, i32>,
+    /// Runs that became ready.
+    pub queued: Vec<Run>,
+    /// Runs whose owner is asked to stop them.
+    pub stopping: Vec<Run>,
+    pub rollups: BTreeMap<(JobId, i64), Rollup>,
+    /// Statements that can wait for the commit.
+    pub late: Vec<Late>,
+    /// Anything was written.
+    pub changed: bool,
+}
+
+impl Aftermath {
+    fn count(&mut self, job: i64, ready_at: i64, finish: &Finish) -> Result<(), Fault> {
+        let ended = Ended {
+            verdict: finish.verdict,
+            ready_at: crate::codec::time(ready_at)?,
+            started_at: finish.started_at,
+            ended_at: finish.ended_at,
+            attempts: finish.attempts_used.saturating_add(u16::from(finish.verdict == Verdict::Succeeded)),
+            losses: finish.losses,
+        };
+        self.rollups.entry((JobId(job), hour_of(finish.ended_at))).or_default().add(&ended);
+        Ok(())
+    }
+
+    /// How the transaction ends, with this answer to keep.
+    pub(super) fn ending(&mut self, answer: Option<Vec<u8>>) -> Ending {
+        let delta = (!self.rollups.is_empty()).then(|| rollup::encode(&self.rollups));
+        let late = std::mem::take(&mut self.late);
+        Ending { answer, delta, idle: !self.changed && late.is_empty(), late }
+    }
+}
+
+/// Epochs of partitions, by which an owner's right is checked.
+#[derive(Default)]
+pub(super) struct Right {
+    pub parts: Vec<i16>,
+    pub epochs: Vec<i64>,
+}
+
+impl Right {
+    /// Of these claims; none where one partition is claimed under two epochs.
+    pub(super) fn of(claims: impl IntoIterator<Item = (Partition, Epoch)>) -> BTreeMap<i16, i64> {
+        let mut right = BTreeMap::new();
+        for (part, epoch) in claims {
+            let known = right.entry(i16::from(part.0)).or_insert(epoch.0);
+            // Two epochs of one partition cannot both be right; the newer may.
+            *known = (*known).max(epoch.0);
+        }
+        right
+    }
+
+    fn from(right: &BTreeMap<i16, i64>) -> Self {
+        Self { parts: right.keys().copied().collect(), epochs: right.values().copied().collect() }
+    }
+}
+
+/// Of the partitions named, those whose epoch is as claimed, locked until the
+/// end of the transaction so that no one takes them over meanwhile.
+pub(super) const OWNED_PARTS: &str = "SELECT part FROM partition \
+     WHERE part = ANY($1::smallint[]) AND epoch = ($2::bigint[])[array_position($1::smallint[], part)] \
+     ORDER BY part FOR SHARE";
+
+/// Drops the partitions that are not the claimant's any more.
+pub(super) async fn confirm(tx: &Tx, right: &mut BTreeMap<i16, i64>) -> Result<(), Fault> {
+    if right.is_empty() {
+        return Ok(());
+    }
+    let asked = Right::from(right);
+    let rows = tx.rows(OWNED_PARTS, &[&asked.parts, &asked.epochs]).await?;
+    let held: Vec<i16> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    right.retain(|part, _| held.contains(part));
+    Ok(())
+}
+
+/// How finishes are guarded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    /// Rows this transaction has locked and decided on.
+    Locked,
+    /// The same, and their slots' counters are right already.
+    LockedAndCounted,
+    Owner,
+    Lease,
+}
+
+/// Moves runs to history. `$1, $2` are the owner's partitions and epochs: if
+/// one is lost nothing happens at all. `$13` is whether a written lease is
+/// needed (null: the rows are locked and decided on). `$14` frees slots. An owner
+/// ends only what it may be executing, in the partition it names.
+const FINISH: &str = "
+WITH own AS MATERIALIZED (
+    SELECT part FROM partition
+    WHERE part = ANY($1::smallint[]) AND epoch = ($2::bigint[])[array_position($1::smallint[], part)]
+    ORDER BY part FOR SHARE
+), ended AS (
+    DELETE FROM run r
+    USING unnest($3::uuid[], $4::int[], $5::smallint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::smallint[],
+                 $10::text[], $11::text[], $12::text[], $16::smallint[])
+          WITH ORDINALITY u (id, fence, verdict, ended_at, started_at, attempt, losses, failure, output, line, part, n)
+    WHERE r.id = u.id AND r.fence = u.fence
+      AND (SELECT count(*) FROM own) = cardinality($1::smallint[])
+      AND ($13::bool IS NULL OR ((r.holder IS NOT NULL) = $13 AND (r.cancel IS NULL OR u.verdict IN (0, 3))
+                                 AND ($13 OR (r.part = u.part AND r.status IN (2, 3, 5)))))
+    RETURNING u.n, u.verdict, u.ended_at, u.started_at, u.attempt, u.losses, u.failure, u.output, u.line,
+              r.id, r.job, r.order_key, r.ready_at, r.created_at, r.expires_at, r.schedule, r.planned_at, r.slot,
+              r.tenant, r.version, r.lane, r.fence, r.slot_limit, r.part, r.source, r.step, r.parent, r.payload,
+              r.extra, r.cancel, r.progress, r.trail, r.status, r.flags
+), kept AS (
+    INSERT INTO history (id, job, ended_at, order_key, ready_at, created_at, started_at, expires_at, schedule,
+                         planned_at, slot, tenant, version, lane, fence, slot_limit, part, verdict, attempt, losses,
+                         source, step, parent, payload, extra, cancel, progress, trail, failure, output)
+    SELECT id, job, ended_at, order_key, ready_at, created_at, started_at, expires_at, schedule,
+           planned_at, slot, tenant, version, lane, fence, slot_limit, part, verdict, attempt, losses,
+           source, step, parent, payload, extra, cancel, progress,
+           CASE WHEN line IS NULL OR octet_length(trail) >= $15 THEN trail ELSE concat(trail, line) END,
+           failure, output
+    FROM ended
+    RETURNING 1
+), freed AS (
+    -- After history is written, so that slots are locked for as short as can be;
+    -- with those of the moves before it, so that they are locked in one order.
+    INSERT INTO slot AS s (key, lim, held, waiting)
+    SELECT key, max(lim), sum(held), sum(waiting)
+    FROM (SELECT slot AS key, slot_limit AS lim, CASE WHEN status <> 1 THEN -1 ELSE 0 END AS held,
+                 CASE WHEN status = 1 THEN -1 ELSE 0 END AS waiting
+          FROM ended WHERE slot IS NOT NULL AND status NOT IN (0, 6) AND $14
+          UNION ALL
+          SELECT * FROM unnest($17::bigint[], $18::int[], $19::int[], $20::int[])) x
+    WHERE (SELECT count(*) FROM kept) >= 0
+    GROUP BY key ORDER BY key
+    ON CONFLICT (key) DO UPDATE SET held = greatest(s.held + excluded.held, 0),
+                                    waiting = greatest(s.waiting + excluded.waiting, 0)
+    RETURNING key, least(lim - held, waiting)::bigint AS room
+)
+SELECT n, job, ready_at, flags, schedule, parent FROM ended
+UNION ALL
+SELECT 0, key, room, 0::smallint, NULL, NULL FROM freed WHERE room > 0";
+
+/// Finishes as columns. A column of nothing but nulls stays empty: `unnest`
+/// fills it up.
+#[derive(Default)]
+struct Finishes {
+    ids: Vec<Uuid>,
+    fences: Vec<i32>,
+    verdicts: Vec<i16>,
+    ended: Vec<i64>,
+    started: Vec<Option<i64>>,
+    attempts: Vec<i16>,
+    losses: Vec<i16>,
+    failures: Vec<Option<String>>,
+    outputs: Vec<Option<String>>,
+    lines: Vec<Option<String>>,
+}
+
+impl Finishes {
+    fn of<'a>(finishes: impl IntoIterator<Item = (Uuid, i32, &'a Finish)>) -> Result<Self, Fault> {
+        let mut columns = Self::default();
+        for (id, fence, finish) in finishes {
+            let failure = finish.failure.as_ref().map(serde_json::to_string).transpose();
+            let failure = failure.map_err(|e| crate::codec::corrupt("a failure to store", e))?;
+            columns.ids.push(id);
+            columns.fences.push(fence);
+            columns.verdicts.push(verdict_code(finish.verdict));
+            columns.ended.push(micros(finish.ended_at));
+            columns.started.push(finish.started_at.map(micros));
+            columns.attempts.push(small(finish.attempts_used));
+            columns.losses.push(small(finish.losses));
+            columns.failures.push(failure);
+            columns.outputs.push(finish.output.as_deref().map(str::to_owned));
+            columns.lines.push(finish.trail.as_ref().map(rota_core::run::TrailEntry::line));
+        }
+        empty_if_null(&mut columns.failures);
+        empty_if_null(&mut columns.outputs);
+        empty_if_null(&mut columns.lines);
+        empty_if_null(&mut columns.started);
+        Ok(columns)
+    }
+}
+
+pub(super) fn empty_if_null<T>(column: &mut Vec<Option<T>>) {
+    if column.iter().all(Option::is_none) {
+        column.clear();
+    }
+}
+
+/// A count in a two-byte column.
+pub(super) fn small(count: u16) -> i16 {
+    count.min(i16::MAX as u16) as i16
+}
+
+/// Runs [`FINISH`] and takes in what it brought: for each finish, whether its
+/// run was found.
+async fn finish(
+    tx: &Tx,
+    right: &Right,
+    guard: Guard,
+    finishes: &[(Uuid, i32, &Finish)],
+    parts: &[i16],
+    after: &mut Aftermath,
+) -> Result<Vec<bool>, Fault> {
+    let columns = Finishes::of(finishes.iter().copied())?;
+    let leased = match guard {
+        Guard::Locked | Guard::LockedAndCounted => None,
+        Guard::Owner => Some(false),
+        Guard::Lease => Some(true),
+    };
+    let frees = guard != Guard::LockedAndCounted;
+    let shifts = slots::Shifts::of(&std::mem::take(&mut after.shifts));
+    let rows = tx
+        .rows(
+            FINISH,
+            &[
+                &right.parts,
+                &right.epochs,
+                &columns.ids,
+                &columns.fences,
+                &columns.verdicts,
+                &columns.ended,
+                &columns.started,
+                &columns.attempts,
+                &columns.losses,
+                &columns.failures,
+                &columns.outputs,
+                &columns.lines,
+                &leased,
+                &frees,
+                &(TRAIL_BYTES_MAX as i32),
+                &parts,
+                &shifts.keys,
+                &shifts.limits,
+                &shifts.held,
+                &shifts.waiting,
+            ],
+        )
+        .await?;
+    let mut found = vec![false; finishes.len()];
+    for row in &rows {
+        match row.try_get::<_, i64>(0)? {
+            0 => drop(after.room.insert(row.try_get(1)?, row.try_get::<_, i64>(2)? as i32)),
+            n => {
+                let at = n as usize - 1;
+                found[at] = true;
+                take_in(row, &finishes[at], after)?;
+            }
+        }
+    }
+    after.changed |= !rows.is_empty();
+    Ok(found)
+}
+
+fn take_in(row: &Row, (id, _, finish): &(Uuid, i32, &Finish), after: &mut Aftermath) -> Result<(), Fault> {
+    after.count(row.try_get(1)?, row.try_get(2)?, finish)?;
+    let flags: i16 = row.try_get(3)?;
+    if flags & flag::NEEDED != 0 {
+        after.needed.push(*id);
+    }
+    if let Some(parent) = row.try_get(5)? {
+        *after.parents.entry(parent).or_default() += 1;
+    }
+    if flags & flag::REARMS != 0
+        && let Some(schedule) = row.try_get(4)?
+    {
+        after.rearm.push((schedule, *id, micros(finish.ended_at)));
+    }
+    Ok(())
+}
+
+const MOVE: &str = "UPDATE run r SET status = u.status, flags = u.flags, pending = u.pending, holder = u.holder, \
+     started_at = u.started_at, due_at = u.due_at, ready_at = u.ready_at, order_key = u.order_key, \
+     attempt = u.attempt, losses = u.losses, fence = u.fence, cancel = u.cancel, \
+     trail = CASE WHEN u.line IS NULL OR octet_length(r.trail) >= $15 THEN r.trail ELSE concat(r.trail, u.line) END \
+     FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::bigint[], $7::bigint[], \
+                 $8::bigint[], $9::bigint[], $10::smallint[], $11::smallint[], $12::int[], $13::text[], $14::text[]) \
+          u (id, status, flags, pending, holder, started_at, due_at, ready_at, order_key, attempt, losses, fence, \
+             cancel, line) \
+     WHERE r.id = u.id";
+
+/// Writes locked runs as they stand after their moves.
+async fn write_moves(tx: &Tx, moved: &[(&Run, i16, Option<String>)]) -> Result<(), Fault> {
+    let mut ids = Vec::with_capacity(moved.len());
+    let (mut statuses, mut flags, mut pending, mut holders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut started, mut due, mut ready, mut orders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut attempts, mut losses, mut fences) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut cancels, mut lines) = (Vec::new(), Vec::new());
+    for (run, row_flags, line) in moved {
+        let Some(columns) = state_columns(run, *row_flags) else { continue };
+        ids.push(run.id.0);
+        statuses.push(columns.status);
+        flags.push(columns.flags);
+        pending.push(columns.pending);
+        holders.push(columns.holder);
+        started.push(columns.started_at);
+        due.push(columns.due_at);
+        ready.push(micros(run.ready_at));
+        orders.push(run.order_key().0);
+        attempts.push(small(run.attempts_used));
+        losses.push(small(run.losses));
+        fences.push(run.fence.0);
+        cancels.push(cancel_text(run.cancel.as_ref()));
+        lines.push(line.clone());
+    }
+    for column in [&mut cancels, &mut lines] {
+        empty_if_null(column);
+    }
+    tx.rows(
+        MOVE,
+        &[
+            &ids,
+            &statuses,
+            &flags,
+            &pending,
+            &holders,
+            &started,
+            &due,
+            &ready,
+            &orders,
+            &attempts,
+            &losses,
+            &fences,
+            &cancels,
+            &lines,
+            &(TRAIL_BYTES_MAX as i32),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Applies changes to runs that this transaction has locked. `counted` says
+/// that their slots' counters are right already.
+pub(super) async fn apply(
+    tx: &Tx,
+    now: Timestamp,
+    changes: &[(Locked, Change)],
+    counted: bool,
+    after: &mut Aftermath,
+) -> Result<(), Fault> {
+    let mut finishes = Vec::new();
+    let mut moved = Vec::new();
+    let mut waited = Vec::new();
+    for (row, change) in changes {
+        match change {
+            Change::Finish(finish) => finishes.push((row.run.id.0, row.run.fence.0, finish)),
+            Change::Move(step) => {
+                let mut run = row.run.clone();
+                run.apply(change);
+                if !counted {
+                    slots::shift(&mut after.shifts, &row.run, &run);
+                }
+                // Only one that comes to wait counts its steps.
+                if matches!(row.run.state, RunState::Waiting { .. }) {
+                    waited.push(run.id);
+                }
+                moved.push((run, row.flags, step.trail.as_ref().map(rota_core::run::TrailEntry::line)));
+            }
+        }
+    }
+    count_children(tx, now, &waited, &mut moved, after).await?;
+    if !moved.is_empty() {
+        after.changed = true;
+        let written: Vec<(&Run, i16, Option<String>)> =
+            moved.iter().map(|(run, flags, line)| (run, *flags, line.clone())).collect();
+        write_moves(tx, &written).await?;
+    }
+    if !finishes.is_empty() {
+        let guard = if counted { Guard::LockedAndCounted } else { Guard::Locked };
+        finish(tx, &Right::default(), guard, &finishes, &[], after).await?;
+    }
+    for (run, _, _) in moved {
+        match run.state {
+            RunState::Queued => after.queued.push(run),
+            RunState::Cancelling { .. } => after.stopping.push(run),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Steps may have ended while their parent was on its way to wait for them;
+/// those it would wait for in vain are taken off at once. The parent is locked,
+/// so a step that ends from now on finds it waiting.
+async fn count_children(
+    tx: &Tx,
+    now: Timestamp,
+    waited: &[RunId],
+    moved: &mut [(Run, i16, Option<String>)],
+    after: &mut Aftermath,
+) -> Result<(), Fault> {
+    let asked = |run: &Run| match run.state {
+        RunState::Waiting { on: WaitFor::Children(asked), .. } if !waited.contains(&run.id) => Some(asked),
+        _ => None,
+    };
+    let parents: Vec<Uuid> =
+        moved.iter().filter(|(run, _, _)| asked(run).is_some()).map(|(run, _, _)| run.id.0).collect();
+    if parents.is_empty() {
+        return Ok(());
+    }
+    let sql = "SELECT parent, count(*) FROM run WHERE parent = ANY($1) AND parent IS NOT NULL GROUP BY parent";
+    let mut live: HashMap<Uuid, i64> = HashMap::new();
+    for row in tx.rows(sql, &[&parents]).await? {
+        live.insert(row.try_get(0)?, row.try_get(1)?);
+    }
+    for (run, _, _) in moved {
+        let Some(asked) = asked(run) else { continue };
+        // What ended before this in the same transaction is not counted as live.
+        after.parents.remove(&run.id.0);
+        let live = live.get(&run.id.0).copied().unwrap_or(0).clamp(0, i64::from(u16::MAX)) as u16;
+        if live < asked
+            && let Ok(change) = run.join(asked - live, None, now)
+        {
+            run.apply(&change);
+        }
+    }
+    Ok(())
+}
+
+impl PostgresStore {
+    /// Does what follows from changes: opens joins, re-arms schedules, admits
+    /// those who wait for slots.
+    pub(super) async fn follow(&self, tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Fault> {
+        slots::apply(tx, after).await?;
+        if !after.needed.is_empty() || !after.parents.is_empty() {
+            join(tx, now, after).await?;
+        }
+        let ended = std::mem::take(&mut after.rearm);
+        if !ended.is_empty() {
+            rearm(tx, &ended).await?;
+        }
+        let room = std::mem::take(&mut after.room);
+        if !room.is_empty() {
+            let admitted = slots::admit(tx, &room).await?;
+            after.changed |= !admitted.is_empty();
+            after.queued.extend(admitted);
+        }
+        Ok(())
+    }
+
+    /// Tells the owners of runs in owned lanes: `node` in the answer for those
+    /// in its partitions, all others by a notice.
+    pub(super) async fn hand_over(&self, tx: &Tx, node: Option<NodeId>, runs: &[Run]) -> Result<Vec<Woken>, Fault> {
+        let modes = self.modes(runs.iter().map(|run| run.lane)).await?;
+        let owned = |run: &Run| modes.get(&run.lane) == Some(&LaneMode::Owned);
+        let (mut parts, mut ids) = (Vec::new(), Vec::new());
+        for run in runs.iter().filter(|run| owned(run)) {
+            parts.push(i16::from(run.part.0));
+            ids.push(run.id.0);
+        }
+        let held = if parts.is_empty() { Vec::new() } else { notify(tx, node, &parts, &ids).await? };
+        let handed = |run: &Run| owned(run) && held.contains(&i16::from(run.part.0));
+        Ok(runs.iter().map(|run| Woken { handed: handed(run), run: run.clone() }).collect())
+    }
+
+    /// The end of a change: what it woke is handed over, what must stop is told
+    /// of.
+    pub(super) async fn tell(&self, tx: &Tx, node: Option<NodeId>, after: &mut Aftermath) -> Result<Vec<Woken>, Fault> {
+        let mut stopping = std::mem::take(&mut after.stopping);
+        stopping.retain(|run| holder(run).is_none());
+        self.hand_over(tx, None, &stopping).await?;
+        let queued = std::mem::take(&mut after.queued);
+        self.hand_over(tx, node, &queued).await
+    }
+}
+
+fn holder(run: &Run) -> Option<Uuid> {
+    state_columns(run, 0).and_then(|columns| columns.holder)
+}
+
+/// Leaves notices for runs outside the partitions that `node` holds, and
+/// answers which those are.
+async fn notify(tx: &Tx, node: Option<NodeId>, parts: &[i16], ids: &[Uuid]) -> Result<Vec<i16>, Fault> {
+    let rows = tx.rows(NOTIFY, &[&parts, &ids, &node.map(|node| node.0)]).await?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+}
+
+const NOTIFY: &str = "WITH held AS MATERIALIZED (SELECT part FROM partition \
+         WHERE part = ANY($1::smallint[]) AND node = $3 ORDER BY part FOR SHARE), \
+     told AS (INSERT INTO notice (part, run) \
+         SELECT part, run FROM unnest($1::smallint[], $2::uuid[]) u (part, run) \
+         WHERE NOT part = ANY(ARRAY(SELECT part FROM held)) ON CONFLICT DO NOTHING) \
+     SELECT part FROM held";
+
+/// Counts down what others waited for. Each waiter is locked before it is read,
+/// so of two last siblings the second sees the first's count.
+async fn join(tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Fault> {
+    let mut done: HashMap<Uuid, u16> = std::mem::take(&mut after.parents);
+    let needed = std::mem::take(&mut after.needed);
+    if !needed.is_empty() {
+        for row in tx.rows("DELETE FROM need WHERE needed = ANY($1) RETURNING waiter", &[&needed]).await? {
+            *done.entry(row.try_get(0)?).or_default() += 1;
+        }
+    }
+    let waiters: Vec<Uuid> = done.keys().copied().collect();
+    // Whatever their status: one that is about to wait is waited for, and seen.
+    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+    let rows = tx.rows(sql, &[&waiters]).await?;
+    let waiting: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+    let enters = |row: &Locked| row.run.enters_on_join(done[&row.run.id.0], now);
+    let asked: BTreeMap<i64, u32> = waiting.iter().filter_map(enters).map(|claim| (claim.key.0, claim.limit)).collect();
+    let mut entered = slots::lock(tx, &asked).await?;
+    let mut changes = Vec::with_capacity(waiting.len());
+    for row in waiting {
+        let entry = enters(&row).and_then(|_| reenter(&mut entered, &row.run));
+        if let Ok(change) = row.run.join(done[&row.run.id.0], entry, now) {
+            changes.push((row, change));
+        }
+    }
+    apply(tx, now, &changes, true, after).await?;
+    slots::write(tx, &entered).await
+}
+
+/// Lets a run back into its slot, if it has one.
+pub(super) fn reenter(slots: &mut slots::Slots, run: &Run) -> Option<Entry> {
+    run.slot.and_then(|claim| slots.get_mut(&claim.key.0)).map(rota_core::slot::Slot::reenter)
+}
+
+/// Arms `after_finish` schedules whose run has ended.
+async fn rearm(tx: &Tx, ended: &[(i64, Uuid, i64)]) -> Result<(), Fault> {
+    let schedules: Vec<i64> = ended.iter().map(|(schedule, _, _)| *schedule).collect();
+    let runs: Vec<Uuid> = ended.iter().map(|(_, run, _)| *run).collect();
+    let ends: Vec<i64> = ended.iter().map(|(_, _, at)| *at).collect();
+    tx.rows(
+        "WITH armed AS (UPDATE schedule s SET armed_by = NULL \
+             FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (schedule, run, ended_at) \
+             WHERE s.id = u.schedule AND s.armed_by = u.run AND NOT s.deleted AND s.after_finish_ms IS NOT NULL \
+             RETURNING s.id, s.part, s.revision, s.fired, u.ended_at + s.after_finish_ms * 1000 AS due_at) \
+         INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
+         SELECT part, due_at, id, due_at, fired, revision FROM armed",
+        &[&schedules, &runs, &ends],
+    )
+    .await?;
+    Ok(())
+}
+
+/// What is kept of a settlement's answer, unless all applied and none woke.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    answers: Option<String>,
+    woken: Vec<(Uuid, i32)>,
+}
+
+impl PostgresStore {
+    pub(super) async fn settle_all(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        if settlements.is_empty() {
+            return Ok(Settled { answers: Vec::new(), woken: Vec::new() });
+        }
+        let what = "settle runs";
+        for settlement in settlements {
+            if let Change::Finish(finish) = &settlement.change {
+                self.have_day(micros(finish.ended_at)).await.map_err(|fault| fault.told(what))?;
+            }
+        }
+        match self.once(write, what, |tx| self.settle_once(tx, write, settlements)).await? {
+            Once::New((mut settled, owned), late) => {
+                // What woke is handed over where the last statement found its
+                // partition held.
+                let held = late.first().map_or(&[][..], Vec::as_slice);
+                let held: Vec<i16> = held.iter().filter_map(|row| row.try_get(0).ok()).collect();
+                for woken in settled.woken.iter_mut().filter(|woken| owned.contains(&woken.run.lane)) {
+                    woken.handed = held.contains(&i16::from(woken.run.part.0));
+                }
+                Ok(settled)
+            }
+            Once::Known(kept) => self.settled_before(write, kept.as_deref(), settlements.len()).await,
+        }
+    }
+
+    async fn settle_once(
+        &self,
+        tx: Arc<Tx>,
+        write: &Write,
+        settlements: &[Settlement],
+    ) -> Result<((Settled, HashSet<LaneId>), Ending), Fault> {
+        let mut after = Aftermath::default();
+        let mut answers = vec![Guarded::Stale; settlements.len()];
+        let owner = |settlement: &Settlement| matches!(settlement.by, By::Owner(_));
+        // Of a run that is named twice the first word counts.
+        let mut named = HashSet::with_capacity(settlements.len());
+        let first: Vec<usize> = (0..settlements.len()).filter(|n| named.insert(settlements[*n].lease)).collect();
+        for guard in [Guard::Owner, Guard::Lease] {
+            let group: Vec<usize> =
+                first.iter().copied().filter(|n| owner(&settlements[*n]) == (guard == Guard::Owner)).collect();
+            if !group.is_empty() {
+                settle_group(&tx, write.now, guard, settlements, &group, &mut answers, &mut after).await?;
+            }
+        }
+        self.follow(&tx, write.now, &mut after).await?;
+        let (woken, lanes) = self.tell_late(write.node, &mut after).await?;
+        let settled = Settled { answers, woken };
+        let ending = after.ending(kept(&settled)?);
+        Ok(((settled, lanes), ending))
+    }
+
+    /// Tells the owners of what woke with the commit; whom the writing node's
+    /// own partitions hold is known from that statement's rows.
+    async fn tell_late(
+        &self,
+        node: Option<NodeId>,
+        after: &mut Aftermath,
+    ) -> Result<(Vec<Woken>, HashSet<LaneId>), Fault> {
+        let queued = std::mem::take(&mut after.queued);
+        let modes = self.modes(queued.iter().map(|run| run.lane)).await?;
+        let owned: HashSet<LaneId> =
+            modes.into_iter().filter(|(_, mode)| *mode == LaneMode::Owned).map(|(lane, _)| lane).collect();
+        let (mut parts, mut ids): (Vec<i16>, Vec<Uuid>) = (Vec::new(), Vec::new());
+        for run in queued.iter().filter(|run| owned.contains(&run.lane)) {
+            parts.push(i16::from(run.part.0));
+            ids.push(run.id.0);
+        }
+        if !ids.is_empty() {
+            let params = params![parts, ids, node.map(|node| node.0)];
+            after.late.insert(0, Late { sql: NOTIFY, params });
+        }
+        Ok((queued.into_iter().map(|run| Woken { run, handed: false }).collect(), owned))
+    }
+
+    /// The answer given before, with the woken runs that are as they were then.
+    /// A node that holds a woken run's partition now is handed it again; one
+    /// that does not any more need not be.
+    async fn settled_before(&self, write: &Write, kept: Option<&[u8]>, count: usize) -> Result<Settled, StoreError> {
+        let Some(kept) = kept else {
+            return Ok(Settled { answers: vec![Guarded::Applied; count], woken: Vec::new() });
+        };
+        let kept: Kept = json_known(Some(kept))?;
+        let answers = guarded_known(kept.answers.as_deref().map(str::as_bytes), count)?;
+        let mut found = self.reread(&kept.woken, "settle runs").await?;
+        found.retain(|run| run.state == RunState::Queued);
+        let told = |fault: Fault| fault.told("settle runs");
+        let modes = self.modes(found.iter().map(|run| run.lane)).await.map_err(told)?;
+        let held = self.all_partitions().await.map_err(told)?;
+        let holds = |run: &Run| held[usize::from(run.part.0)].node == write.node && write.node.is_some();
+        let handed = |run: &Run| modes.get(&run.lane) == Some(&LaneMode::Owned) && holds(run);
+        let woken = found.into_iter().map(|run| Woken { handed: handed(&run), run }).collect();
+        Ok(Settled { answers, woken })
+    }
+
+    /// Live runs that still have the fence they were answered with, in the
+    /// order asked.
+    pub(super) async fn reread(&self, places: &[(Uuid, i32)], what: &'static str) -> Result<Vec<Run>, StoreError> {
+        let ids: Vec<Uuid> = places.iter().map(|(id, _)| *id).collect();
+        let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1)");
+        let rows = self.read(sql, &[&ids]).await.map_err(|fault| fault.told(what))?;
+        let mut found: HashMap<RunId, Run> =
+            runs(&rows).map_err(|fault| fault.told(what))?.into_iter().map(|run| (run.id, run)).collect();
+        Ok(places
+            .iter()
+            .filter_map(|(id, fence)| found.remove(&RunId(*id)).filter(|run| run.fence.0 == *fence))
+            .collect())
+    }
+}
+
+fn kept(settled: &Settled) -> Result<Option<Vec<u8>>, Fault> {
+    let answers = guarded_kept(&settled.answers).map(|letters| String::from_utf8_lossy(&letters).into_owned());
+    if answers.is_none() && settled.woken.is_empty() {
+        return Ok(None);
+    }
+    let woken = settled.woken.iter().map(|woken| (woken.run.id.0, woken.run.fence.0)).collect();
+    json_kept(&Kept { answers, woken })
+}
+
+/// Settles those of one kind of right: the few moves after their rows were
+/// locked and read, then the finishes in one statement, which also takes the
+/// slots of both in one order.
+async fn settle_group(
+    tx: &Tx,
+    now: Timestamp,
+    guard: Guard,
+    settlements: &[Settlement],
+    group: &[usize],
+    answers: &mut [Guarded],
+    after: &mut Aftermath,
+) -> Result<(), Fault> {
+    let claim = |n: usize| match settlements[n].by {
+        By::Owner(epoch) => Some((settlements[n].part, epoch)),
+        By::Lease => None,
+    };
+    let mut right = Right::of(group.iter().filter_map(|n| claim(*n)));
+    let rightful = |n: usize, right: &BTreeMap<i16, i64>| {
+        claim(n).is_none_or(|(part, epoch)| right.get(&i16::from(part.0)) == Some(&epoch.0))
+    };
+    let (mut finishes, mut moves): (Vec<usize>, Vec<usize>) =
+        group.iter().partition(|n| matches!(settlements[**n].change, Change::Finish(_)));
+    if !moves.is_empty() {
+        let rows = lock_moves(tx, &mut right, settlements, &moves).await?;
+        moves.retain(|n| rightful(*n, &right));
+        settle_moves(tx, now, guard, settlements, &moves, rows, answers, after).await?;
+    }
+    finishes.retain(|n| rightful(*n, &right));
+    let found = settle_finishes(tx, guard, &right, settlements, &finishes, answers, after).await?;
+    if found == 0 && !right.is_empty() && !finishes.is_empty() {
+        // It may be that one partition was lost: leave it out and settle the
+        // rest.
+        let before = right.len();
+        confirm(tx, &mut right).await?;
+        finishes.retain(|n| rightful(*n, &right));
+        if right.len() < before {
+            settle_finishes(tx, guard, &right, settlements, &finishes, answers, after).await?;
+        }
+    }
+    let missed: Vec<usize> = finishes.into_iter().filter(|n| answers[*n] != Guarded::Applied).collect();
+    explain(tx, guard, settlements, &missed, answers).await
+}
+
+/// Locks the rows of moves, and drops the partitions that are not the
+/// claimant's any more.
+async fn lock_moves(
+    tx: &Tx,
+    right: &mut BTreeMap<i16, i64>,
+    settlements: &[Settlement],
+    moves: &[usize],
+) -> Result<Vec<Locked>, Fault> {
+    let ids: Vec<Uuid> = moves.iter().map(|n| settlements[*n].lease.run.0).collect();
+    let asked = Right::from(right);
+    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+    let answers = tx.pipe(&[(OWNED_PARTS, &[&asked.parts, &asked.epochs]), (sql, &[&ids])]).await?;
+    let held: Vec<i16> = answers[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    right.retain(|part, _| held.contains(part));
+    answers[1].iter().map(locked).collect()
+}
+
+/// Whether a settler of this kind may change the run, its fence apart.
+fn allowed(run: &Run, guard: Guard, part: Partition) -> bool {
+    let executed = matches!(run.state, RunState::Queued | RunState::Running { .. } | RunState::Cancelling { .. });
+    match guard {
+        Guard::Lease => holder(run).is_some(),
+        Guard::Owner => executed && holder(run).is_none() && run.part == part,
+        Guard::Locked | Guard::LockedAndCounted => true,
+    }
+}
+
+async fn settle_finishes(
+    tx: &Tx,
+    guard: Guard,
+    right: &BTreeMap<i16, i64>,
+    settlements: &[Settlement],
+    group: &[usize],
+    answers: &mut [Guarded],
+    after: &mut Aftermath,
+) -> Result<usize, Fault> {
+    let finishes: Vec<(Uuid, i32, &Finish)> = group
+        .iter()
+        .filter_map(|n| match &settlements[*n].change {
+            Change::Finish(finish) => Some((settlements[*n].lease.run.0, settlements[*n].lease.fence.0, finish)),
+            Change::Move(_) => None,
+        })
+        .collect();
+    if finishes.is_empty() {
+        return Ok(0);
+    }
+    let parts: Vec<i16> = match guard {
+        Guard::Owner => group.iter().map(|n| i16::from(settlements[*n].part.0)).collect(),
+        Guard::Lease | Guard::Locked | Guard::LockedAndCounted => Vec::new(),
+    };
+    let found = finish(tx, &Right::from(right), guard, &finishes, &parts, after).await?;
+    for (n, found) in group.iter().zip(&found) {
+        if *found {
+            answers[*n] = Guarded::Applied;
+        }
+    }
+    Ok(found.iter().filter(|found| **found).count())
+}
+
+#[allow(clippy::too_many_arguments, reason = "one step of `settle_group`, cut out to be read by itself")]
+async fn settle_moves(
+    tx: &Tx,
+    now: Timestamp,
+    guard: Guard,
+    settlements: &[Settlement],
+    group: &[usize],
+    rows: Vec<Locked>,
+    answers: &mut [Guarded],
+    after: &mut Aftermath,
+) -> Result<(), Fault> {
+    let mut found: HashMap<RunId, Locked> = rows.into_iter().map(|row| (row.run.id, row)).collect();
+    let mut changes = Vec::with_capacity(group.len());
+    for n in group {
+        let settlement = &settlements[*n];
+        let Some(row) = found.remove(&settlement.lease.run) else { continue };
+        let rightful = row.run.fence == settlement.lease.fence && allowed(&row.run, guard, settlement.part);
+        answers[*n] = match (rightful, &row.run.cancel) {
+            (false, _) => Guarded::Stale,
+            (true, Some(_)) => Guarded::CancelAsked,
+            (true, None) => {
+                changes.push((row, settlement.change.clone()));
+                Guarded::Applied
+            }
+        };
+    }
+    apply(tx, now, &changes, false, after).await
+}
+
+/// Says of finishes that did not apply whether they are stale, or no answer to
+/// a cancel.
+async fn explain(
+    tx: &Tx,
+    guard: Guard,
+    settlements: &[Settlement],
+    missed: &[usize],
+    answers: &mut [Guarded],
+) -> Result<(), Fault> {
+    if missed.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<Uuid> = missed.iter().map(|n| settlements[*n].lease.run.0).collect();
+    let leased = guard == Guard::Lease;
+    let rows = tx
+        .rows(
+            "SELECT id, fence, part FROM run WHERE id = ANY($1) AND cancel IS NOT NULL AND (holder IS NOT NULL) = $2",
+            &[&ids, &leased],
+        )
+        .await?;
+    let mut asked = HashMap::with_capacity(rows.len());
+    for row in rows {
+        asked.insert(row.try_get::<_, Uuid>(0)?, (row.try_get::<_, i32>(1)?, row.try_get::<_, i16>(2)?));
+    }
+    for n in missed {
+        let Settlement { lease, part, .. } = &settlements[*n];
+        let Some((fence, lies_in)) = asked.get(&lease.run.0) else { continue };
+        if *fence == lease.fence.0 && (leased || *lies_in == i16::from(part.0)) {
+            answers[*n] = Guarded::CancelAsked;
+        }
+    }
+    Ok(())
+}

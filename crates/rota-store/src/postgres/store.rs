@@ -1,0 +1,334 @@
+//! The port, each method handed to the file that does it.
+//!
+//! A method without a [`Write`] is the same however often it is asked for; one
+//! that met a deadlock is asked again here.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rota_core::{
+    dispatch::{Pair, Window},
+    fire::Cursor,
+    ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, WorkerId},
+    lane::{Lane, LaneKey, LaneMode},
+    order::OrderKey,
+    rate::Taken,
+    rollup::Rollup,
+    run::{CancelAsk, Lease, NewRun, Run},
+    store::{
+        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, Guarded,
+        HistoryStore, InboxItem, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore,
+        LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
+        Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
+        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Store, StoreError, Tenant, TenantPut, Tend,
+        Tended, TokenAsk, Woken, Write,
+    },
+};
+
+use super::PostgresStore;
+
+/// So often a method that lost a race is run again.
+const TRIES_MAX: u32 = 8;
+
+/// Runs it until it meets no race, and tells what else went wrong.
+macro_rules! tried {
+    ($what:literal, $call:expr) => {{
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match $call.await {
+                Err(fault) if fault.is_transient() && tries < TRIES_MAX => {}
+                other => break other.map_err(|fault| fault.told($what)),
+            }
+        }
+    }};
+}
+
+impl Store for PostgresStore {
+    fn kind(&self) -> &'static str {
+        "postgres"
+    }
+}
+
+#[async_trait]
+impl JobStore for PostgresStore {
+    async fn put_tenants(&self, tenants: &[TenantPut], now: Timestamp) -> Result<Vec<TenantId>, StoreError> {
+        tried!("save tenants", self.save_tenants(tenants, now))
+    }
+
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        tried!("read tenants", self.all_tenants())
+    }
+
+    async fn lanes(&self, keys: &[LaneKey], mode: LaneMode) -> Result<Vec<Lane>, StoreError> {
+        tried!("find lanes", self.lanes_of(keys, mode))
+    }
+
+    async fn all_lanes(&self) -> Result<Vec<Lane>, StoreError> {
+        tried!("read lanes", self.every_lane())
+    }
+
+    async fn turn_lane(&self, lane: LaneId, mode: LaneMode) -> Result<Lane, StoreError> {
+        tried!("turn a lane", self.turn(lane, mode))
+    }
+
+    async fn put_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
+        self.save_jobs(write, jobs).await
+    }
+
+    async fn delete_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+        self.remove_jobs(write, jobs).await
+    }
+
+    async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError> {
+        tried!("read jobs", self.jobs_by_id(ids))
+    }
+
+    async fn find_jobs(&self, names: &[(TenantId, String)]) -> Result<Vec<Option<JobRecord>>, StoreError> {
+        tried!("find jobs", self.jobs_by_name(names))
+    }
+
+    async fn list_jobs(&self, query: &JobQuery) -> Result<JobPage, StoreError> {
+        tried!("list jobs", self.page_of_jobs(query))
+    }
+
+    async fn job_versions(&self, job: JobId, limit: u32) -> Result<Vec<JobVersion>, StoreError> {
+        tried!("read a job's versions", self.versions_of(job, limit))
+    }
+
+    async fn job_document(&self, job: JobId, version: i32) -> Result<Option<String>, StoreError> {
+        tried!("read a job's document", self.document_of(job, version))
+    }
+
+    async fn reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError> {
+        tried!("reserve ids of schedules", self.reserve(count))
+    }
+
+    async fn put_schedules(&self, write: &Write, schedules: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError> {
+        self.save_schedules(write, schedules).await
+    }
+
+    async fn delete_schedules(&self, write: &Write, schedules: &[ScheduleId]) -> Result<Vec<Guarded>, StoreError> {
+        self.remove_schedules(write, schedules).await
+    }
+
+    async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
+        tried!("read schedules", self.schedules_by_id(ids))
+    }
+
+    async fn find_schedules(&self, names: &[(JobId, String)]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
+        tried!("find schedules", self.schedules_by_name(names))
+    }
+
+    async fn list_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, StoreError> {
+        tried!("list schedules", self.page_of_schedules(query))
+    }
+
+    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
+        tried!("read cursors", self.cursors_of(schedules))
+    }
+
+    async fn skips(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: u32,
+    ) -> Result<Vec<SkipRecord>, StoreError> {
+        tried!("read skips", self.skips_of(schedule, before, limit))
+    }
+
+    async fn set_pauses(
+        &self,
+        write: &Write,
+        targets: &[PauseTarget],
+        pause: Option<&Pause>,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.save_pauses(write, targets, pause).await
+    }
+
+    async fn pauses(&self) -> Result<Pauses, StoreError> {
+        tried!("read pauses", self.all_pauses())
+    }
+
+    async fn put_calendars(&self, calendars: &[CalendarPut], _now: Timestamp) -> Result<(), StoreError> {
+        tried!("save calendars", self.save_calendars(calendars))
+    }
+
+    async fn calendars(&self, tenant: TenantId) -> Result<Vec<Calendar>, StoreError> {
+        tried!("read calendars", self.calendars_of(tenant))
+    }
+}
+
+#[async_trait]
+impl RunStore for PostgresStore {
+    async fn due(&self, parts: &[Partition], until: Timestamp, limit: u32) -> Result<Vec<DueCursor>, StoreError> {
+        tried!("read due cursors", self.due_cursors(parts, until, limit))
+    }
+
+    async fn live_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, StoreError> {
+        tried!("read the live runs of schedules", self.live_runs(schedules))
+    }
+
+    async fn fire(&self, write: &Write, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
+        self.fire_all(write, pauses_revision, items).await
+    }
+
+    async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError> {
+        self.enqueue_all(write, runs, inbox).await
+    }
+
+    async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
+        tried!("read the inbox", self.inbox_items(limit))
+    }
+
+    async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError> {
+        self.promote_all(write, parts, limit).await
+    }
+
+    async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
+        tried!("look for ready runs", self.pairs(lanes))
+    }
+
+    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+        self.claim_all(write, claim).await
+    }
+
+    async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
+        tried!("read owned runs", self.own_windows(parts, windows))
+    }
+
+    async fn inherited(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        tried!("read inherited runs", self.inherited_runs(parts, limit))
+    }
+
+    async fn notices(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        tried!("read notices", self.noticed_runs(parts, limit))
+    }
+
+    async fn clear_notices(&self, seen: &[(Partition, RunId)]) -> Result<(), StoreError> {
+        tried!("clear notices", self.drop_notices(seen.iter().map(|(part, run)| (i16::from(part.0), run.0)).collect()))
+    }
+
+    async fn lease_owned(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        asks: &[OwnLease],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        self.lease_all(write, worker, until, asks).await
+    }
+
+    async fn mark_running(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
+        self.mark_all(write, marks).await
+    }
+
+    async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        self.settle_all(write, settlements).await
+    }
+
+    async fn extend(
+        &self,
+        worker: WorkerId,
+        until: Timestamp,
+        held: &[Lease],
+        _now: Timestamp,
+    ) -> Result<Extended, StoreError> {
+        tried!("extend leases", self.extend_all(worker, until, held))
+    }
+
+    async fn progress(&self, reports: &[(Lease, String)]) -> Result<Vec<Guarded>, StoreError> {
+        tried!("store progress", self.report(reports))
+    }
+
+    async fn request_cancel(
+        &self,
+        write: &Write,
+        runs: &[RunId],
+        ask: &CancelAsk,
+    ) -> Result<Vec<CancelAnswer>, StoreError> {
+        self.cancel_all(write, runs, ask).await
+    }
+
+    async fn release(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
+        self.release_all(write, worker).await
+    }
+
+    async fn reap(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
+        self.reap_all(write, reap).await
+    }
+
+    async fn sweep(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
+        self.sweep_all(write, limit).await
+    }
+
+    async fn wake(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
+        self.wake_all(write, runs).await
+    }
+
+    async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
+        self.recount(write.now).await
+    }
+}
+
+#[async_trait]
+impl HistoryStore for PostgresStore {
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
+        tried!("read runs", self.runs_by_id(ids))
+    }
+
+    async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
+        tried!("list runs", self.page_of_runs(query))
+    }
+
+    async fn rollups(&self, job: JobId, from_hour: i64, to_hour: i64) -> Result<Vec<(i64, Rollup)>, StoreError> {
+        tried!("read roll-ups", self.rollups_of(job, from_hour, to_hour))
+    }
+
+    async fn append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
+        tried!("append logs", self.save_logs(chunks))
+    }
+
+    async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
+        tried!("read logs", self.logs_of(query))
+    }
+
+    async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {
+        tried!("tend the store", self.tend_slice(tend))
+    }
+}
+
+#[async_trait]
+impl LeaseStore for PostgresStore {
+    async fn beat(&self, beat: &NodeBeat, _now: Timestamp) -> Result<Guarded, StoreError> {
+        tried!("record a heartbeat", self.record_beat(beat))
+    }
+
+    async fn nodes(&self, now: Timestamp) -> Result<Vec<Node>, StoreError> {
+        tried!("read nodes", self.live_nodes(now))
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<(), StoreError> {
+        tried!("leave", self.forget_node(node))
+    }
+
+    async fn partitions(&self) -> Result<Vec<PartitionLease>, StoreError> {
+        tried!("read partitions", self.all_partitions())
+    }
+
+    async fn take_partitions(
+        &self,
+        node: NodeId,
+        parts: &[Partition],
+        now: Timestamp,
+    ) -> Result<Vec<Option<Epoch>>, StoreError> {
+        tried!("take partitions", self.take(node, parts, now))
+    }
+
+    async fn give_partitions(&self, node: NodeId, parts: &[(Partition, Epoch)]) -> Result<Vec<Guarded>, StoreError> {
+        tried!("give partitions", self.give(node, parts))
+    }
+
+    async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
+        tried!("take tokens", self.spend(asks, now))
+    }
+}
