@@ -443,13 +443,14 @@ impl<'a> Plan<'a> {
         ready.filter(|run| !held.contains(&part(run)) && owned(run)).map(|run| (part(run), run.id.0)).unzip()
     }
 
-    fn room(&self) -> BTreeMap<i64, i32> {
-        let room = |slot: &rota_core::slot::Slot| slot.limit.saturating_sub(slot.held).min(slot.waiting);
-        self.slots.iter().map(|(key, slot)| (*key, room(slot) as i32)).filter(|(_, room)| *room > 0).collect()
+    /// Keys whose new limit lets in someone who waits.
+    fn room(&self) -> impl Iterator<Item = i64> {
+        let room = |slot: &rota_core::slot::Slot| slot.held < slot.limit && slot.waiting > 0;
+        self.slots.iter().filter(move |(_, slot)| room(slot)).map(|(key, _)| *key)
     }
 
     fn has_aftermath(&self) -> bool {
-        !self.replaced.is_empty() || !self.stopped.is_empty() || !self.room().is_empty()
+        !self.replaced.is_empty() || !self.stopped.is_empty() || self.room().next().is_some()
     }
 }
 

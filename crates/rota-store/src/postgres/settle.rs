@@ -9,7 +9,7 @@
 //! owner its partitions' epochs, locked against a take-over until the commit.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -48,8 +48,8 @@ pub(super) struct Aftermath {
     pub rearm: Vec<(i64, Uuid, i64)>,
     /// What moves did to slots, not yet written.
     pub shifts: BTreeMap<i64, slots::Shift>,
-    /// Keys with free slots and someone waiting, and how many may have one.
-    pub room: BTreeMap<i64, i32>,
+    /// Keys that may have free slots and someone waiting.
+    pub room: BTreeSet<i64>,
     /// Runs that became ready.
     pub queued: Vec<Run>,
     /// Runs whose owner is asked to stop them.
@@ -289,7 +289,9 @@ async fn finish(
     let mut found = vec![false; finishes.len()];
     for row in &rows {
         match row.try_get::<_, i64>(0)? {
-            0 => drop(after.room.insert(row.try_get(1)?, row.try_get::<_, i64>(2)? as i32)),
+            0 => {
+                after.room.insert(row.try_get(1)?);
+            }
             n => {
                 let at = n as usize - 1;
                 found[at] = true;
@@ -625,16 +627,15 @@ impl PostgresStore {
     ) -> Result<((Settled, HashSet<LaneId>), Ending), Fault> {
         let mut after = Aftermath::default();
         let mut answers = vec![Guarded::Stale; settlements.len()];
-        let owner = |settlement: &Settlement| matches!(settlement.by, By::Owner(_));
-        // Of a run that is named twice the first word counts.
-        let mut named = HashSet::with_capacity(settlements.len());
-        let first: Vec<usize> = (0..settlements.len()).filter(|n| named.insert(settlements[*n].lease)).collect();
-        for guard in [Guard::Owner, Guard::Lease] {
-            let group: Vec<usize> =
-                first.iter().copied().filter(|n| owner(&settlements[*n]) == (guard == Guard::Owner)).collect();
-            if !group.is_empty() {
-                settle_group(&tx, write.now, guard, settlements, &group, &mut answers, &mut after).await?;
-            }
+        let mut left: Vec<usize> = (0..settlements.len()).collect();
+        // A run that is named twice is settled twice, in order: the second word
+        // finds what the first one did, or left to it.
+        while !left.is_empty() {
+            let mut named = HashSet::with_capacity(left.len());
+            let (round, later): (Vec<usize>, Vec<usize>) =
+                left.into_iter().partition(|n| named.insert(settlements[*n].lease.run));
+            settle_round(&tx, write.now, settlements, &round, &mut answers, &mut after).await?;
+            left = later;
         }
         self.follow(&tx, write.now, &mut after).await?;
         let (woken, lanes) = self.tell_late(write.node, &mut after).await?;
@@ -708,6 +709,25 @@ fn kept(settled: &Settled) -> Result<Option<Vec<u8>>, Fault> {
     }
     let woken = settled.woken.iter().map(|woken| (woken.run.id.0, woken.run.fence.0)).collect();
     json_kept(&Kept { answers, woken })
+}
+
+/// Settles runs that are named once each.
+async fn settle_round(
+    tx: &Tx,
+    now: Timestamp,
+    settlements: &[Settlement],
+    round: &[usize],
+    answers: &mut [Guarded],
+    after: &mut Aftermath,
+) -> Result<(), Fault> {
+    let (owned, leased): (Vec<usize>, Vec<usize>) =
+        round.iter().partition(|n| matches!(settlements[**n].by, By::Owner(_)));
+    for (guard, group) in [(Guard::Owner, owned), (Guard::Lease, leased)] {
+        if !group.is_empty() {
+            settle_group(tx, now, guard, settlements, &group, answers, after).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Settles those of one kind of right: the few moves after their rows were

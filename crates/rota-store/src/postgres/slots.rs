@@ -4,7 +4,7 @@
 //! found in a statement of its own. It must be a new statement: a snapshot older
 //! than the slot's lock can miss a waiter that was committed in between.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -170,32 +170,34 @@ pub(super) async fn apply(tx: &Tx, after: &mut Aftermath) -> Result<(), Fault> {
     for row in rows {
         let room: i32 = row.try_get(1)?;
         if room > 0 {
-            after.room.insert(row.try_get(0)?, room);
+            after.room.insert(row.try_get(0)?);
         }
     }
     Ok(())
 }
 
-/// Lets the first of those who wait have the slots that are free.
-pub(super) async fn admit(tx: &Tx, room: &BTreeMap<i64, i32>) -> Result<Vec<Run>, Fault> {
+/// Lets the first of those who wait have the slots that are free. How many that
+/// are is read here, from counters that this transaction has locked: a number
+/// from an earlier statement may have been changed by a later one.
+pub(super) async fn admit(tx: &Tx, room: &BTreeSet<i64>) -> Result<Vec<Run>, Fault> {
     if room.is_empty() {
         return Ok(Vec::new());
     }
-    let keys: Vec<i64> = room.keys().copied().collect();
-    let counts: Vec<i64> = room.values().map(|count| i64::from(*count)).collect();
+    let keys: Vec<i64> = room.iter().copied().collect();
     let rows = tx
         .rows(
             concat!(
                 "WITH admitted AS (UPDATE run r SET status = 2 WHERE r.id = ANY(ARRAY( \
-                     SELECT x.id FROM unnest($1::bigint[], $2::bigint[]) k (key, n), LATERAL ( \
+                     SELECT x.id FROM slot k, LATERAL ( \
                          SELECT id FROM run WHERE slot = k.key AND status = 1 ORDER BY order_key, id \
-                         LIMIT k.n FOR UPDATE) x)) RETURNING ",
+                         LIMIT greatest(least(k.lim - k.held, k.waiting), 0) FOR UPDATE) x \
+                     WHERE k.key = ANY($1::bigint[]))) RETURNING ",
                 run_columns!(),
                 "), counted AS (UPDATE slot s SET held = held + a.n, waiting = greatest(waiting - a.n, 0) \
                      FROM (SELECT slot, count(*)::int AS n FROM admitted GROUP BY slot) a WHERE s.key = a.slot) \
                  SELECT * FROM admitted"
             ),
-            &[&keys, &counts],
+            &[&keys],
         )
         .await?;
     runs(&rows)
@@ -251,7 +253,7 @@ impl PostgresStore {
             repaired += u32::from(*slot != right);
             *slot = right;
             if room > 0 {
-                after.room.insert(*key, room as i32);
+                after.room.insert(*key);
             }
         }
         write(&tx, &slots).await?;
