@@ -74,10 +74,9 @@ impl PostgresStore {
             let place = places.get(&Pair { lane: run.lane, tenant: run.tenant }).copied();
             (place.unwrap_or(usize::MAX), run.order_key(), run.id)
         });
-        let mut ending = Ending { answer: Some(leases_kept(&claimed)), ..Ending::default() };
-        if !claimed.is_empty() {
-            ending.late.push(Late { sql: HOLD, params: params![claim.worker.0, micros(claim.until)] });
-        }
+        // One who asks lives, whatever it was given.
+        let hold = Late { sql: HOLD, params: params![claim.worker.0, micros(claim.until)] };
+        let ending = Ending { answer: Some(leases_kept(&claimed)), late: vec![hold], ..Ending::default() };
         Ok((claimed, ending))
     }
 
@@ -112,8 +111,7 @@ impl PostgresStore {
         until: Timestamp,
         held: &[Lease],
     ) -> Result<Extended, Fault> {
-        let sql = "UPDATE holder SET until = greatest(until, $2) WHERE worker = $1";
-        self.write_alone(&self.leases, sql, &[&worker.0, &micros(until)]).await?;
+        self.write_alone(&self.leases, HOLD, &[&worker.0, &micros(until)]).await?;
         let sql = "SELECT id, fence, status = 5 FROM run WHERE holder = $1 AND holder IS NOT NULL";
         let rows = super::read_on(&self.leases, sql, &[&worker.0]).await?;
         let mut extended = Extended::default();
@@ -121,11 +119,10 @@ impl PostgresStore {
         let listed: HashSet<Lease> = held.iter().copied().collect();
         for row in rows {
             let lease = Lease { run: RunId(row.try_get(0)?), fence: Fence(row.try_get(1)?) };
-            if row.try_get(2)? {
-                extended.cancelling.push(lease.run);
-            }
             if !listed.contains(&lease) {
                 extended.unlisted.push(lease);
+            } else if row.try_get(2)? {
+                extended.cancelling.push(lease.run);
             }
             stored.insert(lease);
         }

@@ -138,8 +138,8 @@ impl PostgresStore {
         self.answer_admitted(tx, write, plan, answers, after).await
     }
 
-    /// A new run that was let in at once is answered as ready; everyone else's
-    /// owner is told.
+    /// A new run that was let in at once is answered as ready, and one whose last
+    /// need an earlier one of the batch ended as delayed; everyone else's owner is told.
     async fn answer_admitted(
         &self,
         tx: &Tx,
@@ -153,6 +153,10 @@ impl PostgresStore {
             std::mem::take(&mut after.queued).into_iter().partition(|run| places.contains_key(&run.id));
         for woken in self.hand_over(tx, write.node, &own).await? {
             answers[places[&woken.run.id]] = Enqueued::Made { status: Status::Queued, handed: woken.handed };
+        }
+        let after_an_end = |place: &&usize| plan.ends_from.is_some_and(|first| **place > first);
+        for place in after.delayed.iter().filter_map(|id| places.get(id)).filter(after_an_end) {
+            answers[*place] = Enqueued::Made { status: Status::Scheduled, handed: false };
         }
         after.queued = others;
         self.tell(tx, None, after).await?;
@@ -180,6 +184,8 @@ struct Plan<'a> {
     free: Vec<bool>,
     replaced: BTreeMap<i64, Replaced>,
     stopped: Vec<i64>,
+    /// The first run of the batch that displaces others or asks them to stop.
+    ends_from: Option<usize>,
 }
 
 impl<'a> Plan<'a> {
@@ -194,6 +200,7 @@ impl<'a> Plan<'a> {
             free: runs.iter().map(|run| run.slot.is_none() && run.unique.is_none() && run.after.is_empty()).collect(),
             replaced: BTreeMap::new(),
             stopped: Vec::new(),
+            ends_from: None,
         }
     }
 
@@ -293,6 +300,9 @@ impl<'a> Plan<'a> {
         let ask = run.enters_now(needs, self.write.now);
         let entry = ask.and_then(|ask| self.slots.get_mut(&ask.key.0).map(|slot| slot.enter(ask)));
         if let (Some(ask), Some(entry)) = (ask, entry) {
+            if matches!(entry, Entry::WaitsAlone | Entry::WaitsForCancel) {
+                self.ends_from = Some(self.ends_from.map_or(n, |first| first.min(n)));
+            }
             match entry {
                 Entry::WaitsAlone => {
                     drop(self.replaced.insert(ask.key.0, Replaced { by: run.id, keep: vec![run.id.0] }));

@@ -24,7 +24,7 @@ use super::{
     once::{Once, guarded_kept, guarded_known},
     row::{RUN_COLUMNS, run, run_columns, runs, status_of},
     settle::{Right, confirm},
-    tx::{Ending, Param, Tx},
+    tx::{Ending, Late, Param, Tx, params},
 };
 use crate::codec::{flag, micros, time, time_opt};
 
@@ -239,11 +239,8 @@ async fn lease_once(
                FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY u (id, fence, n) \
                WHERE r.id = u.id AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
     let answers = owner_writes(&tx, &claims, sql, |_| vec![], &[&worker.0, &micros(write.now)]).await?;
-    let any = answers.contains(&Guarded::Applied);
-    if any {
-        tx.rows(HOLD, &[&worker.0, &micros(until)]).await?;
-    }
-    let ending = Ending { answer: guarded_kept(&answers), idle: !any, ..Ending::default() };
+    let hold = Late { sql: HOLD, params: params![worker.0, micros(until)] };
+    let ending = Ending { answer: guarded_kept(&answers), late: vec![hold], ..Ending::default() };
     Ok((answers, ending))
 }
 

@@ -1,6 +1,9 @@
 //! Promote: delayed runs whose time has come become ready, or wait for a slot.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use rota_core::{
     ids::Partition,
@@ -14,6 +17,7 @@ use super::{
     PostgresStore,
     fault::Fault,
     once::{Once, json_kept, json_known},
+    own::numbers,
     row::{Locked, locked, run_columns},
     settle::{Aftermath, apply, reenter},
     slots,
@@ -57,12 +61,8 @@ impl PostgresStore {
         parts: &[Partition],
         limit: u32,
     ) -> Result<(Promoted, Ending), Fault> {
-        let mut parts: Vec<i16> = parts.iter().map(|part| i16::from(part.0)).collect();
-        // Begin elsewhere each time, so that one long partition starves none.
-        let start = write.batch.0.as_bytes()[15] as usize % parts.len().max(1);
-        parts.rotate_left(start);
-        let rows = tx.rows(DELAYED, &[&parts, &write.node.map(|n| n.0), &micros(write.now), &i64::from(limit)]).await?;
-        let rows: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+        let parts = numbers(parts);
+        let rows = lock_due(&tx, write, &parts, limit).await?;
         let mut asked = BTreeMap::new();
         for claim in rows.iter().filter_map(|row| row.run.slot) {
             asked.insert(claim.key.0, claim.limit);
@@ -91,17 +91,49 @@ impl PostgresStore {
     }
 }
 
-/// Due runs of the partitions that the node holds, locked; no more rows are
-/// read than taken.
-const DELAYED: &str = concat!(
-    "WITH held AS MATERIALIZED (SELECT part FROM partition \
+/// Locks the earliest due runs of the partitions that the node holds. Each
+/// partition gives its first few; only where that is not enough to know the
+/// order over all of them is more read.
+async fn lock_due(tx: &Tx, write: &Write, parts: &[i16], limit: u32) -> Result<Vec<Locked>, Fault> {
+    let limit = limit.max(1) as usize;
+    let (node, now) = (write.node.map(|node| node.0), micros(write.now));
+    let mut each = limit.div_ceil(parts.len().max(1)) + 8;
+    let ids = loop {
+        let rows = tx.rows(DELAYED, &[&parts, &node, &now, &(each as i64)]).await?;
+        let mut due: Vec<(i64, Uuid)> = Vec::with_capacity(rows.len());
+        let mut counts: HashMap<i16, (usize, i64)> = HashMap::new();
+        for row in &rows {
+            let (part, ready_at): (i16, i64) = (row.try_get(0)?, row.try_get(1)?);
+            let last = counts.entry(part).or_insert((0, ready_at));
+            *last = (last.0 + 1, last.1.max(ready_at));
+            due.push((ready_at, row.try_get(2)?));
+        }
+        due.sort_unstable();
+        let edge = counts.values().filter(|(count, _)| *count >= each).map(|(_, last)| *last).min();
+        let sure = edge.map_or(due.len(), |edge| due.partition_point(|(ready_at, _)| *ready_at <= edge));
+        if sure >= limit || edge.is_none() || each >= limit {
+            due.truncate(limit);
+            break due.into_iter().map(|(_, id)| id).collect::<Vec<Uuid>>();
+        }
+        each = (each * 4).min(limit);
+    };
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run r WHERE r.id = ANY($1) AND r.status = 0 ORDER BY r.ready_at, r.id FOR UPDATE SKIP LOCKED"
+    );
+    tx.rows(sql, &[&ids]).await?.iter().map(locked).collect()
+}
+
+const DELAYED: &str = "WITH held AS MATERIALIZED (SELECT part FROM partition \
          WHERE part = ANY($1::smallint[]) AND node = $2 ORDER BY part FOR SHARE) \
-     SELECT ",
-    run_columns!(),
-    " FROM unnest($1::smallint[]) p (part), LATERAL (SELECT * FROM run \
-         WHERE status = 0 AND part = p.part AND ready_at <= $3 ORDER BY ready_at LIMIT $4 FOR UPDATE SKIP LOCKED) r \
-     WHERE p.part = ANY(ARRAY(SELECT part FROM held)) LIMIT $4"
-);
+     SELECT p.part, x.ready_at, x.id FROM unnest($1::smallint[]) p (part), LATERAL ( \
+         SELECT ready_at, id FROM run WHERE status = 0 AND part = p.part AND ready_at <= $3 \
+         ORDER BY ready_at LIMIT $4) x \
+     WHERE p.part = ANY(ARRAY(SELECT part FROM held))";
 
 const NEXT: &str = "SELECT min(x.ready_at) FROM unnest($1::smallint[]) p (part), LATERAL ( \
      SELECT ready_at FROM run WHERE status = 0 AND part = p.part ORDER BY ready_at LIMIT 1) x";

@@ -52,6 +52,8 @@ pub(super) struct Aftermath {
     pub room: BTreeSet<i64>,
     /// Runs that became ready.
     pub queued: Vec<Run>,
+    /// Runs that now wait for their time.
+    pub delayed: Vec<RunId>,
     /// Runs whose owner is asked to stop them.
     pub stopping: Vec<Run>,
     pub rollups: BTreeMap<(JobId, i64), Rollup>,
@@ -425,6 +427,7 @@ pub(super) async fn apply(
         match run.state {
             RunState::Queued => after.queued.push(run),
             RunState::Cancelling { .. } => after.stopping.push(run),
+            RunState::Scheduled => after.delayed.push(run.id),
             _ => {}
         }
     }

@@ -323,11 +323,11 @@ async fn claims_repeat_extend_and_are_reaped() {
     let asked = [claimed[1].id, runs[4].id, RunId(Uuid::now_v7())];
     let answers = bed.store.request_cancel(&bed.write(11), &asked, &cancel).await.unwrap();
     assert_eq!(answers, [CancelAnswer::Asked, CancelAnswer::Cancelled, CancelAnswer::NotFound]);
-    let held = [claimed[0].lease(), Lease { run: runs[3].id, fence: claimed[0].fence }];
+    let held = [claimed[0].lease(), claimed[1].lease(), Lease { run: runs[3].id, fence: claimed[0].fence }];
     let extended = bed.store.extend(worker, at(200), &held, at(12)).await.unwrap();
     assert_eq!(extended.lost, [runs[3].id]);
     assert_eq!(extended.cancelling, [claimed[1].id]);
-    assert_eq!(extended.unlisted, [claimed[1].lease(), claimed[2].lease()]);
+    assert_eq!(extended.unlisted, [claimed[2].lease()]);
     let reap = Reap { before: at(150), losses_max: 3, limit: 9 };
     assert_eq!(bed.store.reap(&bed.write(13), &reap).await.unwrap(), []);
     let reaped = bed.store.reap(&bed.write(300), &Reap { before: at(300), ..reap }).await.unwrap();
