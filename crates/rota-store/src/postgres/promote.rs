@@ -62,10 +62,12 @@ impl PostgresStore {
         let start = write.batch.0.as_bytes()[15] as usize % parts.len().max(1);
         parts.rotate_left(start);
         let rows = tx.rows(DELAYED, &[&parts, &write.node.map(|n| n.0), &micros(write.now), &i64::from(limit)]).await?;
-        let rows: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+        let mut rows: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+        // Whoever was ready first enters first, whatever its partition.
+        rows.sort_by_key(|row| (row.run.ready_at, row.run.id));
         let mut asked = BTreeMap::new();
         for claim in rows.iter().filter_map(|row| row.run.slot) {
-            asked.insert(claim.key.0, claim.limit);
+            asked.entry(claim.key.0).or_insert(claim.limit);
         }
         let mut entered = slots::lock(&tx, &asked).await?;
         let mut changes: Vec<(Locked, Change)> = Vec::with_capacity(rows.len());
