@@ -65,7 +65,7 @@ impl PostgresStore {
         let rows = lock_due(&tx, write, &parts, limit).await?;
         let mut asked = BTreeMap::new();
         for claim in rows.iter().filter_map(|row| row.run.slot) {
-            asked.insert(claim.key.0, claim.limit);
+            asked.entry(claim.key.0).or_insert(claim.limit);
         }
         let mut entered = slots::lock(&tx, &asked).await?;
         let mut changes: Vec<(Locked, Change)> = Vec::with_capacity(rows.len());

@@ -33,7 +33,7 @@ impl Place {
             }
             Backend::Postgres => {
                 let url = std::env::var("ROTA_TEST_POSTGRES").expect(
-                    "set ROTA_TEST_POSTGRES to the address of a PostgreSQL server that tests may make schemas in",
+                    "ROTA_TEST_POSTGRES names no server: run `make test`, or `eval \"$(scripts/services env)\"` first",
                 );
                 let schema = format!("t_{}", uuid::Uuid::now_v7().simple());
                 let store = Arc::new(postgres_store(&url, &schema).await);

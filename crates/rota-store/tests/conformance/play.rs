@@ -213,6 +213,12 @@ impl<'h> Play<'h> {
         for _ in 0..if self.dice.chance(25) { 1 + self.dice.below(3) } else { 0 } {
             run.after.extend(self.any_run());
         }
+        if let Some(ask) = &mut run.slot
+            && (run.ready_at > self.now || !run.after.is_empty())
+        {
+            // It asks later; until then its limit is nobody's business.
+            ask.limit = 2;
+        }
         if self.dice.chance(15) {
             let parent = self.live_where(|run| matches!(run.state, RunState::Running { .. }));
             run.parent = parent.map(|parent| Parent { run: parent.id, step: 0 });
