@@ -197,7 +197,9 @@ fn extend(
 
 /// Leases one run in writing, whatever its lane.
 pub fn lease_in_writing(work: &mut Work<'_>, run: &Run, worker: WorkerId) -> Result<Guarded, StoreError> {
-    let Ok(change @ Change::Move(_)) = run.claim(worker, work.now) else { return Ok(Guarded::Stale) };
+    let Ok(change @ Change::Move(_)) = run.claim(worker, work.now) else {
+        return Ok(if run.cancel.is_some() { Guarded::CancelAsked } else { Guarded::Stale });
+    };
     let Some(row) = live_row(work.connection, run.id.0)? else { return Ok(Guarded::Stale) };
     work.change(&row, run, &change)?;
     Ok(Guarded::Applied)

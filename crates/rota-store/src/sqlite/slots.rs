@@ -18,10 +18,10 @@ impl SqliteStore {
 fn recount(connection: &Connection, write: &Write) -> Result<u32, StoreError> {
     let mut work = Work::new(connection, write);
     let mut wrong = 0;
-    for (key, (held, waiting)) in counts(connection)? {
-        let slot = work.slot(key, None)?;
-        if (slot.held, slot.waiting) != (held, waiting) {
-            (slot.held, slot.waiting) = (held, waiting);
+    for (key, count) in counts(connection)? {
+        let slot = work.slot(key, count.limit)?;
+        if (slot.held, slot.waiting) != (count.held, count.waiting) {
+            (slot.held, slot.waiting) = (count.held, count.waiting);
             work.look_at_slot(key);
             wrong += 1;
         }
@@ -30,25 +30,38 @@ fn recount(connection: &Connection, write: &Write) -> Result<u32, StoreError> {
     Ok(wrong)
 }
 
+/// What the live runs say of a key.
+#[derive(Default)]
+struct Count {
+    held: u32,
+    waiting: u32,
+    /// The largest that any of them asked for.
+    limit: Option<i32>,
+}
+
 /// What the live runs say each key holds and waits for, and the keys that the
 /// counters know but no run does.
-fn counts(connection: &Connection) -> Result<BTreeMap<i64, (u32, u32)>, StoreError> {
-    let mut counts: BTreeMap<i64, (u32, u32)> = BTreeMap::new();
+fn counts(connection: &Connection) -> Result<BTreeMap<i64, Count>, StoreError> {
+    let mut counts: BTreeMap<i64, Count> = BTreeMap::new();
     let mut select = connection.prepare_cached("SELECT key FROM slot").map_err(failed)?;
     for key in select.query_map([], |row| row.get(0)).map_err(failed)? {
-        counts.insert(key.map_err(failed)?, (0, 0));
+        counts.insert(key.map_err(failed)?, Count::default());
     }
-    let sql = "SELECT slot, status, count(*) FROM run WHERE slot IS NOT NULL GROUP BY slot, status";
+    // A run that is delayed or waits for others has not asked yet: to make a
+    // counter for it here would fix its key's limit before anyone asked.
+    let sql = "SELECT slot, status, count(*), max(slot_limit) FROM run \
+         WHERE slot IS NOT NULL AND status NOT IN (0, 6) GROUP BY slot, status";
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     let mut rows = select.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
         let code: i16 = row.get(1).map_err(failed)?;
-        let count: u32 = row.get(2).map_err(failed)?;
-        let entry = counts.entry(row.get(0).map_err(failed)?).or_default();
-        match code {
-            status::SCHEDULED | status::NEEDS => {}
-            status::BLOCKED => entry.1 += count,
-            _ => entry.0 += count,
+        let runs: u32 = row.get(2).map_err(failed)?;
+        let count = counts.entry(row.get(0).map_err(failed)?).or_default();
+        count.limit = count.limit.max(row.get(3).map_err(failed)?);
+        if code == status::BLOCKED {
+            count.waiting += runs;
+        } else {
+            count.held += runs;
         }
     }
     Ok(counts)

@@ -157,6 +157,7 @@ promises! {
         a_raised_limit_and_a_cancelled_holder_leave_no_slot_empty,
         a_new_run_that_is_let_in_at_once_is_handed_over,
         slots_released_and_taken_at_once_neither_leak_nor_overflow,
+        a_recount_leaves_keys_of_delayed_runs_alone,
         a_wrong_counter_is_repaired_and_admits,
     }
     claim {

@@ -426,6 +426,7 @@ impl Model {
                 self.change(&mut work, run.id, &change);
                 Guarded::Applied
             }
+            Err(_) if own && run.lease() == ask.lease && run.cancel.is_some() => Guarded::CancelAsked,
             _ => Guarded::Stale,
         }
     }

@@ -329,7 +329,18 @@ impl<'h> Play<'h> {
         Some(match self.dice.below(100) {
             0..=19 => {
                 let count = 1 + self.dice.below(4);
-                Op::Enqueue(self.some_node(), (0..count).map(|_| self.new_run()).collect())
+                let mut runs: Vec<_> = (0..count).map(|_| self.new_run()).collect();
+                let ends_others = |run: &NewRun| {
+                    run.slot.is_some_and(|ask| matches!(ask.when_full, WhenFull::Replace | WhenFull::CancelRunning))
+                };
+                if count > 1 && runs.iter().any(ends_others) {
+                    // Whether a run sees what its own batch ends as ended or as
+                    // about to is the store's to choose.
+                    for run in &mut runs {
+                        run.after.clear();
+                    }
+                }
+                Op::Enqueue(self.some_node(), runs)
             }
             20..=25 => self.fire()?,
             26..=33 => {

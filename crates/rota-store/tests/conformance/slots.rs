@@ -351,6 +351,19 @@ pub async fn slots_released_and_taken_at_once_neither_leak_nor_overflow(h: &Harn
     panic!("some runs never got their slot");
 }
 
+/// A recount looks; a key that nobody has asked for yet must not be given a
+/// limit by it.
+pub async fn a_recount_leaves_keys_of_delayed_runs_alone(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let runs: Vec<_> = (0..3).map(|_| NewRun { ready_at: at(1_000), ..h.keyed(1, 2) }).collect();
+    h.enqueue(&runs, at(0)).await;
+    nothing_to_repair(h).await;
+    h.store.promote(&h.write_of(owner.node, at(1_000)), &owner.parts(), 10).await.unwrap();
+    let ids: Vec<_> = runs.iter().map(|run| run.id).collect();
+    assert_eq!(h.statuses(&ids).await, [Status::Queued, Status::Queued, Status::Blocked]);
+    nothing_to_repair(h).await;
+}
+
 /// A counter that went wrong would starve its key for ever, or let it overflow.
 pub async fn a_wrong_counter_is_repaired_and_admits(h: &Harness) {
     let (holder, waiting) = holder_and(h, 2).await;
