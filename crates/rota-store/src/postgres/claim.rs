@@ -74,9 +74,10 @@ impl PostgresStore {
             let place = places.get(&Pair { lane: run.lane, tenant: run.tenant }).copied();
             (place.unwrap_or(usize::MAX), run.order_key(), run.id)
         });
-        // One who asks lives, whatever it was given.
-        let hold = Late { sql: HOLD, params: params![claim.worker.0, micros(claim.until)] };
-        let ending = Ending { answer: Some(leases_kept(&claimed)), late: vec![hold], ..Ending::default() };
+        let mut ending = Ending { answer: Some(leases_kept(&claimed)), ..Ending::default() };
+        if !claimed.is_empty() {
+            ending.late.push(Late { sql: HOLD, params: params![claim.worker.0, micros(claim.until)] });
+        }
         Ok((claimed, ending))
     }
 

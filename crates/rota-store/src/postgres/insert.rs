@@ -178,6 +178,10 @@ struct Plan<'a> {
     live: HashSet<RunId>,
     /// Which run stands in the way of which.
     duplicates: HashMap<usize, RunId>,
+    /// Unique keys that are ours to give, and in whose name they were taken.
+    unique_for: BTreeMap<i64, usize>,
+    /// Which run has each.
+    unique_by: HashMap<i64, usize>,
     slots: Slots,
     states: Vec<Option<RunState>>,
     /// Runs without a slot, a unique key or needs.
@@ -195,6 +199,8 @@ impl<'a> Plan<'a> {
             write,
             live: HashSet::new(),
             duplicates: HashMap::new(),
+            unique_for: BTreeMap::new(),
+            unique_by: HashMap::new(),
             slots: Slots::new(),
             states: vec![None; runs.len()],
             free: runs.iter().map(|run| run.slot.is_none() && run.unique.is_none() && run.after.is_empty()).collect(),
@@ -225,15 +231,13 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Takes unique keys for the first run of each. An expired key is free.
+    /// Takes unique keys, in the name of the first run that asks for each. An
+    /// expired key is free.
     async fn take_unique(&mut self, tx: &Tx) -> Result<(), Fault> {
         let mut first: BTreeMap<i64, usize> = BTreeMap::new();
         for (n, run) in self.runs.iter().enumerate() {
-            let Some(ask) = run.unique else { continue };
-            if let Some(earlier) = first.get(&ask.key.0) {
-                self.duplicates.insert(n, self.runs[*earlier].id);
-            } else {
-                first.insert(ask.key.0, n);
+            if let Some(ask) = run.unique {
+                first.entry(ask.key.0).or_insert(n);
             }
         }
         if first.is_empty() {
@@ -245,58 +249,41 @@ impl<'a> Plan<'a> {
             first.values().filter_map(|n| self.runs[*n].unique).map(|ask| micros(ask.until)).collect();
         let answers = tx
             .pipe(&[
-                (
-                    "INSERT INTO unique_key AS k (key, run, until) \
-                     SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (key, run, until) ORDER BY key \
-                     ON CONFLICT (key) DO UPDATE SET run = excluded.run, until = excluded.until WHERE k.until <= $4",
-                    &[&keys, &ids, &untils, &micros(self.write.now)],
-                ),
+                (TAKE_UNIQUE, &[&keys, &ids, &untils, &micros(self.write.now)]),
                 ("SELECT key, run FROM unique_key WHERE key = ANY($1)", &[&keys]),
             ])
             .await?;
         for row in &answers[1] {
             let (key, holder): (i64, Uuid) = (row.try_get(0)?, row.try_get(1)?);
-            let asker = first[&key];
-            if self.runs[asker].id.0 != holder {
-                let stands = RunId(holder);
-                self.duplicates.insert(asker, stands);
-                // Its twins in this batch lose to the same run.
-                let twins = (0..self.runs.len()).filter(|n| self.runs[*n].unique.is_some_and(|ask| ask.key.0 == key));
-                let twins: Vec<usize> = twins.collect();
-                self.duplicates.extend(twins.into_iter().map(|n| (n, stands)));
+            if self.runs[first[&key]].id.0 != holder {
+                first.remove(&key);
+                let asks = |n: &usize| self.runs[*n].unique.is_some_and(|ask| ask.key.0 == key);
+                self.duplicates.extend((0..self.runs.len()).filter(asks).map(|n| (n, RunId(holder))));
             }
         }
+        self.unique_for = first;
         Ok(())
     }
 
-    /// Decides over every run, those that others of the batch wait for first.
+    /// Decides over every run in the order asked, as if each came by itself.
     fn decide(&mut self) {
         let batch: HashMap<RunId, usize> = self.runs.iter().enumerate().map(|(n, run)| (run.id, n)).collect();
-        let mut decided = self.free.clone();
-        let mut left: Vec<usize> = (0..self.runs.len()).filter(|n| !decided[*n]).collect();
-        while !left.is_empty() {
-            let ready = |n: &usize, decided: &[bool]| {
-                self.runs[*n].after.iter().all(|id| batch.get(id).is_none_or(|at| decided[*at]))
-            };
-            let mut turn: Vec<usize> = left.iter().copied().filter(|n| ready(n, &decided)).collect();
-            if turn.is_empty() {
-                // They wait for each other in a ring; they are made so.
-                turn.push(left[0]);
+        for n in 0..self.runs.len() {
+            if !self.free[n] {
+                self.decide_one(n, &batch);
             }
-            for n in &turn {
-                self.decide_one(*n, &batch, &decided);
-                decided[*n] = true;
-            }
-            left.retain(|n| !decided[*n]);
         }
     }
 
-    fn decide_one(&mut self, n: usize, batch: &HashMap<RunId, usize>, decided: &[bool]) {
+    fn decide_one(&mut self, n: usize, batch: &HashMap<RunId, usize>) {
+        let run = self.runs[n];
+        if let Some(first) = run.unique.and_then(|ask| self.unique_by.get(&ask.key.0)) {
+            self.duplicates.insert(n, self.runs[*first].id);
+        }
         if self.duplicates.contains_key(&n) {
             return;
         }
-        let run = self.runs[n];
-        let needs = self.needs(run, batch, decided);
+        let needs = self.needs(n, batch);
         let ask = run.enters_now(needs, self.write.now);
         let entry = ask.and_then(|ask| self.slots.get_mut(&ask.key.0).map(|slot| slot.enter(ask)));
         if let (Some(ask), Some(entry)) = (ask, entry) {
@@ -317,19 +304,23 @@ impl<'a> Plan<'a> {
             }
         }
         self.states[n] = run.first_state(needs, entry, self.write.now);
+        if let (Some(ask), Some(_)) = (run.unique, &self.states[n]) {
+            self.unique_by.insert(ask.key.0, n);
+        }
     }
 
-    /// How many runs this one waits for: live ones, and those of its own batch
-    /// that are made.
-    fn needs(&self, run: &NewRun, batch: &HashMap<RunId, usize>, decided: &[bool]) -> u16 {
-        let mut needed: Vec<RunId> = run.after.clone();
+    /// How many runs this one waits for: live ones, and those made before it in
+    /// its own batch.
+    fn needs(&self, n: usize, batch: &HashMap<RunId, usize>) -> u16 {
+        let mut needed: Vec<RunId> = self.runs[n].after.clone();
         needed.sort_unstable();
         needed.dedup();
-        let lives = |id: &RunId| match batch.get(id) {
-            Some(at) => !decided[*at] || self.states[*at].is_some(),
-            None => self.live.contains(id),
-        };
-        needed.iter().filter(|id| lives(id)).count().min(i16::MAX as usize) as u16
+        needed.iter().filter(|id| self.lives(n, **id, batch)).count().min(i16::MAX as usize) as u16
+    }
+
+    fn lives(&self, n: usize, needed: RunId, batch: &HashMap<RunId, usize>) -> bool {
+        let before = batch.get(&needed).is_some_and(|at| *at < n && self.states[*at].is_some());
+        before || self.live.contains(&needed)
     }
 
     fn made(&self) -> impl Iterator<Item = (&'a NewRun, &RunState)> {
@@ -346,8 +337,11 @@ impl<'a> Plan<'a> {
             if self.free[n] {
                 self.states[n] = run.first_state(0, None, self.write.now);
             }
-            if let Some(ask) = run.enters_now(0, self.write.now) {
-                asked.insert(ask.key.0, ask.limit);
+            // One that waits for a live run, or is not made at all, asks for no
+            // slot, and must not make one with its limit either.
+            let waits = self.duplicates.contains_key(&n) || run.after.iter().any(|id| self.live.contains(id));
+            if let Some(ask) = run.enters_now(u16::from(waits), self.write.now) {
+                asked.entry(ask.key.0).or_insert(ask.limit);
             }
             let part = i16::from(run.part.0);
             if run.ready_at <= self.write.now && parts.last() != Some(&part) && owned(run) {
@@ -386,9 +380,9 @@ impl<'a> Plan<'a> {
         if !ids.is_empty() {
             rest.push(Late { sql: NOTICE, params: params![parts, ids] });
         }
-        let (keys, ids) = self.unused_unique();
-        if !ids.is_empty() {
-            rest.push(Late { sql: GIVE_UP_UNIQUE, params: params![keys, ids] });
+        let (keys, ids, untils) = self.unique_left();
+        if !keys.is_empty() {
+            rest.push(Late { sql: LEAVE_UNIQUE, params: params![keys, ids, untils] });
         }
         rest
     }
@@ -412,10 +406,10 @@ impl<'a> Plan<'a> {
         if self.runs.iter().all(|run| run.after.is_empty()) {
             return ties;
         }
-        let made: HashSet<RunId> = self.made().map(|(run, _)| run.id).collect();
-        for (run, state) in self.made() {
-            if matches!(state, RunState::Blocked(Block::Needs(_))) {
-                for needed in run.after.iter().filter(|id| self.live.contains(id) || made.contains(id)) {
+        let batch: HashMap<RunId, usize> = self.runs.iter().enumerate().map(|(n, run)| (run.id, n)).collect();
+        for (n, run) in self.runs.iter().enumerate() {
+            if matches!(self.states[n], Some(RunState::Blocked(Block::Needs(_)))) {
+                for needed in run.after.iter().filter(|id| self.lives(n, **id, &batch)) {
                     ties.0.push(needed.0);
                     ties.1.push(run.id.0);
                 }
@@ -424,11 +418,20 @@ impl<'a> Plan<'a> {
         ties
     }
 
-    /// A run that was refused keeps no unique key.
-    fn unused_unique(&self) -> (Vec<i64>, Vec<Uuid>) {
-        let refused = |n: &usize| self.states[*n].is_none() && !self.duplicates.contains_key(n);
-        let asks = (0..self.runs.len()).filter(refused).filter_map(|n| Some((self.runs[n].unique?, self.runs[n].id)));
-        asks.map(|(ask, id)| (ask.key.0, id.0)).unzip()
+    /// Unique keys that were taken in the name of a run that was not made, and
+    /// the run that has each instead, if any.
+    fn unique_left(&self) -> (Vec<i64>, Vec<Option<Uuid>>, Vec<Option<i64>>) {
+        let mut left = (Vec::new(), Vec::new(), Vec::new());
+        for (key, first) in &self.unique_for {
+            let taken = self.unique_by.get(key);
+            if taken != Some(first) {
+                let run = taken.map(|n| self.runs[*n]);
+                left.0.push(*key);
+                left.1.push(run.map(|run| run.id.0));
+                left.2.push(run.and_then(|run| run.unique).map(|ask| micros(ask.until)));
+            }
+        }
+        left
     }
 
     fn answers(&self, held: &[i16], owned: impl Fn(&NewRun) -> bool) -> Vec<Enqueued> {
@@ -467,7 +470,15 @@ impl<'a> Plan<'a> {
 const NOTICE: &str =
     "INSERT INTO notice (part, run) SELECT * FROM unnest($1::smallint[], $2::uuid[]) ON CONFLICT DO NOTHING";
 
-const GIVE_UP_UNIQUE: &str = "DELETE FROM unique_key WHERE key = ANY($1) AND run = ANY($2)";
+const TAKE_UNIQUE: &str = "INSERT INTO unique_key AS k (key, run, until) \
+     SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (key, run, until) ORDER BY key \
+     ON CONFLICT (key) DO UPDATE SET run = excluded.run, until = excluded.until WHERE k.until <= $4";
+
+/// Gives unique keys to the run that was made, or to nobody.
+const LEAVE_UNIQUE: &str = "WITH u AS ( \
+         SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (key, run, until)), \
+     gone AS (DELETE FROM unique_key k USING u WHERE k.key = u.key AND u.run IS NULL) \
+     UPDATE unique_key k SET run = u.run, until = u.until FROM u WHERE k.key = u.key AND u.run IS NOT NULL";
 
 /// Ties runs to those they wait for.
 const TIE: &str =

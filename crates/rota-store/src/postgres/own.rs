@@ -239,8 +239,11 @@ async fn lease_once(
                FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY u (id, fence, n) \
                WHERE r.id = u.id AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
     let answers = owner_writes(&tx, &claims, sql, |_| vec![], &[&worker.0, &micros(write.now)]).await?;
-    let hold = Late { sql: HOLD, params: params![worker.0, micros(until)] };
-    let ending = Ending { answer: guarded_kept(&answers), late: vec![hold], ..Ending::default() };
+    let any = answers.contains(&Guarded::Applied);
+    let mut ending = Ending { answer: guarded_kept(&answers), idle: !any, ..Ending::default() };
+    if any {
+        ending.late.push(Late { sql: HOLD, params: params![worker.0, micros(until)] });
+    }
     Ok((answers, ending))
 }
 

@@ -65,6 +65,7 @@ impl PostgresStore {
         let rows = lock_due(&tx, write, &parts, limit).await?;
         let mut asked = BTreeMap::new();
         for claim in rows.iter().filter_map(|row| row.run.slot) {
+            // A key that nobody has used yet begins with its first asker's limit.
             asked.entry(claim.key.0).or_insert(claim.limit);
         }
         let mut entered = slots::lock(&tx, &asked).await?;

@@ -553,7 +553,10 @@ async fn join(tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Faul
     let rows = tx.rows(sql, &[&waiters]).await?;
     let waiting: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
     let enters = |row: &Locked| row.run.enters_on_join(done[&row.run.id.0], now);
-    let asked: BTreeMap<i64, u32> = waiting.iter().filter_map(enters).map(|claim| (claim.key.0, claim.limit)).collect();
+    let mut asked: BTreeMap<i64, u32> = BTreeMap::new();
+    for claim in waiting.iter().filter_map(enters) {
+        asked.entry(claim.key.0).or_insert(claim.limit);
+    }
     let mut entered = slots::lock(tx, &asked).await?;
     let mut changes = Vec::with_capacity(waiting.len());
     for row in waiting {
