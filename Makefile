@@ -41,4 +41,5 @@ check: ## format, lints, scripts, project rules, licences
 
 bench: ## measure the stores on this machine
 	cargo build --release --locked --package rota
-	@scripts/services with target/release/rota bench store
+	target/release/rota bench store
+	@scripts/services with $(SHELL) $(.SHELLFLAGS) 'target/release/rota bench store --store "$$ROTA_TEST_POSTGRES"'
