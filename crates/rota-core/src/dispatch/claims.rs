@@ -21,16 +21,31 @@ pub struct Share {
 /// The low-water key of a pair spares the database the dead entries at the
 /// front of its index. Whatever is admitted or promoted with an older key
 /// lowers it again, and a full look now and then finds what nobody told of.
+///
+/// A pair of which every ready run was told is asked for no more than those:
+/// what it cannot give would be missing from the others' shares.
 #[derive(Debug, Default)]
 pub struct ClaimPlan {
     shares: FairShare,
-    tenants: HashMap<TenantId, BTreeMap<LaneId, OrderKey>>,
+    tenants: HashMap<TenantId, BTreeMap<LaneId, Known>>,
 }
 
-/// A tenant's pairs that are open, the lowest key first.
+/// What is known of a pair.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    low: OrderKey,
+    /// How many runs were told of; none after a look, which does not count.
+    ready: Option<u32>,
+    /// How many of these were told of since the pair was last asked: an answer
+    /// that is short does not know them.
+    fresh: u32,
+}
+
+/// A tenant's pairs that are open, the lowest key first, and what each has yet
+/// to give.
 struct Turn {
-    pairs: Vec<(OrderKey, LaneId)>,
-    served: usize,
+    pairs: Vec<(LaneId, Known)>,
+    at: usize,
 }
 
 impl ClaimPlan {
@@ -40,16 +55,23 @@ impl ClaimPlan {
 
     /// A run with this key is ready.
     pub fn note(&mut self, pair: Pair, key: OrderKey) {
-        let low = self.tenants.entry(pair.tenant).or_default().entry(pair.lane).or_insert(key);
-        *low = (*low).min(key);
+        let known = self.known(pair, key);
+        known.low = known.low.min(key);
+        known.ready = known.ready.map(|ready| ready.saturating_add(1));
+        known.fresh = known.fresh.saturating_add(1);
+    }
+
+    fn known(&mut self, pair: Pair, low: OrderKey) -> &mut Known {
         self.shares.join(pair.tenant);
+        let lanes = self.tenants.entry(pair.tenant).or_default();
+        lanes.entry(pair.lane).or_insert(Known { low, ready: Some(0), fresh: 0 })
     }
 
     /// Replaces all that is known by the result of a full look.
     pub fn looked(&mut self, pairs: impl IntoIterator<Item = (Pair, OrderKey)>) {
         let before = std::mem::take(&mut self.tenants);
         for (pair, key) in pairs {
-            self.note(pair, key);
+            self.known(pair, key).ready = None;
         }
         for tenant in before.keys().filter(|tenant| !self.tenants.contains_key(tenant)) {
             self.shares.leave(*tenant);
@@ -59,7 +81,7 @@ impl ClaimPlan {
     /// Shares `most` leases over the pairs that `open` lets through: one for
     /// each tenant as far as they go, then by weight; within a tenant to the
     /// pairs in turn, beginning where the oldest run may be.
-    pub fn shares_of(&self, most: u32, mut open: impl FnMut(Pair) -> bool) -> Vec<Share> {
+    pub fn shares_of(&mut self, most: u32, mut open: impl FnMut(Pair) -> bool) -> Vec<Share> {
         let turn = |(tag, tenant)| Some(((tag, tenant), self.turn(tenant, &mut open)?));
         let mut waiting = self.shares.line().filter_map(turn).peekable();
         let mut turns: BTreeMap<(u64, TenantId), Turn> = BTreeMap::new();
@@ -68,10 +90,17 @@ impl ClaimPlan {
             let first = turns.first_key_value().map(|(first, _)| *first);
             turns.extend(waiting.next_if(|(next, _)| first.is_none_or(|first| *next < first)));
             let Some(((tag, tenant), mut turn)) = turns.pop_first() else { break };
-            let (low, lane) = turn.next();
+            let (lane, low) = turn.next();
             let pair = Pair { lane, tenant };
             shares.entry(pair).or_insert(Share { pair, low, runs: 0 }).runs += 1;
-            turns.insert((tag + self.shares.cost(tenant), tenant), turn);
+            if !turn.pairs.is_empty() {
+                turns.insert((tag + self.shares.cost(tenant), tenant), turn);
+            }
+        }
+        for pair in shares.keys() {
+            if let Some(known) = self.tenants.get_mut(&pair.tenant).and_then(|lanes| lanes.get_mut(&pair.lane)) {
+                known.fresh = 0;
+            }
         }
         shares.into_values().collect()
     }
@@ -79,24 +108,29 @@ impl ClaimPlan {
     /// The tenant's pairs that are open, if there are any.
     fn turn(&self, tenant: TenantId, open: &mut impl FnMut(Pair) -> bool) -> Option<Turn> {
         let lanes = self.tenants.get(&tenant)?.iter().filter(|(lane, _)| open(Pair { lane: **lane, tenant }));
-        let mut pairs: Vec<_> = lanes.map(|(lane, low)| (*low, *lane)).collect();
-        pairs.sort_unstable();
-        (!pairs.is_empty()).then_some(Turn { pairs, served: 0 })
+        let mut pairs: Vec<_> = lanes.map(|(lane, known)| (*lane, *known)).collect();
+        pairs.sort_unstable_by_key(|(lane, known)| (known.low, *lane));
+        (!pairs.is_empty()).then_some(Turn { pairs, at: 0 })
     }
 
     /// Takes in what a share brought: the keys leased, in order. A pair that
-    /// gave less than its share is drained until someone notes it again.
+    /// gave less than its share, or all that was told of, is drained until
+    /// someone notes it again.
     pub fn claimed(&mut self, share: &Share, keys: &[OrderKey]) {
         let Pair { lane, tenant } = share.pair;
         if !keys.is_empty() {
             self.shares.charge(tenant, keys.len() as u64);
         }
         let Some(lanes) = self.tenants.get_mut(&tenant) else { return };
-        if keys.len() < share.runs as usize {
+        let Some(known) = lanes.get_mut(&lane) else { return };
+        let short = keys.len() < share.runs as usize;
+        let left = known.ready.map(|ready| ready.saturating_sub(keys.len() as u32));
+        known.ready = if short { Some(known.fresh) } else { left };
+        if known.ready == Some(0) {
             lanes.remove(&lane);
-        } else if let (Some(last), Some(low)) = (keys.last(), lanes.get_mut(&lane)) {
+        } else if let Some(last) = keys.last() {
             // Equal keys may remain, so the last one is not passed.
-            *low = (*low).max(*last);
+            known.low = known.low.max(*last);
         }
         if lanes.is_empty() {
             self.tenants.remove(&tenant);
@@ -110,9 +144,19 @@ impl ClaimPlan {
 }
 
 impl Turn {
-    /// The pair whose turn it is within the tenant's.
-    fn next(&mut self) -> (OrderKey, LaneId) {
-        self.served += 1;
-        self.pairs[(self.served - 1) % self.pairs.len()]
+    /// The pair whose turn it is within the tenant's; one that has given all
+    /// it has is out.
+    fn next(&mut self) -> (LaneId, OrderKey) {
+        let at = self.at % self.pairs.len();
+        let (lane, known) = &mut self.pairs[at];
+        let next = (*lane, known.low);
+        known.ready = known.ready.map(|ready| ready.saturating_sub(1));
+        if known.ready == Some(0) {
+            self.pairs.remove(at);
+            self.at = at;
+        } else {
+            self.at = at + 1;
+        }
+        next
     }
 }

@@ -295,8 +295,7 @@ fn stretch(store: &BTreeMap<Pair, BTreeSet<Place>>, window: &Window) -> Vec<Plac
 fn the_lane_with_the_oldest_run_is_claimed_from_first() {
     let mut plan = ClaimPlan::default();
     let of = |lane| Pair { lane: LaneId(lane), tenant: TenantId(1) };
-    plan.note(of(1), OrderKey(100));
-    plan.note(of(2), OrderKey(150));
+    plan.looked([(of(1), OrderKey(100)), (of(2), OrderKey(150))]);
     let mut lanes = Vec::new();
     for key in [100, 200, 300] {
         let share = plan.shares_of(1, |_| true)[0];
@@ -322,9 +321,7 @@ fn a_full_look_replaces_what_was_known() {
 fn every_pair_gets_one_before_weights_count() {
     let mut plan = ClaimPlan::default();
     plan.shares().weigh(TenantId(1), 10);
-    for tenant in 1..=50 {
-        plan.note(pair(tenant), OrderKey(i64::from(tenant)));
-    }
+    plan.looked((1..=50).map(|tenant| (pair(tenant), OrderKey(i64::from(tenant)))));
     let shares = plan.shares_of(200, |_| true);
     assert_eq!(shares.len(), 50);
     assert_eq!(shares.iter().map(|share| share.runs).sum::<u32>(), 200);
@@ -335,7 +332,7 @@ fn every_pair_gets_one_before_weights_count() {
 #[test]
 fn an_older_key_lowers_the_low_water_mark() {
     let mut plan = ClaimPlan::default();
-    plan.note(pair(1), OrderKey(500));
+    plan.looked([(pair(1), OrderKey(500))]);
     let share = plan.shares_of(1, |_| true)[0];
     plan.claimed(&share, &[OrderKey(700)]);
     assert_eq!(plan.shares_of(1, |_| true)[0].low, OrderKey(700));
@@ -352,4 +349,32 @@ fn a_drained_pair_is_not_asked_again_until_noted() {
     assert!(plan.is_idle());
     plan.note(pair(1), OrderKey(2));
     assert!(!plan.is_idle());
+}
+
+/// What a small pair cannot give would be missing from the large one's share,
+/// and a claim for a thousand would come back half empty.
+#[test]
+fn a_pair_is_asked_for_no_more_than_was_told_of() {
+    let mut plan = ClaimPlan::default();
+    plan.note(pair(1), OrderKey(1));
+    for key in 0..100 {
+        plan.note(pair(2), OrderKey(key));
+    }
+    let shares = plan.shares_of(50, |_| true);
+    assert_eq!(shares.iter().map(|share| share.runs).collect::<Vec<_>>(), [1, 49]);
+    plan.claimed(&shares[0], &[OrderKey(1)]);
+    plan.claimed(&shares[1], &(0..49).map(OrderKey).collect::<Vec<_>>());
+    let shares = plan.shares_of(100, |_| true);
+    assert_eq!(shares.iter().map(|share| (share.pair, share.runs)).collect::<Vec<_>>(), [(pair(2), 51)]);
+}
+
+/// A run that came while a claim was under way would wait for the next look.
+#[test]
+fn a_run_noted_during_a_claim_is_not_lost_with_a_short_answer() {
+    let mut plan = ClaimPlan::default();
+    plan.note(pair(1), OrderKey(1));
+    let share = plan.shares_of(10, |_| true)[0];
+    plan.note(pair(1), OrderKey(2));
+    plan.claimed(&share, &[]);
+    assert_eq!(plan.shares_of(10, |_| true)[0].runs, 1);
 }

@@ -253,7 +253,7 @@ impl<'a> Pipeline<'a> {
             .collect()
     }
 
-    fn claim(&self, now: Timestamp) -> Option<Claim> {
+    fn claim(&mut self, now: Timestamp) -> Option<Claim> {
         if self.mode == LaneMode::Owned {
             return None;
         }
