@@ -15,11 +15,12 @@ use rota_core::{
     slot::Slot,
     store::{Enqueued, StoreError, Woken, Write},
 };
-use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::{
     failed, history,
+    insert::{NewRow, insert_rows},
     rows::{live_row, live_rows, select_run},
 };
 use crate::codec::{self, RunRow, flag, micros, state_columns, status};
@@ -37,6 +38,7 @@ pub struct Brief {
     pub slot: Option<i64>,
     pub slot_limit: Option<i32>,
     pub parent: Option<Uuid>,
+    pub fence: i32,
     pub leased: bool,
     pub cancel_asked: bool,
 }
@@ -54,6 +56,7 @@ impl From<&RunRow> for Brief {
             slot: row.slot,
             slot_limit: row.slot_limit,
             parent: row.parent,
+            fence: row.fence,
             leased: row.holder.is_some(),
             cancel_asked: row.cancel.is_some(),
         }
@@ -75,10 +78,9 @@ pub struct Work<'c> {
     held: HashMap<i16, bool>,
     /// Runs that this transaction made ready and has not moved on since.
     woken: BTreeMap<Uuid, Run>,
-    /// Statements that every run needs, kept at hand with their day.
-    copy: Option<(i64, CachedStatement<'c>)>,
-    delete: Option<CachedStatement<'c>>,
-    pub insert: Option<CachedStatement<'c>>,
+    /// Rows to insert, and runs to move to history, when next flushed.
+    new: Vec<NewRow>,
+    ending: Vec<(Uuid, Finish)>,
 }
 
 impl<'c> Work<'c> {
@@ -94,16 +96,18 @@ impl<'c> Work<'c> {
             modes: HashMap::new(),
             held: HashMap::new(),
             woken: BTreeMap::new(),
-            copy: None,
-            delete: None,
-            insert: None,
+            new: Vec::new(),
+            ending: Vec::new(),
         }
     }
 
     /// Applies a change that core decided on for this run.
     pub fn change(&mut self, row: &RunRow, run: &Run, change: &Change) -> Result<(), StoreError> {
         match change {
-            Change::Finish(finish) => self.finish(&row.into(), finish),
+            Change::Finish(finish) => {
+                self.finish(&row.into(), finish)?;
+                self.flush()
+            }
             Change::Move(next) => {
                 let mut after = run.clone();
                 after.apply(change);
@@ -118,23 +122,35 @@ impl<'c> Work<'c> {
         }
     }
 
-    /// Ends a run: its row moves to history.
+    /// Puts a run's row in place, no later than the next [`Work::flush`].
+    pub fn insert(&mut self, row: NewRow) {
+        self.new.push(row);
+    }
+
+    /// Writes rows that were held back to be written together: before anything
+    /// reads runs, and before what follows is followed up.
+    pub fn flush(&mut self) -> Result<(), StoreError> {
+        insert_rows(self.connection, &std::mem::take(&mut self.new))?;
+        history::move_runs(self.connection, &std::mem::take(&mut self.ending))
+    }
+
+    /// A live run's row, as this transaction has left it.
+    pub fn row(&mut self, id: Uuid) -> Result<Option<RunRow>, StoreError> {
+        self.flush()?;
+        live_row(self.connection, id)
+    }
+
+    /// Live runs' rows that a query finds by one key, at most `limit`.
+    pub fn rows(&mut self, sql: &str, key: i64, limit: usize) -> Result<Vec<RunRow>, StoreError> {
+        self.flush()?;
+        live_rows(self.connection, sql, [key], limit, |_| true)
+    }
+
+    /// Ends a run: its row moves to history, no later than the next
+    /// [`Work::flush`].
     pub fn finish(&mut self, row: &Brief, finish: &Finish) -> Result<(), StoreError> {
-        let day = history::day_of(finish.ended_at);
-        let copy = match &mut self.copy {
-            Some((of, copy)) if *of == day => copy,
-            kept => {
-                history::ensure_day(self.connection, day)?;
-                &mut kept.insert((day, history::copy(self.connection, day)?)).1
-            }
-        };
-        history::copy_one(copy, row.id, finish)?;
+        self.ending.push((row.id, finish.clone()));
         self.woken.remove(&row.id);
-        let delete = match &mut self.delete {
-            Some(delete) => delete,
-            kept => kept.insert(self.connection.prepare_cached("DELETE FROM run WHERE id = ?1").map_err(failed)?),
-        };
-        delete.execute([row.id.as_bytes()]).map_err(failed)?;
         self.count(row, finish)?;
         self.leave_slot(row)?;
         if row.flags & flag::NEEDED != 0 || row.parent.is_some() {
@@ -199,15 +215,19 @@ impl<'c> Work<'c> {
     /// Children may have ended while their parent was on its way to wait for
     /// them; those it waits for in vain are taken off at once.
     fn count_children(&mut self, parent: Uuid, asked: u16) -> Result<(), StoreError> {
+        self.flush()?;
         let live: u16 = self
             .connection
             .prepare_cached("SELECT min(count(*), 65535) FROM run WHERE parent = ?1")
             .and_then(|mut select| select.query_row([parent.as_bytes()], |row| row.get(0)))
             .map_err(failed)?;
+        // Those that ended in this very transaction are yet to be followed up.
+        let joining = self.ended.iter().filter(|(_, of, _)| *of == Some(parent)).count() as u16;
+        let live = live.saturating_add(joining);
         if live >= asked {
             return Ok(());
         }
-        let Some(row) = live_row(self.connection, parent)? else { return Ok(()) };
+        let Some(row) = self.row(parent)? else { return Ok(()) };
         let run = row.clone().run()?;
         match run.join(asked - live, None, self.now) {
             Ok(change) => self.change(&row, &run, &change),
@@ -275,6 +295,7 @@ impl<'c> Work<'c> {
     }
 
     fn follow_up(&mut self) -> Result<(), StoreError> {
+        self.flush()?;
         loop {
             if let Some((run, parent, needed)) = self.ended.pop() {
                 self.join(run, parent, needed)?;
@@ -317,7 +338,7 @@ impl<'c> Work<'c> {
             return Ok(());
         }
         let sql = select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id");
-        let rows = live_rows(self.connection, &sql, [key], room, |_| true)?;
+        let rows = self.rows(&sql, key, room)?;
         // Counters that promise more than there is are put right here.
         let missing = (room - rows.len()) as u32;
         let slot = self.slot(key, None)?;
@@ -342,7 +363,7 @@ impl<'c> Work<'c> {
         }
         waiters.sort();
         for waiter in waiters {
-            let Some(row) = live_row(self.connection, waiter)? else { continue };
+            let Some(row) = self.row(waiter)? else { continue };
             let run = row.clone().run()?;
             let entry = match run.enters_on_join(1, self.now) {
                 Some(claim) => Some(self.slot(claim.key.0, Some(claim.limit as i32))?.reenter()),

@@ -155,7 +155,7 @@ fn decide(
 }
 
 fn cancel(work: &mut Work<'_>, id: RunId, ask: &CancelAsk) -> Result<CancelAnswer, StoreError> {
-    let Some(row) = live_row(work.connection, id.0)? else {
+    let Some(row) = work.row(id.0)? else {
         let ended = history::find(work.connection, id)?.is_some();
         return Ok(if ended { CancelAnswer::Ended } else { CancelAnswer::NotFound });
     };
@@ -163,7 +163,7 @@ fn cancel(work: &mut Work<'_>, id: RunId, ask: &CancelAsk) -> Result<CancelAnswe
     if !cancel_one(work, &run, ask)? {
         return Ok(CancelAnswer::AlreadyAsked);
     }
-    let gone = live_row(work.connection, id.0)?.is_none();
+    let gone = work.row(id.0)?.is_none();
     Ok(if gone { CancelAnswer::Cancelled } else { CancelAnswer::Asked })
 }
 

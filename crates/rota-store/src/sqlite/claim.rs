@@ -1,6 +1,6 @@
 //! Claiming: written leases for workers, and their extension.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::LazyLock};
 
 use rota_core::{
     dispatch::Pair,
@@ -10,12 +10,14 @@ use rota_core::{
     run::{Change, Lease, Run},
     store::{Claim, Extended, Guarded, StoreError, Write},
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
+use uuid::Uuid;
 
 use super::{
     SqliteStore,
     apply::Work,
     failed,
+    many::Many,
     once::once,
     rows::{live_row, live_rows, select_run},
     writer::Urgency,
@@ -143,28 +145,33 @@ fn claim_runs(connection: &Connection, write: &Write, claim: &Claim) -> Result<V
         let key = params![share.pair.lane.0, share.pair.tenant.0, share.low.0];
         for row in live_rows(connection, &sql, key, room, |_| true)? {
             let mut run = row.run()?;
-            let Ok(change) = run.claim(claim.worker, write.now) else { continue };
-            take(connection, &run, claim.worker, write)?;
-            run.apply(&change);
-            claimed.push(run);
+            if let Ok(change) = run.claim(claim.worker, write.now) {
+                run.apply(&change);
+                claimed.push(run);
+            }
         }
     }
     // A worker that asks in vain, as an idle one does all day, writes nothing.
     if !claimed.is_empty() {
+        take(connection, &claimed, claim.worker, write)?;
         put_holder(connection, claim.worker, claim.until)?;
     }
     Ok(claimed)
 }
 
 /// The one move that happens to every claimed run has a statement of its own.
-fn take(connection: &Connection, run: &Run, worker: WorkerId, write: &Write) -> Result<(), StoreError> {
-    let sql = "UPDATE run SET status = 3, fence = fence + 1, holder = ?2, started_at = ?3, due_at = NULL \
-         WHERE id = ?1 AND status = 2";
-    connection
-        .prepare_cached(sql)
-        .and_then(|mut update| update.execute(params![run.id.0.as_bytes(), worker.0.as_bytes(), micros(write.now)]))
-        .map_err(failed)?;
-    Ok(())
+static TAKE: LazyLock<Many> = LazyLock::new(|| {
+    let head = "UPDATE OR FAIL run SET status = 3, fence = fence + 1, holder = ?, started_at = ?, due_at = NULL \
+         WHERE status = 2 AND id IN (";
+    Many::new(head, "?", ")")
+});
+
+fn take(connection: &Connection, runs: &[Run], worker: WorkerId, write: &Write) -> Result<(), StoreError> {
+    // In the order of their rows, so that neighbours are changed together.
+    let mut ids: Vec<Uuid> = runs.iter().map(|run| run.id.0).collect();
+    ids.sort_unstable();
+    let first: [&dyn ToSql; 2] = [worker.0.as_bytes(), &micros(write.now)];
+    TAKE.execute_with(connection, &first, &ids, |values, id| values.put(id.as_bytes())).map_err(failed)
 }
 
 fn extend(
@@ -200,7 +207,7 @@ pub fn lease_in_writing(work: &mut Work<'_>, run: &Run, worker: WorkerId) -> Res
     let Ok(change @ Change::Move(_)) = run.claim(worker, work.now) else {
         return Ok(if run.cancel.is_some() { Guarded::CancelAsked } else { Guarded::Stale });
     };
-    let Some(row) = live_row(work.connection, run.id.0)? else { return Ok(Guarded::Stale) };
+    let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
     work.change(&row, run, &change)?;
     Ok(Guarded::Applied)
 }

@@ -15,7 +15,7 @@ use super::{
     failed,
     insert::{cancel_one, make},
     once::once,
-    rows::{live_row, run_row, select_run},
+    rows::{run_row, select_run},
     writer::Urgency,
 };
 use crate::{
@@ -153,7 +153,7 @@ fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
     drop_cursor(work.connection, item)?;
     if let Some(ask) = &item.cancel_ask {
         for id in &item.cancel {
-            if let Some(row) = live_row(work.connection, id.0)? {
+            if let Some(row) = work.row(id.0)? {
                 cancel_one(work, &row.run()?, ask)?;
             }
         }

@@ -8,7 +8,7 @@
 //! the mark and the short tail beyond it from the table itself, so what it sees
 //! does not depend on how far the indexes are.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::LazyLock};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -17,11 +17,12 @@ use rota_core::{
     run::{Finish, RunState, TRAIL_BYTES_MAX, TrailEntry},
     store::{RunCursor, RunPage, RunQuery, RunRecord, StoreError},
 };
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
 use super::{
     SqliteStore, failed,
+    many::{Many, Values},
     rows::{RUN, RUN_LEN, run_row, uuid_at},
 };
 use crate::{
@@ -78,39 +79,49 @@ pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
     connection.execute_batch(&sql).map_err(failed)
 }
 
-/// The statement that copies a live row into its day, with its end. OR FAIL
+/// Moves live runs to history, each into the day on which it ended.
+pub fn move_runs(connection: &Connection, ended: &[(Uuid, Finish)]) -> Result<(), StoreError> {
+    for of_day in ended.chunk_by(|(_, one), (_, next)| day_of(one.ended_at) == day_of(next.ended_at)) {
+        let Some((_, finish)) = of_day.first() else { continue };
+        let day = day_of(finish.ended_at);
+        ensure_day(connection, day)?;
+        copy_into(day).execute(connection, of_day, put_ended).map_err(failed)?;
+        DELETE.execute(connection, of_day, |values, (id, _)| values.put(id.as_bytes())).map_err(failed)?;
+    }
+    Ok(())
+}
+
+static DELETE: LazyLock<Many> = LazyLock::new(|| Many::new("DELETE FROM run WHERE id IN (", "?", ")"));
+
+/// The statement that copies live rows into a day, each with its end. OR FAIL
 /// spares the statement journal: its whole transaction is undone on an error.
-pub fn copy(connection: &Connection, day: i64) -> Result<CachedStatement<'_>, StoreError> {
-    let sql = format!(
+fn copy_into(day: i64) -> Many {
+    let head = format!(
         "INSERT OR FAIL INTO {} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
            started_at, ended_at, verdict, attempt, losses, fence, source, schedule, planned_at, slot, slot_limit, \
            parent, step, payload, extra, cancel, failure, output, progress, trail) \
          SELECT id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
-           coalesce(?2, started_at), ?3, ?4, ?5, ?6, fence, source, schedule, planned_at, slot, slot_limit, parent, \
-           step, payload, extra, cancel, ?7, ?8, progress, \
-           CASE WHEN ?9 IS NULL OR length(coalesce(trail, '')) >= ?10 THEN trail ELSE coalesce(trail, '') || ?9 END \
-         FROM run WHERE id = ?1",
+           coalesce(column2, started_at), column3, column4, column5, column6, fence, source, schedule, planned_at, \
+           slot, slot_limit, parent, step, payload, extra, cancel, column7, column8, progress, \
+           CASE WHEN column9 IS NULL OR length(coalesce(trail, '')) >= {TRAIL_BYTES_MAX} THEN trail \
+                ELSE coalesce(trail, '') || column9 END \
+         FROM (VALUES ",
         table(day)
     );
-    connection.prepare_cached(&sql).map_err(failed)
+    // Not the planner's choice: the rows of VALUES, and for each its run.
+    Many::new(&head, "(?, ?, ?, ?, ?, ?, ?, ?, ?)", ") CROSS JOIN run ON run.id = column1")
 }
 
-/// Runs the statement of [`copy`] for one run.
-pub fn copy_one(copy: &mut CachedStatement<'_>, run: Uuid, finish: &Finish) -> Result<(), StoreError> {
-    let values = params![
-        run.as_bytes(),
-        finish.started_at.map(micros),
-        micros(finish.ended_at),
-        verdict_code(finish.verdict),
-        finish.attempts_used as i16,
-        finish.losses as i16,
-        finish.failure.as_ref().and_then(|failure| serde_json::to_string(failure).ok()),
-        finish.output.as_deref(),
-        finish.trail.as_ref().map(TrailEntry::line),
-        TRAIL_BYTES_MAX as i64,
-    ];
-    copy.execute(values).map_err(failed)?;
-    Ok(())
+fn put_ended(values: &mut Values<'_, '_>, (id, finish): &(Uuid, Finish)) -> rusqlite::Result<()> {
+    values.put(id.as_bytes())?;
+    values.put(finish.started_at.map(micros))?;
+    values.put(micros(finish.ended_at))?;
+    values.put(verdict_code(finish.verdict))?;
+    values.put(finish.attempts_used as i16)?;
+    values.put(finish.losses as i16)?;
+    values.put(finish.failure.as_ref().and_then(|failure| serde_json::to_string(failure).ok()))?;
+    values.put(finish.output.as_deref())?;
+    values.put(finish.trail.as_ref().map(TrailEntry::line))
 }
 
 /// A day with history, newest first.
@@ -247,22 +258,33 @@ impl Merge {
 
     fn insert(&self, connection: &Connection, slice: std::ops::Range<usize>) -> rusqlite::Result<()> {
         let name = table(self.day);
-        let sql = match self.stage {
-            Stage::Job => {
-                format!("INSERT OR IGNORE INTO {name}_job (job, ended_at, id, seq) VALUES (?1, ?2, ?3, ?4)")
-            }
-            Stage::End => format!("INSERT OR IGNORE INTO {name}_end (ended_at, id, seq) VALUES (?1, ?2, ?3)"),
-            Stage::Id => format!("INSERT OR IGNORE INTO {name}_id (id, seq) VALUES (?1, ?2)"),
-        };
-        let mut insert = connection.prepare_cached(&sql)?;
-        for (job, ended_at, id, seq) in &self.entries[slice] {
-            match self.stage {
-                Stage::Job => insert.execute(params![job, ended_at, id, seq])?,
-                Stage::End => insert.execute(params![ended_at, id, seq])?,
-                Stage::Id => insert.execute(params![id, seq])?,
-            };
+        let into = |columns: &str, row| Many::new(&format!("INSERT OR IGNORE INTO {name}_{columns} VALUES "), row, "");
+        let entries = &self.entries[slice];
+        match self.stage {
+            Stage::Job => into("job (job, ended_at, id, seq)", "(?, ?, ?, ?)").execute(
+                connection,
+                entries,
+                |values, (job, ended_at, id, seq)| {
+                    values.put(job)?;
+                    values.put(ended_at)?;
+                    values.put(id)?;
+                    values.put(seq)
+                },
+            ),
+            Stage::End => into("end (ended_at, id, seq)", "(?, ?, ?)").execute(
+                connection,
+                entries,
+                |values, (_, ended_at, id, seq)| {
+                    values.put(ended_at)?;
+                    values.put(id)?;
+                    values.put(seq)
+                },
+            ),
+            Stage::Id => into("id (id, seq)", "(?, ?)").execute(connection, entries, |values, (_, _, id, seq)| {
+                values.put(id)?;
+                values.put(seq)
+            }),
         }
-        Ok(())
     }
 }
 

@@ -1,12 +1,12 @@
 //! Making runs: unique keys, what they wait for, slots, and the row.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::LazyLock};
 
 use rota_core::{
     ids::RunId,
     lane::LaneMode,
     order::OrderKey,
-    run::{CancelAsk, NewRun, Run, RunState},
+    run::{CancelAsk, NewRun, Parent, Run, RunState},
     slot::{Entry, SlotAsk},
     store::{Enqueued, StoreError, Write},
 };
@@ -17,8 +17,9 @@ use super::{
     SqliteStore,
     apply::{Work, notify_owner},
     failed,
+    many::{Many, Values},
     once::once,
-    rows::{live_rows, select_run},
+    rows::select_run,
     writer::Urgency,
 };
 use crate::codec::{self, columns_of, extra_text, flag, micros, source_code};
@@ -106,7 +107,8 @@ pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued,
         let row = params![unique.key.0, new.id.0.as_bytes(), micros(unique.until)];
         work.connection.prepare_cached(sql).and_then(|mut put| put.execute(row)).map_err(failed)?;
     }
-    insert_row(work, new, version, &state)?;
+    let row = new_row(work, new, version, &state)?;
+    work.insert(row);
     let queued = state == RunState::Queued;
     let handed = queued && work.handed(new.id.0, new.lane.0, i16::from(new.part.0))?;
     Ok(Enqueued::Made { status: state.status(), handed })
@@ -124,7 +126,11 @@ fn standing_in_the_way(work: &Work<'_>, new: &NewRun) -> Result<Option<RunId>, S
 }
 
 /// Marks those it waits for that still live, and counts them.
-fn count_needs(work: &Work<'_>, new: &NewRun) -> Result<u16, StoreError> {
+fn count_needs(work: &mut Work<'_>, new: &NewRun) -> Result<u16, StoreError> {
+    if new.after.is_empty() {
+        return Ok(0);
+    }
+    work.flush()?;
     let mut live = 0;
     // A need that is named twice ends once.
     let named: BTreeSet<&RunId> = new.after.iter().collect();
@@ -153,7 +159,7 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
         Entry::Holds | Entry::Waits | Entry::Refused => Ok(()),
         Entry::WaitsAlone => {
             let sql = select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id");
-            for row in live_rows(work.connection, &sql, [ask.key.0], usize::MAX, |_| true)? {
+            for row in work.rows(&sql, ask.key.0, usize::MAX)? {
                 let run = row.clone().run()?;
                 // The counter was set by the newcomer; each one displaced
                 // takes itself off it again.
@@ -167,7 +173,7 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
         Entry::WaitsForCancel => {
             let sql = select_run("WHERE run.slot = ?1 AND run.status IN (2, 3, 4)");
             let cancel = CancelAsk::by_newer_run();
-            for row in live_rows(work.connection, &sql, [ask.key.0], usize::MAX, |_| true)? {
+            for row in work.rows(&sql, ask.key.0, usize::MAX)? {
                 cancel_one(work, &row.run()?, &cancel)?;
             }
             Ok(())
@@ -179,7 +185,7 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
 pub fn cancel_one(work: &mut Work<'_>, run: &Run, ask: &CancelAsk) -> Result<bool, StoreError> {
     let mode = work.mode(run.lane.0)?;
     let Ok(change) = run.request_cancel(ask, mode, work.now) else { return Ok(false) };
-    let Some(row) = super::rows::live_row(work.connection, run.id.0)? else { return Ok(false) };
+    let Some(row) = work.row(run.id.0)? else { return Ok(false) };
     work.change(&row, run, &change)?;
     let told_by_owner = mode == LaneMode::Owned && row.holder.is_none();
     if matches!(change, rota_core::run::Change::Move(_)) && told_by_owner {
@@ -188,45 +194,98 @@ pub fn cancel_one(work: &mut Work<'_>, run: &Run, ask: &CancelAsk) -> Result<boo
     Ok(true)
 }
 
-fn insert_row(work: &mut Work<'_>, new: &NewRun, version: i32, state: &RunState) -> Result<(), StoreError> {
+/// A row to be inserted.
+pub struct NewRow {
+    id: Uuid,
+    tenant: i32,
+    job: i64,
+    version: i32,
+    lane: i32,
+    part: u8,
+    status: i16,
+    flags: i16,
+    order_key: i64,
+    ready_at: i64,
+    created_at: i64,
+    source: i16,
+    schedule: Option<i64>,
+    planned_at: Option<i64>,
+    expires_at: Option<i64>,
+    due_at: Option<i64>,
+    slot: Option<SlotAsk>,
+    parent: Option<Parent>,
+    pending: Option<i16>,
+    payload: Option<Box<str>>,
+    extra: Option<String>,
+}
+
+fn new_row(work: &Work<'_>, new: &NewRun, version: i32, state: &RunState) -> Result<NewRow, StoreError> {
     let flags = if new.rearms { flag::REARMS } else { 0 };
     let Some(columns) = columns_of(state, new.expires_at, flags) else {
         return Err(codec::corrupt("a new run that has ended", new.id));
     };
-    let sql = "INSERT INTO run (id, tenant, job, version, lane, part, status, flags, order_key, ready_at, created_at, \
-         attempt, losses, fence, source, schedule, planned_at, expires_at, due_at, slot, slot_limit, parent, step, \
-         pending, payload, extra) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0, 0, 0, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
-         ?21, ?22, ?23)";
-    let values = params![
-        new.id.0.as_bytes(),
-        new.tenant.0,
-        new.job.0,
+    Ok(NewRow {
+        id: new.id.0,
+        tenant: new.tenant.0,
+        job: new.job.0,
         version,
-        new.lane.0,
-        new.part.0,
-        columns.status,
-        columns.flags,
-        OrderKey::new(new.ready_at, new.priority).0,
-        micros(new.ready_at),
-        micros(work.now),
-        source_code(new.trigger.source),
-        new.trigger.schedule.map(|id| id.0),
-        new.trigger.planned_at.map(micros),
-        new.expires_at.map(micros),
-        columns.due_at,
-        new.slot.map(|ask| ask.key.0),
-        new.slot.map(|ask| ask.limit),
-        new.parent.map(|parent| Uuid::into_bytes(parent.run.0)),
-        new.parent.map(|parent| parent.step),
-        columns.pending,
-        new.payload.as_deref(),
-        extra_text(&new.labels, &new.trigger),
-    ];
-    let insert = match &mut work.insert {
-        Some(insert) => insert,
-        kept => kept.insert(work.connection.prepare_cached(sql).map_err(failed)?),
+        lane: new.lane.0,
+        part: new.part.0,
+        status: columns.status,
+        flags: columns.flags,
+        order_key: OrderKey::new(new.ready_at, new.priority).0,
+        ready_at: micros(new.ready_at),
+        created_at: micros(work.now),
+        source: source_code(new.trigger.source),
+        schedule: new.trigger.schedule.map(|id| id.0),
+        planned_at: new.trigger.planned_at.map(micros),
+        expires_at: new.expires_at.map(micros),
+        due_at: columns.due_at,
+        slot: new.slot,
+        parent: new.parent,
+        pending: columns.pending,
+        payload: new.payload.clone(),
+        extra: extra_text(&new.labels, &new.trigger),
+    })
+}
+
+/// OR FAIL spares the statement journal: its whole transaction is undone on an
+/// error.
+static INSERT: LazyLock<Many> = LazyLock::new(|| {
+    Many::new(
+        "INSERT OR FAIL INTO run (id, tenant, job, version, lane, part, status, flags, order_key, ready_at, \
+         created_at, attempt, losses, fence, source, schedule, planned_at, expires_at, due_at, slot, slot_limit, \
+         parent, step, pending, payload, extra) VALUES ",
+        "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "",
+    )
+});
+
+pub fn insert_rows(connection: &Connection, rows: &[NewRow]) -> Result<(), StoreError> {
+    let put = |values: &mut Values<'_, '_>, row: &NewRow| {
+        values.put(row.id.as_bytes())?;
+        values.put(row.tenant)?;
+        values.put(row.job)?;
+        values.put(row.version)?;
+        values.put(row.lane)?;
+        values.put(row.part)?;
+        values.put(row.status)?;
+        values.put(row.flags)?;
+        values.put(row.order_key)?;
+        values.put(row.ready_at)?;
+        values.put(row.created_at)?;
+        values.put(row.source)?;
+        values.put(row.schedule)?;
+        values.put(row.planned_at)?;
+        values.put(row.expires_at)?;
+        values.put(row.due_at)?;
+        values.put(row.slot.map(|ask| ask.key.0))?;
+        values.put(row.slot.map(|ask| ask.limit))?;
+        values.put(row.parent.map(|parent| Uuid::into_bytes(parent.run.0)))?;
+        values.put(row.parent.map(|parent| parent.step))?;
+        values.put(row.pending)?;
+        values.put(row.payload.as_deref())?;
+        values.put(row.extra.as_deref())
     };
-    insert.execute(values).map_err(failed)?;
-    Ok(())
+    INSERT.execute(connection, rows, put).map_err(failed)
 }

@@ -15,6 +15,7 @@ mod insert;
 mod jobs;
 mod leases;
 mod logs;
+mod many;
 mod migrate;
 mod once;
 mod own;

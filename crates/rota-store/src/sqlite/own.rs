@@ -15,7 +15,7 @@ use super::{
     claim::{lease_in_writing, put_holder},
     failed,
     once::once,
-    rows::{decode, live_row, live_rows, run_row, select_run},
+    rows::{decode, live_rows, run_row, select_run},
     settle::Epochs,
     writer::Urgency,
 };
@@ -134,7 +134,7 @@ impl SqliteStore {
                             let Ok(change) = run.mark_running(mark.lease, mark.started_at) else {
                                 return Ok(if run.cancel.is_some() { Guarded::CancelAsked } else { Guarded::Stale });
                             };
-                            let Some(row) = live_row(work.connection, run.id.0)? else { return Ok(Guarded::Stale) };
+                            let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
                             work.change(&row, run, &change)?;
                             Ok(Guarded::Applied)
                         })?;
@@ -184,7 +184,7 @@ impl<'c> Owned<'c> {
         epoch: Epoch,
         act: impl FnOnce(&mut Work<'c>, &Run) -> Result<Guarded, StoreError>,
     ) -> Result<(), StoreError> {
-        let answer = match live_row(self.work.connection, lease.run.0)? {
+        let answer = match self.work.row(lease.run.0)? {
             Some(row)
                 if row.fence == lease.fence.0
                     && row.holder.is_none()

@@ -1,21 +1,23 @@
 //! Settling: the end of attempts, applied under their guard.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
 use rota_core::{
     ids::RunId,
     run::Change,
     store::{By, Guarded, Settled, Settlement, StoreError, Write},
 };
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::{
     SqliteStore,
     apply::{Brief, Work, woken_again, woken_ids},
     failed,
+    many::{Many, ROWS},
     once::once,
-    rows::{live_row, uuid_at, uuid_opt},
+    rows::{uuid_at, uuid_opt},
     writer::Urgency,
 };
 use crate::codec::{self, status};
@@ -65,20 +67,43 @@ fn settle(connection: &Connection, write: &Write, settlements: &[Settlement]) ->
     let mut work = Work::new(connection, write);
     let mut epochs = Epochs::default();
     let mut answers = Vec::with_capacity(settlements.len());
-    let sql = "SELECT id, job, part, status, flags, ready_at, schedule, slot, slot_limit, parent, \
-         holder IS NOT NULL, cancel IS NOT NULL FROM run WHERE id = ?1 AND fence = ?2";
-    let mut select = connection.prepare_cached(sql).map_err(failed)?;
-    for settlement in settlements {
-        let key = params![settlement.lease.run.0.as_bytes(), settlement.lease.fence.0];
-        let row = select.query_row(key, brief).optional().map_err(failed)?;
-        let answer = match row {
-            Some(row) if epochs.allow(connection, settlement, &row)? => one(&mut work, settlement, &row)?,
-            _ => Guarded::Stale,
-        };
-        answers.push(answer);
+    for piece in settlements.chunks(ROWS) {
+        let mut rows = briefs(connection, piece)?;
+        for settlement in piece {
+            let run = settlement.lease.run.0;
+            let row = match rows.remove(&run) {
+                Some(row) => Some(row),
+                // Perhaps it was settled a moment ago: as that has left it.
+                None => work.row(run)?.map(|row| Brief::from(&row)),
+            };
+            answers.push(match row {
+                Some(row) if epochs.allow(connection, settlement, &row)? => one(&mut work, settlement, &row)?,
+                _ => Guarded::Stale,
+            });
+        }
+        work.flush()?;
     }
-    drop(select);
     Ok(Settled { answers, woken: work.done()? })
+}
+
+static BRIEFS: LazyLock<Many> = LazyLock::new(|| {
+    let head = "SELECT id, job, part, status, flags, ready_at, schedule, slot, slot_limit, parent, fence, \
+         holder IS NOT NULL, cancel IS NOT NULL FROM run WHERE id IN (";
+    Many::new(head, "?", ")")
+});
+
+/// What is there of the runs to be settled.
+fn briefs(connection: &Connection, settlements: &[Settlement]) -> Result<HashMap<Uuid, Brief>, StoreError> {
+    let mut rows = HashMap::with_capacity(settlements.len());
+    let take = |row: &Row<'_>| {
+        let brief = brief(row)?;
+        rows.insert(brief.id, brief);
+        Ok(())
+    };
+    BRIEFS
+        .query(connection, settlements, |values, settlement| values.put(settlement.lease.run.0.as_bytes()), take)
+        .map_err(failed)?;
+    Ok(rows)
 }
 
 fn brief(row: &Row<'_>) -> rusqlite::Result<Brief> {
@@ -93,8 +118,9 @@ fn brief(row: &Row<'_>) -> rusqlite::Result<Brief> {
         slot: row.get(7)?,
         slot_limit: row.get(8)?,
         parent: uuid_opt(row, 9)?,
-        leased: row.get(10)?,
-        cancel_asked: row.get(11)?,
+        fence: row.get(10)?,
+        leased: row.get(11)?,
+        cancel_asked: row.get(12)?,
     })
 }
 
@@ -109,7 +135,7 @@ fn one(work: &mut Work<'_>, settlement: &Settlement, row: &Brief) -> Result<Guar
     match &settlement.change {
         Change::Finish(finish) => work.finish(row, finish)?,
         Change::Move(_) => {
-            let Some(row) = live_row(work.connection, row.id)? else { return Ok(Guarded::Stale) };
+            let Some(row) = work.row(row.id)? else { return Ok(Guarded::Stale) };
             let run = row.clone().run()?;
             work.change(&row, &run, &settlement.change)?;
         }
@@ -122,9 +148,12 @@ fn one(work: &mut Work<'_>, settlement: &Settlement, row: &Brief) -> Result<Guar
 pub struct Epochs(HashMap<u8, i64>);
 
 impl Epochs {
-    /// Whether the settler still has the right it claims: its partition's
+    /// Whether the settler still has the right it claims: the run's fence, and its partition's
     /// epoch for a run without a written lease, the lease for one with.
     fn allow(&mut self, connection: &Connection, settlement: &Settlement, row: &Brief) -> Result<bool, StoreError> {
+        if row.fence != settlement.lease.fence.0 {
+            return Ok(false);
+        }
         match settlement.by {
             By::Lease => Ok(row.leased),
             By::Owner(epoch) => {

@@ -241,6 +241,22 @@ pub async fn a_child_that_ends_before_its_parent_parks_is_counted(h: &Harness) {
     assert_eq!(h.status(parent.id).await, Status::Queued, "there is nothing left to wait for");
 }
 
+/// A child counted twice would open its parent while another still runs.
+pub async fn a_child_that_ends_in_the_write_that_parks_its_parent_counts_once(h: &Harness) {
+    let (_, parent) = h.leased(at(0)).await;
+    h.enqueue(&[child(h, parent.id), child(h, parent.id), child(h, parent.id)], at(0)).await;
+    let runs = h.claim(h.worker(), 3, at(0)).await;
+    let ends = [
+        by_lease(&runs[0], succeeded(), at(1)),
+        by_lease(&parent, for_children(3), at(1)),
+        by_lease(&runs[1], succeeded(), at(1)),
+    ];
+    assert_eq!(h.settle_all(&ends, at(1)).await.answers, [Guarded::Applied; 3]);
+    assert_eq!(h.status(parent.id).await, Status::Waiting, "one of three still runs");
+    h.succeed(&runs[2], at(2)).await;
+    assert_eq!(h.status(parent.id).await, Status::Queued);
+}
+
 /// The same, racing: whoever is first, the parent is ready in the end.
 pub async fn children_ending_while_their_parent_parks_are_counted(h: &Harness) {
     let second = h.second().await;
