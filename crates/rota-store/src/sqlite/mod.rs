@@ -8,6 +8,7 @@
 
 mod apply;
 mod cancel;
+mod checkpoint;
 mod claim;
 mod fire;
 mod history;
@@ -40,7 +41,10 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, config::DbConfig, param
 use tokio::sync::Semaphore;
 
 pub use self::raw::{history_len, raw_loop};
-use self::writer::{Urgency, Writer};
+use self::{
+    checkpoint::Checkpointer,
+    writer::{Urgency, Writer},
+};
 
 /// How the file is opened.
 #[derive(Clone, Copy, Debug)]
@@ -89,11 +93,14 @@ impl SqliteStore {
     fn open_now(path: &Path, options: Options) -> Result<Self, OpenError> {
         let lock = lock(path)?;
         let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
-        let connection = Connection::open(path).map_err(sqlite)?;
+        let mut connection = Connection::open(path).map_err(sqlite)?;
         configure(&connection, options).map_err(sqlite)?;
         migrate::up(&connection, path)?;
+        let checkpointer = Checkpointer::start(path, &mut connection)
+            .map_err(|source| OpenError::File { path: path.to_owned(), source: std::io::Error::other(source) })?;
         let readers = Readers::new(path.to_owned(), options.readers.max(1));
-        let writer = Writer::start(connection).map_err(|source| OpenError::File { path: path.to_owned(), source })?;
+        let writer = Writer::start(connection, Some(checkpointer))
+            .map_err(|source| OpenError::File { path: path.to_owned(), source })?;
         Ok(Self { writer, readers: Some(Arc::new(readers)), _lock: Some(lock) })
     }
 
@@ -104,7 +111,8 @@ impl SqliteStore {
         let connection = Connection::open_in_memory().map_err(sqlite)?;
         configure(&connection, Options::default()).map_err(sqlite)?;
         migrate::up(&connection, &path)?;
-        let writer = Writer::start(connection).map_err(|source| OpenError::File { path: path.clone(), source })?;
+        let writer =
+            Writer::start(connection, None).map_err(|source| OpenError::File { path: path.clone(), source })?;
         Ok(Self { writer, readers: None, _lock: None })
     }
 
@@ -149,7 +157,7 @@ fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> 
     // The page size counts only for a file that is yet to be made.
     connection.execute_batch(&format!(
         "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-         PRAGMA wal_autocheckpoint = 8000; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF; \
+         PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF; \
          PRAGMA cache_size = -{};",
         options.cache_kib
     ))

@@ -25,6 +25,7 @@ pub fn raw_loop(path: &Path, runs: u64, batch: u64, now: Timestamp) -> Result<()
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
     let connection = Connection::open(path).map_err(sqlite)?;
     configure(&connection, Options::default()).map_err(sqlite)?;
+    connection.execute_batch("PRAGMA wal_autocheckpoint = 8000").map_err(sqlite)?;
     life(&connection, runs, batch, now).map_err(sqlite)
 }
 

@@ -20,7 +20,7 @@ use rota_core::store::StoreError;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{history::Indexer, not_applied};
+use super::{checkpoint::Checkpointer, history::Indexer, not_applied};
 
 /// A group is committed after so much work.
 const GROUP_TIME: Duration = Duration::from_millis(10);
@@ -102,11 +102,13 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn start(connection: Connection) -> std::io::Result<Self> {
+    /// `checkpointer` is there for a file, and not in memory.
+    pub fn start(connection: Connection, checkpointer: Option<Checkpointer>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread =
-            thread::Builder::new().name("rota-sqlite-writer".into()).spawn(move || run(&theirs, connection))?;
+        let thread = thread::Builder::new()
+            .name("rota-sqlite-writer".into())
+            .spawn(move || run(&theirs, connection, checkpointer))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
@@ -148,11 +150,13 @@ impl Drop for Writer {
     }
 }
 
-fn run(shared: &Shared, connection: Connection) {
-    let mut writing = Writing { connection: &connection, indexer: Indexer::default() };
+fn run(shared: &Shared, connection: Connection, checkpointer: Option<Checkpointer>) {
+    let mut writing = Writing { connection: &connection, indexer: Indexer::default(), checkpointer };
     while let Some(first) = writing.wait(shared) {
         writing.group(shared, first);
     }
+    // Before the connection, so that the last one to close is the writer's.
+    drop(writing);
     if let Err((_, error)) = connection.close() {
         tracing::warn!(%error, "closing the SQLite file");
     }
@@ -162,6 +166,7 @@ fn run(shared: &Shared, connection: Connection) {
 struct Writing<'c> {
     connection: &'c Connection,
     indexer: Indexer,
+    checkpointer: Option<Checkpointer>,
 }
 
 impl Writing<'_> {
@@ -217,6 +222,7 @@ impl Writing<'_> {
             for work in done {
                 work.answer(failed.as_deref());
             }
+            self.committed();
             return;
         }
         self.roll_back();
@@ -246,6 +252,14 @@ impl Writing<'_> {
             }
         });
         work.answer(done.err().map(|error| error.to_string()).as_deref());
+        self.committed();
+    }
+
+    /// After the answers, so that nobody waits for it but who comes next.
+    fn committed(&mut self) {
+        if let Some(checkpointer) = &mut self.checkpointer {
+            checkpointer.committed(self.connection);
+        }
     }
 
     fn roll_back(&mut self) {
