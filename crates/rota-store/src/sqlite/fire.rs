@@ -219,7 +219,7 @@ fn keep_progress(connection: &Connection, schedule: ScheduleId, behind: &Progres
     Ok(())
 }
 
-pub fn put_cursor(
+fn put_cursor(
     connection: &Connection,
     part: Partition,
     schedule: ScheduleId,

@@ -1,6 +1,9 @@
 //! Schedules and their cursors.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::LazyLock,
+};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -14,7 +17,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
     SqliteStore, bump_meta, failed,
-    fire::{put_cursor, reason, record_skip},
+    fire::{reason, record_skip},
+    many::Many,
     once::once,
     own::guarded,
     rows::uuid_opt,
@@ -47,8 +51,8 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |answers: &Vec<ScheduleSaved>| serde_json::to_string(answers).ok(),
-                    |_, kept| from_json(kept.unwrap_or("[]")),
+                    |answers: &Vec<ScheduleSaved>| kept(answers),
+                    |_, kept| kept.map_or_else(|| Ok(vec![NEW; schedules.len()]), from_json),
                     |connection| put_all(connection, &schedules),
                 )
             })
@@ -137,9 +141,9 @@ impl SqliteStore {
 
 /// The cursors of schedules, found in one walk through each partition.
 fn find_cursors(connection: &Connection, schedules: &[ScheduleId]) -> Result<HashMap<ScheduleId, Cursor>, StoreError> {
-    let mut parts: BTreeMap<Partition, Vec<ScheduleId>> = BTreeMap::new();
+    let mut parts: BTreeMap<Partition, HashSet<ScheduleId>> = BTreeMap::new();
     for id in schedules {
-        parts.entry(Partition::of_schedule(*id)).or_default().push(*id);
+        parts.entry(Partition::of_schedule(*id)).or_default().insert(*id);
     }
     let sql = "SELECT schedule, planned_at, due_at, fired FROM cursor WHERE part = ?1";
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
@@ -200,21 +204,61 @@ fn schedule_where(
     rows.next().map_err(failed)?.map(record).transpose()
 }
 
+/// The answer to a schedule that was not there before.
+const NEW: ScheduleSaved = ScheduleSaved::Saved { revision: 1 };
+
+/// The plain answer, all new, is stored as nothing.
+fn kept(answers: &[ScheduleSaved]) -> Option<String> {
+    if answers.iter().all(|answer| *answer == NEW) { None } else { serde_json::to_string(answers).ok() }
+}
+
 fn put_all(connection: &Connection, puts: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError> {
     for put in puts {
         without_nul("save schedules", [put.name.as_str(), &put.spec])?;
     }
     let edited: Vec<ScheduleId> = puts.iter().filter(|put| put.guard.is_some()).map(|put| put.id).collect();
     let cursors = find_cursors(connection, &edited)?;
-    puts.iter()
-        .map(|put| match &put.guard {
-            None => insert(connection, put),
+    let mut answers = Vec::with_capacity(puts.len());
+    let mut armed = Vec::with_capacity(puts.len());
+    for put in puts {
+        let saved = match &put.guard {
+            None => insert(connection, put)?,
             Some(guard) if guard.cursor == cursors.get(&put.id).copied() => {
-                update(connection, put, guard.revision, cursors.get(&put.id))
+                update(connection, put, guard.revision, cursors.get(&put.id))?
             }
-            Some(_) => Ok(ScheduleSaved::Stale),
+            Some(_) => ScheduleSaved::Stale,
+        };
+        if let (ScheduleSaved::Saved { revision }, Some(cursor)) = (&saved, put.cursor) {
+            armed.push((Partition::of_schedule(put.id), put.id, *revision, cursor));
+        }
+        answers.push(saved);
+    }
+    put_cursors(connection, armed)?;
+    Ok(answers)
+}
+
+static CURSORS: LazyLock<Many> = LazyLock::new(|| {
+    let head = "INSERT OR FAIL INTO cursor (part, due_at, schedule, planned_at, fired, revision) VALUES ";
+    Many::new(head, "(?, ?, ?, ?, ?, ?)", "")
+});
+
+/// Arms schedules in the order of their keys: a bulk load touches each page of
+/// the table once, instead of one page for each schedule.
+fn put_cursors(
+    connection: &Connection,
+    mut armed: Vec<(Partition, ScheduleId, i32, Cursor)>,
+) -> Result<(), StoreError> {
+    armed.sort_unstable_by_key(|(part, schedule, _, cursor)| (*part, cursor.due_at, *schedule));
+    CURSORS
+        .execute(connection, &armed, |values, (part, schedule, revision, cursor)| {
+            values.put(part.0)?;
+            values.put(micros(cursor.due_at))?;
+            values.put(schedule.0)?;
+            values.put(micros(cursor.planned_at))?;
+            values.put(cursor.fired as i64)?;
+            values.put(revision)
         })
-        .collect()
+        .map_err(failed)
 }
 
 fn insert(connection: &Connection, put: &SchedulePut) -> Result<ScheduleSaved, StoreError> {
@@ -235,13 +279,10 @@ fn insert(connection: &Connection, put: &SchedulePut) -> Result<ScheduleSaved, S
     if made == 0 {
         return Ok(ScheduleSaved::Stale);
     }
-    if let Some(cursor) = &put.cursor {
-        put_cursor(connection, part, put.id, 1, cursor)?;
-    }
     for skip in &put.skips {
         record_skip(connection, put.id, put.cursor.map_or(0, |cursor| cursor.fired), skip)?;
     }
-    Ok(ScheduleSaved::Saved { revision: 1 })
+    Ok(NEW)
 }
 
 fn update(
@@ -270,12 +311,8 @@ fn update(
     if changed == 0 {
         return Ok(ScheduleSaved::Stale);
     }
-    let part = Partition::of_schedule(put.id);
     if let Some(old) = old {
-        drop_cursor(connection, part, put.id, old)?;
-    }
-    if let Some(cursor) = &put.cursor {
-        put_cursor(connection, part, put.id, revision + 1, cursor)?;
+        drop_cursor(connection, Partition::of_schedule(put.id), put.id, old)?;
     }
     let fired = old.or(put.cursor.as_ref()).map_or(0, |cursor| cursor.fired);
     for skip in &put.skips {

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Schedules per batch.
-const BATCH: u64 = 10_000;
+const BATCH: u64 = 100_000;
 
 #[derive(Args)]
 pub struct SchedulesArgs {
