@@ -10,12 +10,15 @@ use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
 use super::{OpenError, Options, PostgresStore, fault::Fault};
-use crate::codec::micros;
+use crate::{RawLoad, codec::micros};
 
 const INSERT: &str = "INSERT INTO run (id, job, order_key, ready_at, created_at, tenant, version, lane, fence, part, \
      status, flags, attempt, losses, source, payload) \
      SELECT id, n % 1000 + 1, $2, $2, $2, n % 100 + 1, 1, n % 3 + 1, 0, $4, 2, 0, 0, 0, 2, $3 \
      FROM unnest($1::uuid[]) WITH ORDINALITY u (id, n)";
+
+const CLAIM: &str =
+    "UPDATE run SET status = 3, fence = fence + 1, holder = $2, started_at = $3 WHERE id = ANY($1::uuid[])";
 
 const MOVE: &str = "WITH ended AS (DELETE FROM run WHERE id = ANY($1::uuid[]) RETURNING *) \
      INSERT INTO history (id, job, ended_at, order_key, ready_at, created_at, started_at, tenant, version, lane, \
@@ -31,34 +34,37 @@ async fn opened(url: &str, connections: u64) -> Result<PostgresStore, OpenError>
     PostgresStore::open(url, Options { work_connections: connections as usize, ..Options::default() }).await
 }
 
-/// Runs the loop on a store's database with so many connections.
-pub async fn raw_loop(url: &str, runs: u64, batch: u64, parallel: u64, now: Timestamp) -> Result<(), OpenError> {
+/// Runs the loop on a store's database, in so many pipelines.
+pub async fn raw_loop(url: &str, load: RawLoad, parallel: u64, now: Timestamp) -> Result<(), OpenError> {
     // Each pipeline inserts and settles at once, as the driven store does.
-    let store = opened(url, parallel * 2).await?;
+    let store = opened(url, parallel * 3).await?;
     store.have_day(micros(now)).await.map_err(prepare)?;
-    let share = |n: u64| runs / parallel + u64::from(n < runs % parallel);
-    let pipelines = (0..parallel).map(|n| life(&store, share(n), batch, n as i16, now));
+    let share = |n: u64| RawLoad { runs: load.runs / parallel + u64::from(n < load.runs % parallel), ..load };
+    let pipelines = (0..parallel).map(|n| life(&store, share(n), n as i16, now));
     futures_util::future::join_all(pipelines).await.into_iter().collect::<Result<(), Fault>>().map_err(prepare)
 }
 
-async fn life(store: &PostgresStore, runs: u64, batch: u64, part: i16, now: Timestamp) -> Result<(), Fault> {
+async fn life(store: &PostgresStore, load: RawLoad, part: i16, now: Timestamp) -> Result<(), Fault> {
     let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
-    let at = micros(now);
-    let mut before: Vec<Uuid> = Vec::new();
-    let mut left = runs;
-    while left > 0 || !before.is_empty() {
-        let ids: Vec<Uuid> = (0..batch.min(left)).map(|_| Uuid::now_v7()).collect();
+    let (at, worker) = (micros(now), Uuid::nil());
+    let (mut ready, mut claimed): (Vec<Uuid>, Vec<Uuid>) = (Vec::new(), Vec::new());
+    let mut left = load.runs;
+    while left > 0 || !ready.is_empty() || !claimed.is_empty() {
+        let ids: Vec<Uuid> = (0..load.batch.min(left)).map(|_| Uuid::now_v7()).collect();
         let made: [&(dyn ToSql + Sync); 4] = [&ids, &at, &payload, &part];
-        let moved: [&(dyn ToSql + Sync); 2] = [&before, &at];
-        let (inserted, ended): (Result<Vec<Row>, Fault>, Result<Vec<Row>, Fault>) =
-            tokio::join!(store.read(INSERT, &made), store.read(MOVE, &moved));
-        inserted?;
-        ended?;
+        let held: [&(dyn ToSql + Sync); 3] = [&ready, &worker, &at];
+        let moved: [&(dyn ToSql + Sync); 2] = [&claimed, &at];
+        let claiming = async { if load.claimed { store.read(CLAIM, &held).await } else { Ok(Vec::new()) } };
+        let (inserted, taken, ended): (Answer, Answer, Answer) =
+            tokio::join!(store.read(INSERT, &made), claiming, store.read(MOVE, &moved));
+        inserted.and(taken).and(ended)?;
         left -= ids.len() as u64;
-        before = ids;
+        claimed = std::mem::replace(&mut ready, ids);
     }
     Ok(())
 }
+
+type Answer = Result<Vec<Row>, Fault>;
 
 /// How many finished runs a database holds.
 pub async fn history_len(url: &str) -> Result<u64, OpenError> {

@@ -17,32 +17,36 @@ use super::{
     history::{self, Indexer},
     lock,
 };
-use crate::codec::micros;
+use crate::{RawLoad, codec::micros};
 
 /// Runs the loop on a store's file that nobody else has open.
-pub fn raw_loop(path: &Path, runs: u64, batch: u64, now: Timestamp) -> Result<(), OpenError> {
+pub fn raw_loop(path: &Path, load: RawLoad, now: Timestamp) -> Result<(), OpenError> {
     let _lock = lock(path)?;
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
     let connection = Connection::open(path).map_err(sqlite)?;
     configure(&connection, Options::default()).map_err(sqlite)?;
     connection.execute_batch("PRAGMA wal_autocheckpoint = 8000").map_err(sqlite)?;
-    life(&connection, runs, batch, now).map_err(sqlite)
+    life(&connection, load, now).map_err(sqlite)
 }
 
-fn life(connection: &Connection, runs: u64, batch: u64, now: Timestamp) -> rusqlite::Result<()> {
+fn life(connection: &Connection, load: RawLoad, now: Timestamp) -> rusqlite::Result<()> {
     let day = history::day_of(now);
     connection.execute_batch("BEGIN IMMEDIATE")?;
     history::ensure_day(connection, day).map_err(|_| rusqlite::Error::QueryReturnedNoRows)?;
     connection.execute_batch("COMMIT")?;
     let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
-    let mut before: Vec<Uuid> = Vec::new();
+    let (mut ready, mut claimed): (Vec<Uuid>, Vec<Uuid>) = (Vec::new(), Vec::new());
     let mut made = 0;
     let mut indexer = Indexer::default();
-    while made < runs || !before.is_empty() {
-        let count = batch.min(runs - made);
+    while made < load.runs || !ready.is_empty() || !claimed.is_empty() {
+        let count = load.batch.min(load.runs - made);
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        move_to_history(connection, &history::table(day), &before, now)?;
-        before = insert(connection, made, count, &payload, now)?;
+        move_to_history(connection, &history::table(day), &claimed, now)?;
+        claimed = std::mem::take(&mut ready);
+        if load.claimed {
+            claim(connection, &claimed, now)?;
+        }
+        ready = insert(connection, made, count, &payload, now)?;
         if indexer.is_due(connection, false)? {
             indexer.slice(connection)?;
         }
@@ -72,6 +76,15 @@ fn insert(
             Ok(id)
         })
         .collect()
+}
+
+fn claim(connection: &Connection, runs: &[Uuid], now: Timestamp) -> rusqlite::Result<()> {
+    let sql = "UPDATE run SET status = 3, fence = fence + 1, holder = ?2, started_at = ?3 WHERE id = ?1";
+    let mut update = connection.prepare_cached(sql)?;
+    for id in runs {
+        update.execute(params![id.as_bytes(), Uuid::nil().as_bytes(), micros(now)])?;
+    }
+    Ok(())
 }
 
 fn move_to_history(connection: &Connection, day: &str, runs: &[Uuid], now: Timestamp) -> rusqlite::Result<()> {

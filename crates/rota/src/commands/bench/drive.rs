@@ -13,9 +13,9 @@ use std::{
 
 use jiff::Timestamp;
 use rota_core::{
-    dispatch::{Backlog, ClaimPlan, Pair},
+    dispatch::{Backlog, ClaimPlan, Pair, Place},
     duration::Span,
-    ids::{BatchId, NodeId, PARTITIONS, Partition, RunId, WorkerId},
+    ids::{BatchId, NodeId, Partition, RunId, WorkerId},
     job::{
         failure::{ErrorKind, Failure},
         retry::{Backoff, RetryRule},
@@ -77,7 +77,8 @@ pub struct Pipeline<'a> {
     known: HashMap<RunId, Run>,
     policy: SettlePolicy,
     turn: usize,
-    stride: usize,
+    /// The partitions in which this pipeline makes its runs, and nobody else.
+    parts: Vec<Partition>,
     /// Runs of all pipelines that have yet to end.
     left: &'a AtomicU64,
 }
@@ -119,8 +120,8 @@ impl<'a> Pipeline<'a> {
             worker: WorkerId(Uuid::now_v7()),
             known: HashMap::new(),
             policy: SettlePolicy { retry: rule.policy(), losses_max: 5 },
-            turn: task.place.0,
-            stride: task.place.1,
+            turn: 0,
+            parts: Partition::all().filter(|part| usize::from(part.0) % task.place.1 == task.place.0).collect(),
             left,
         }
     }
@@ -170,20 +171,20 @@ impl<'a> Pipeline<'a> {
             if self.left.fetch_sub(ended, Ordering::Relaxed) == ended {
                 return Ok(self.ended);
             }
-            self.turn += self.stride;
+            self.turn += 1;
             if self.next >= self.end && ready.is_empty() {
                 if self.left.load(Ordering::Relaxed) == 0 {
                     return Ok(self.ended);
                 }
                 self.look(now).await?;
-            } else if (self.turn / self.stride).is_multiple_of(16) {
+            } else if self.turn.is_multiple_of(16) {
                 self.promote(now).await?;
             }
         }
     }
 
     fn new_runs(&mut self, now: Timestamp) -> Vec<rota_core::run::NewRun> {
-        let part = Partition((self.turn % PARTITIONS) as u8);
+        let part = self.parts[self.turn % self.parts.len()];
         let upto = self.end.min(self.next + self.batch as u64);
         let runs = (self.next..upto).map(|number| self.load.run(number, part, now)).collect();
         self.next = upto;
@@ -233,8 +234,9 @@ impl<'a> Pipeline<'a> {
         let pair = Pair { lane: run.lane, tenant: run.tenant };
         match self.mode {
             LaneMode::Owned => {
-                self.backlog.offer(pair, (run.order_key(), run.id));
-                self.known.insert(run.id, run);
+                if self.backlog.offer(pair, (run.order_key(), run.id)) {
+                    self.known.insert(run.id, run);
+                }
             }
             LaneMode::Claimed => self.claims.note(pair, run.order_key()),
         }
@@ -242,7 +244,8 @@ impl<'a> Pipeline<'a> {
 
     /// Takes the next runs from memory, as started now.
     fn dispatch(&mut self, now: Timestamp) -> Vec<Run> {
-        let taken = self.backlog.take(self.batch, |_| true);
+        // A little more than was made, or what was retried and admitted piles up.
+        let taken = self.backlog.take(self.batch + self.batch / 8, |_| true);
         taken
             .into_iter()
             .filter_map(|(_, (_, id))| {
@@ -272,8 +275,7 @@ impl<'a> Pipeline<'a> {
     }
 
     async fn promote(&mut self, now: Timestamp) -> Result<(), StoreError> {
-        let parts: Vec<Partition> = Partition::all().collect();
-        let promoted = self.store.promote(&self.seat.write(now), &parts, self.batch as u32).await?;
+        let promoted = self.store.promote(&self.seat.write(now), &self.parts, self.batch as u32).await?;
         for woken in promoted.woken {
             self.ready(woken.run);
         }
@@ -285,9 +287,20 @@ impl<'a> Pipeline<'a> {
     async fn look(&mut self, now: Timestamp) -> Result<(), StoreError> {
         clock::sleep(Span::millis(1)).await;
         self.promote(now).await?;
-        if self.mode == LaneMode::Claimed {
-            let pairs = self.store.ready_pairs(self.load.lanes()).await?;
-            self.claims.looked(pairs);
+        match self.mode {
+            LaneMode::Claimed => {
+                let pairs = self.store.ready_pairs(self.load.lanes()).await?;
+                self.claims.looked(pairs);
+            }
+            LaneMode::Owned => {
+                let windows = self.backlog.wanted();
+                let read = self.store.own(&self.parts, &windows).await?;
+                for (window, runs) in windows.iter().zip(read) {
+                    let places: Vec<Place> = runs.iter().map(|run| (run.order_key(), run.id)).collect();
+                    self.backlog.read(window, &places, |_| false);
+                    self.known.extend(runs.into_iter().map(|run| (run.id, run)));
+                }
+            }
         }
         Ok(())
     }

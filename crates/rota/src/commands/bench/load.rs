@@ -26,6 +26,9 @@ pub struct Load {
     jobs: u64,
     mixed: bool,
     payload: Box<str>,
+    /// Where this load's concurrency keys begin: none that a load which was cut
+    /// short still holds.
+    keys_from: i64,
 }
 
 impl Load {
@@ -45,6 +48,7 @@ impl Load {
             lanes: store.lanes(&keys, mode).await?.into_iter().map(|lane| lane.id).collect(),
             jobs,
             mixed,
+            keys_from: Uuid::now_v7().as_u64_pair().1 as i64,
             payload: format!("{{\"text\":\"{}\"}}", "x".repeat(PAYLOAD_BYTES - 11)).into(),
         })
     }
@@ -77,7 +81,7 @@ impl Load {
             labels: Labels::new(),
             payload: Some(self.payload.clone()),
             slot: keyed.then(|| SlotAsk {
-                key: SlotKey(((dice >> 40) % KEYS) as i64 + 1),
+                key: SlotKey(self.keys_from.wrapping_add(((dice >> 40) % KEYS) as i64)),
                 limit: 1,
                 when_full: WhenFull::Queue,
                 max_queued: None,

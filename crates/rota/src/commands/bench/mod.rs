@@ -15,6 +15,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use rota_core::{lane::LaneMode, store::Store};
+use rota_store::RawLoad;
 use serde::Serialize;
 
 use self::{
@@ -115,7 +116,8 @@ async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
     let mode = if args.claimed { LaneMode::Claimed } else { LaneMode::Owned };
     let parallel = args.parallel.unwrap_or(target.default_parallel());
     let history = fill(target, args.history).await?;
-    let raw = target.raw(args.runs, args.batch, parallel).await?;
+    let load = RawLoad { runs: args.runs, batch: args.batch, claimed: args.claimed };
+    let raw = target.raw(load, parallel).await?;
     let opened = target.open().await?;
     let store = opened.as_ref();
     let drive = |mixed| drive_all(store, Drive { mixed, mode, runs: args.runs, batch: args.batch, parallel });

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use rota_core::store::Store;
 use rota_store::{
+    RawLoad,
     postgres::{self, PostgresStore},
     sqlite::{self, SqliteStore},
 };
@@ -65,12 +66,12 @@ impl Target {
     }
 
     /// Runs the raw loop; nobody may have the store open.
-    pub async fn raw(&self, runs: u64, batch: u64, parallel: u64) -> Result<Duration, Failure> {
+    pub async fn raw(&self, load: RawLoad, parallel: u64) -> Result<Duration, Failure> {
         match self {
             Self::Sqlite { path, .. } => {
                 let path = path.clone();
                 let started = Instant::now();
-                tokio::task::spawn_blocking(move || sqlite::raw_loop(&path, runs, batch, clock::now()))
+                tokio::task::spawn_blocking(move || sqlite::raw_loop(&path, load, clock::now()))
                     .await
                     .context("running the raw loop")?
                     .context("running the raw loop")?;
@@ -78,7 +79,7 @@ impl Target {
             }
             Self::Postgres { url } => {
                 let started = Instant::now();
-                postgres::raw_loop(url, runs, batch, parallel, clock::now()).await.context("running the raw loop")?;
+                postgres::raw_loop(url, load, parallel, clock::now()).await.context("running the raw loop")?;
                 Ok(started.elapsed())
             }
         }
