@@ -6,4 +6,9 @@
 //!
 //! Deadlines, panics, leases and retries are the stage's.
 
+pub mod breaker;
+pub mod egress;
+pub mod http;
 pub mod render;
+#[cfg(test)]
+mod testing;
