@@ -400,7 +400,8 @@ fn faults_of_sense() -> Vec<Case> {
 }
 
 const REFERENCE: &str = include_str!("../../../../docs/job.md");
-const STEP_PAGES: [&str; 1] = [include_str!("../../../../docs/steps/http.md")];
+const STEP_PAGES: [&str; 2] =
+    [include_str!("../../../../docs/steps/http.md"), include_str!("../../../../docs/steps/command.md")];
 
 fn examples(page: &str) -> Vec<&str> {
     page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()

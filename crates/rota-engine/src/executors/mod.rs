@@ -7,6 +7,7 @@
 //! Deadlines, panics, leases and retries are the stage's.
 
 pub mod breaker;
+pub mod command;
 pub mod egress;
 pub mod http;
 pub mod render;
