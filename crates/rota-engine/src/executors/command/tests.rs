@@ -1,4 +1,4 @@
-use std::fs;
+use std::{fs, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -187,8 +187,11 @@ fn held_open(folder: &Folder) -> String {
 
 /// Waits until every process that has the pipe open for writing has ended.
 async fn everyone_ended(path: String) {
-    let read = tokio::task::spawn_blocking(move || fs::read(path)).await.unwrap();
-    assert_eq!(read.unwrap(), b"");
+    // A thread of its own: the runtime would wait for one of its own for ever.
+    let (done, ended) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || done.send(fs::read(path)));
+    let read = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("somebody lives on");
+    assert_eq!(read.unwrap().unwrap(), b"");
 }
 
 /// How a program can leave processes behind, and for each that they are gone.
@@ -215,6 +218,12 @@ async fn a_dropped_command_takes_its_children_along() {
         "children",
     )
     .await;
+}
+
+/// Only the group leads to this one: it carries no lease.
+#[tokio::test]
+async fn a_dropped_command_takes_those_along_who_cleared_their_environment() {
+    dropped("exec 3>\"$HELD\"; env -i sh -c 'echo up; cat /dev/zero >/dev/null' & wait", "cleared").await;
 }
 
 #[tokio::test]
