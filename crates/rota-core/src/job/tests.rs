@@ -400,13 +400,18 @@ fn faults_of_sense() -> Vec<Case> {
 }
 
 const REFERENCE: &str = include_str!("../../../../docs/job.md");
+const STEP_PAGES: [&str; 2] =
+    [include_str!("../../../../docs/steps/http.md"), include_str!("../../../../docs/steps/command.md")];
+
+fn examples(page: &str) -> Vec<&str> {
+    page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
 
 /// An example that is refused teaches a lie.
 #[test]
 fn every_example_of_the_reference_is_a_good_job() {
-    let examples: Vec<_> = REFERENCE.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(examples.len() >= 12);
-    for example in examples {
+    assert!(examples(REFERENCE).len() >= 12 && STEP_PAGES.iter().all(|page| !examples(page).is_empty()));
+    for example in STEP_PAGES.iter().flat_map(|page| examples(page)).chain(examples(REFERENCE)) {
         // Most examples show a part; the rest of the job is added to them.
         let document = job(read::yaml(example.as_bytes()).unwrap());
         let found = JobDocument::from_value(document);

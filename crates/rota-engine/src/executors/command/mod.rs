@@ -1,0 +1,259 @@
+//! `command`: starts a program and hands its output to the log.
+//!
+//! Off until the operator allows it. A program gets its arguments as they are,
+//! a small environment of its own instead of this process's, and a group of its
+//! own. It ends with its attempt: when the future is dropped, and when the
+//! program itself has ended, whatever it left behind is killed at once. A grace
+//! before that is not possible: a dropped attempt is settled, and another one
+//! may start while the old one still says goodbye.
+//!
+//! Output is read line by line and bounded, as a log and as the step's output.
+//!
+//! Users, limits of memory and isolation are not here: a worker that runs
+//! commands of people it does not trust belongs into a container.
+
+mod group;
+mod lines;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::unix::process::ExitStatusExt as _,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+};
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+use rota_core::{
+    job::{
+        failure::{ErrorKind, Failure},
+        kinds::Command,
+        step::StepKind,
+    },
+    ports::{Attempt, Context, Executor, Reports, Stream},
+    run::Outcome,
+};
+use serde_json::{Map, json};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+
+pub use self::policy::{AllowedProgram, CommandPolicy};
+use self::{group::Group, lines::Lines};
+
+/// Bytes of standard output that the step's output holds.
+pub const STDOUT_BYTES_MAX: usize = 32 << 10;
+
+/// How long output is still read after everyone who could write it was killed.
+const DRAIN: SignedDuration = SignedDuration::from_secs(2);
+
+/// How programs are started, whatever the step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandOptions {
+    pub policy: CommandPolicy,
+    /// Where programs run that name no directory, and where relative ones begin.
+    pub directory: PathBuf,
+    /// The environment that every program gets.
+    pub env: BTreeMap<String, String>,
+    /// Bytes of output that one attempt may log.
+    pub log_bytes_max: usize,
+}
+
+impl Default for CommandOptions {
+    fn default() -> Self {
+        let env = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")];
+        Self {
+            policy: CommandPolicy::Off,
+            directory: std::env::temp_dir(),
+            env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            log_bytes_max: 1 << 20,
+        }
+    }
+}
+
+/// Executes `command` steps.
+pub struct CommandExecutor {
+    options: CommandOptions,
+}
+
+impl CommandExecutor {
+    pub fn new(options: CommandOptions) -> Self {
+        Self { options }
+    }
+
+    async fn run(&self, step: &Command, attempt: &Attempt, context: &Context) -> Result<Outcome, Failure> {
+        let mut command = self.prepared(step, attempt)?;
+        let lease = format!("{}.{}", attempt.lease.run, attempt.lease.fence.0);
+        let mut group = Group::spawn(&mut command, &lease).map_err(|error| not_started(&error))?;
+        let mut said = Said::new(&*context.reports, self.options.log_bytes_max);
+        let watched = watch(&mut group, step.stdin.as_deref(), &mut said, context).await;
+        let status = match watched {
+            Ok(()) => group.status().await,
+            Err(error) => Err(error),
+        };
+        let status = status.map_err(|error| Failure::new(ErrorKind::Lost, format!("lost sight of it: {error}")))?;
+        judged(step, status, &said)
+    }
+
+    fn prepared(&self, step: &Command, attempt: &Attempt) -> Result<tokio::process::Command, Failure> {
+        let options = &self.options;
+        let search = options.env.get("PATH").map_or("", String::as_str);
+        let start = options.policy.admit(&step.program, search)?;
+        if let Some(name) = step.env.keys().find(|name| !options.policy.admits_variable(name)) {
+            return Err(invalid(format!("command.env.{name} could make it another program")));
+        }
+        let directory = options.directory.join(step.directory.as_deref().unwrap_or_default());
+        if !directory.is_dir() {
+            return Err(invalid("command.directory does not exist"));
+        }
+        let mut command = tokio::process::Command::new(start.file);
+        command.args(start.args).current_dir(&directory).env_clear().env("HOME", &options.directory);
+        command.envs(&options.env).envs(&step.env);
+        command.env("ROTA_RUN", attempt.lease.run.to_string()).env("ROTA_JOB", attempt.job.to_string());
+        command.env("ROTA_ATTEMPT", attempt.number.to_string());
+        command.stdin(if step.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(command)
+    }
+}
+
+#[async_trait]
+impl Executor for CommandExecutor {
+    fn kind(&self) -> &'static str {
+        "command"
+    }
+
+    async fn execute(&self, attempt: &Attempt, context: &Context) -> Outcome {
+        let StepKind::Command(step) = &attempt.step else {
+            return Outcome::Failed(invalid("not a step of kind command"));
+        };
+        self.run(step, attempt, context).await.unwrap_or_else(Outcome::Failed)
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorKind::InvalidInput, message)
+}
+
+fn not_started(error: &io::Error) -> Failure {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::InvalidInput
+        | io::ErrorKind::ArgumentListTooLong => ErrorKind::InvalidInput,
+        // The machine is out of something; it may have it again.
+        _ => ErrorKind::ExitCode,
+    };
+    Failure::new(kind, format!("could not be started: {error}"))
+}
+
+/// Feeds and reads the program until it has ended, and ends what it left.
+async fn watch(group: &mut Group, stdin: Option<&str>, said: &mut Said<'_>, context: &Context) -> io::Result<()> {
+    let child = group.child();
+    let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let feed = async {
+        if let (Some(mut input), Some(text)) = (input, stdin) {
+            // A program need not read what it is given.
+            input.write_all(text.as_bytes()).await.unwrap_or_default();
+        }
+    };
+    let said = tokio::sync::Mutex::new(said);
+    let pumps = async {
+        tokio::join!(feed, pump(output, Stream::Stdout, &said), pump(errors, Stream::Stderr, &said));
+    };
+    tokio::pin!(pumps);
+    let mut pumped = false;
+    let ended = loop {
+        tokio::select! {
+            () = &mut pumps, if !pumped => pumped = true,
+            ended = group.leader_ended() => break ended,
+        }
+    };
+    group.kill();
+    if !pumped {
+        let until = context.clock.now().saturating_add(DRAIN).unwrap_or(Timestamp::MAX);
+        tokio::select! {
+            () = pumps => {}
+            () = context.clock.sleep_until(until) => {}
+        }
+    }
+    ended
+}
+
+/// Reads one of the program's outputs to its end.
+async fn pump(from: Option<impl AsyncRead + Unpin>, stream: Stream, said: &tokio::sync::Mutex<&mut Said<'_>>) {
+    let Some(mut from) = from else { return };
+    let (mut lines, mut buffer) = (Lines::default(), vec![0; 16 << 10]);
+    loop {
+        let read = from.read(&mut buffer).await.unwrap_or(0);
+        let mut said = said.lock().await;
+        if read == 0 {
+            return lines.finish(|line| said.line(stream, line));
+        }
+        if stream == Stream::Stdout {
+            said.keep(&buffer[..read]);
+        }
+        lines.push(&buffer[..read], |line| said.line(stream, line));
+    }
+}
+
+/// What a program has said, as far as it is kept.
+struct Said<'a> {
+    reports: &'a dyn Reports,
+    room: usize,
+    is_full: bool,
+    stdout: Vec<u8>,
+    is_cut: bool,
+    /// The last thing it complained of.
+    complaint: String,
+}
+
+impl<'a> Said<'a> {
+    fn new(reports: &'a dyn Reports, room: usize) -> Self {
+        Self { reports, room, is_full: false, stdout: Vec::new(), is_cut: false, complaint: String::new() }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = STDOUT_BYTES_MAX - self.stdout.len();
+        self.stdout.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.is_cut |= bytes.len() > room;
+    }
+
+    fn line(&mut self, stream: Stream, line: &str) {
+        if stream == Stream::Stderr && !line.trim().is_empty() {
+            self.complaint = line.chars().take(500).collect();
+        }
+        match self.room.checked_sub(line.len() + 1) {
+            Some(room) if !self.is_full => {
+                self.room = room;
+                self.reports.log(stream, line);
+            }
+            _ if self.is_full => {}
+            _ => {
+                self.is_full = true;
+                self.reports.log(Stream::System, "the output is longer than the log may be; the rest is left out");
+            }
+        }
+    }
+}
+
+fn judged(step: &Command, status: ExitStatus, said: &Said<'_>) -> Result<Outcome, Failure> {
+    let because = if said.complaint.is_empty() { String::new() } else { format!(": {}", said.complaint) };
+    let Some(code) = status.code() else {
+        let signal = status.signal().unwrap_or_default();
+        return Err(Failure::new(ErrorKind::Signal, format!("ended by signal {signal}{because}")));
+    };
+    let expected = step.expect.as_deref().unwrap_or(&[0]);
+    if !expected.iter().any(|expected| i32::from(*expected) == code) {
+        return Err(Failure::new(ErrorKind::ExitCode, format!("ended with code {code}{because}")));
+    }
+    let mut output = Map::new();
+    output.insert("exit_code".to_owned(), json!(code));
+    output.insert("stdout".to_owned(), json!(lines::text_of(&said.stdout, false)));
+    if said.is_cut {
+        output.insert("truncated".to_owned(), json!(true));
+    }
+    Ok(Outcome::Succeeded { output: Some(serde_json::Value::Object(output).to_string().into()) })
+}

@@ -1,0 +1,105 @@
+//! Which programs a step may start. None, until the operator says otherwise.
+
+use std::path::{Component, Path, PathBuf};
+
+use rota_core::job::{
+    failure::{ErrorKind, Failure},
+    kinds::Program,
+};
+
+/// The shell that `shell` texts are for.
+pub const SHELL: &str = "/bin/sh";
+
+/// What the operator allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CommandPolicy {
+    /// Nothing is started.
+    #[default]
+    Off,
+    /// Only these. A shell counts as the program it is.
+    Listed(Vec<AllowedProgram>),
+    /// Whatever a job's author writes, with the rights of this process.
+    Any,
+}
+
+/// An entry of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllowedProgram {
+    /// One program, by this path and no other.
+    Program(PathBuf),
+    /// Every program in a directory or below it. One that is a link to
+    /// somewhere else is not in it.
+    Directory(PathBuf),
+}
+
+/// The file to start and its arguments.
+#[derive(Debug)]
+pub(super) struct Start<'a> {
+    pub file: PathBuf,
+    pub args: Vec<&'a str>,
+}
+
+impl CommandPolicy {
+    /// The program as it is started, if it may be.
+    pub(super) fn admit<'a>(&self, program: &'a Program, search: &str) -> Result<Start<'a>, Failure> {
+        if *self == Self::Off {
+            return Err(refused("commands are off on this worker; its operator can allow them"));
+        }
+        let start = match program {
+            Program::Plain { program, args } => {
+                Start { file: located(program, search)?, args: args.iter().map(String::as_str).collect() }
+            }
+            Program::Shell(text) => Start { file: PathBuf::from(SHELL), args: vec!["-c", text] },
+        };
+        match self {
+            Self::Any => Ok(start),
+            Self::Off => Err(refused("commands are off")),
+            Self::Listed(list) => {
+                let file = list.iter().find_map(|entry| entry.admits(&start.file));
+                let file =
+                    file.ok_or_else(|| refused(format!("{} is not among the allowed programs", start.file.display())))?;
+                Ok(Start { file, ..start })
+            }
+        }
+    }
+
+    /// Whether a variable could turn an allowed program into another one.
+    pub(super) fn admits_variable(&self, name: &str) -> bool {
+        match self {
+            Self::Off | Self::Any => true,
+            Self::Listed(_) => !name.starts_with("LD_") && !name.starts_with("DYLD_"),
+        }
+    }
+}
+
+impl AllowedProgram {
+    /// The path under which this entry lets `file` be started.
+    fn admits(&self, file: &Path) -> Option<PathBuf> {
+        match self {
+            Self::Program(program) => (program == file).then(|| file.to_path_buf()),
+            Self::Directory(directory) => {
+                // Both as they really lie; what was judged is what is started.
+                let real = file.canonicalize().ok()?;
+                real.starts_with(directory.canonicalize().ok()?).then_some(real)
+            }
+        }
+    }
+}
+
+fn refused(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorKind::InvalidInput, message)
+}
+
+/// An absolute path as it is, or a bare name found along the search path.
+fn located(program: &str, search: &str) -> Result<PathBuf, Failure> {
+    let path = Path::new(program);
+    let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if path.is_absolute() && is_plain {
+        return Ok(path.to_path_buf());
+    }
+    if program.is_empty() || program.contains('/') {
+        return Err(refused("a program is an absolute path without `..`, or a bare name"));
+    }
+    let found = std::env::split_paths(search).map(|folder| folder.join(program)).find(|path| path.is_file());
+    found.ok_or_else(|| refused(format!("no program `{}` in {search}", program.escape_debug())))
+}

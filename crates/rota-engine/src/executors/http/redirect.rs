@@ -1,0 +1,65 @@
+//! Redirects: where an answer sends the request on to, and what goes along.
+
+use reqwest::{
+    Method, Response, StatusCode,
+    header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_LANGUAGE, CONTENT_TYPE, HeaderMap, LOCATION, USER_AGENT},
+};
+use rota_core::job::failure::{Failure, RetryAdvice};
+use url::Url;
+
+use super::request::Call;
+
+/// What goes along to another origin: nothing that could open a door there.
+/// Any header of the step may hold a key, so the list names what stays.
+const GO_ALONG: [&str; 4] = ["idempotency-key", "x-rota-run", "x-rota-job", "x-rota-attempt"];
+
+pub(super) enum Hop {
+    /// `call` now asks the next URL.
+    Follow,
+    /// The answer sends nobody on.
+    None,
+}
+
+/// Turns `call` into what `response` asks for.
+pub(super) fn next(call: &mut Call, response: &Response) -> Result<Hop, Failure> {
+    let status = response.status();
+    let keeps_body = match status {
+        StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => call.method != Method::POST,
+        StatusCode::SEE_OTHER => call.method == Method::HEAD,
+        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
+        _ => return Ok(Hop::None),
+    };
+    let Some(location) = response.headers().get(LOCATION) else { return Ok(Hop::None) };
+    let refused = |why: &str| Failure::http(status.as_u16(), why).advising(RetryAdvice::Never);
+    let location = location.to_str().map_err(|_| refused("sent on to what is no URL"))?;
+    let mut url = call.url.join(location).map_err(|_| refused("sent on to what is no URL"))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(refused("sent on to what is neither http nor https"));
+    }
+    if call.url.scheme() == "https" && url.scheme() == "http" {
+        return Err(refused("sent on from https to http"));
+    }
+    // Credentials that the answer chose are nobody's.
+    url.set_username("").and_then(|()| url.set_password(None)).map_err(|()| refused("sent on to what is no URL"))?;
+    leave_behind(call, &url, keeps_body);
+    call.url = url;
+    Ok(Hop::Follow)
+}
+
+fn leave_behind(call: &mut Call, url: &Url, keeps_body: bool) {
+    if !keeps_body {
+        call.method = Method::GET;
+        call.body = None;
+        call.headers.remove(CONTENT_TYPE);
+    }
+    if call.at_home && call.url.origin() != url.origin() {
+        call.at_home = false;
+        call.headers = harmless(&call.headers);
+    }
+}
+
+fn harmless(headers: &HeaderMap) -> HeaderMap {
+    let plain = [ACCEPT, ACCEPT_LANGUAGE, CONTENT_LANGUAGE, CONTENT_TYPE, USER_AGENT];
+    let stays = |name: &str| GO_ALONG.contains(&name) || plain.iter().any(|plain| plain == name);
+    headers.iter().filter(|(name, _)| stays(name.as_str())).map(|(name, value)| (name.clone(), value.clone())).collect()
+}

@@ -1,0 +1,246 @@
+//! The sandbox: the template engine with everything unbounded taken away.
+//!
+//! Fuel bounds the instructions, but one instruction can be as large as the
+//! engine allows: `[0] * 100000000` is one, and so is each doubling of a text.
+//! So before a template is compiled its operators are hemmed in: `*` takes
+//! numbers only, and `~` and `+` refuse a text beyond the output bound on their
+//! left. Filters are an explicit list; those that grow their input are ours.
+//! There are no macros, includes or blocks, and nothing is loaded.
+//!
+//! Not bounded is the memory of one text added to itself from the right, which
+//! fuel holds to a few thousand times the output bound and no template needs.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, LazyLock, PoisonError, RwLock},
+};
+
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, Expression, UndefinedBehavior, Value as Template,
+    machinery::{Token, tokenize},
+    syntax::SyntaxConfig,
+};
+
+use super::{Filled, OUTPUT_BYTES_MAX, RenderError, SOURCE_BYTES_MAX, filters, value};
+
+/// Instructions of one template: a loop over a thousand items with a few
+/// expressions each.
+const FUEL: u64 = 50_000;
+const RECURSION_MAX: usize = 64;
+/// Compiled templates that are kept of each sort. Beyond it all are forgotten:
+/// whoever has that many templates compiles more than a list would save.
+const KEPT_MAX: usize = 4_096;
+
+/// Lives as long as the process, so that compiled expressions may be kept.
+static EXPRESSIONS: LazyLock<Environment<'static>> = LazyLock::new(environment);
+
+type Kept<T> = RwLock<HashMap<Box<str>, T>>;
+type Compiled = Option<Arc<Expression<'static, 'static>>>;
+
+pub(super) struct Sandbox {
+    /// The expression that a text is, or none where it is more than one.
+    expressions: Kept<Compiled>,
+    conditions: Kept<Arc<Expression<'static, 'static>>>,
+    /// Texts with tags, kept under themselves.
+    texts: RwLock<Environment<'static>>,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self { expressions: RwLock::default(), conditions: RwLock::default(), texts: RwLock::new(environment()) }
+    }
+}
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::empty();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(RECURSION_MAX);
+    environment.set_formatter(|out, _, value| {
+        let json = value::json_of(value).and_then(value::text_of);
+        let text = json.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+        out.write_str(&text).map_err(Error::from)
+    });
+    filters::add_all(&mut environment);
+    environment
+}
+
+impl Sandbox {
+    /// Fills in a text that has tags.
+    pub(super) fn fill(&self, text: &str, context: &Template) -> Result<Filled, RenderError> {
+        if text.len() > SOURCE_BYTES_MAX {
+            return Err(RenderError::new(format!("is a template of more than {SOURCE_BYTES_MAX} bytes")));
+        }
+        match self.expression_of(text) {
+            Some(expression) => {
+                let inner = inside(text).unwrap_or(text);
+                evaluate(&expression, inner, context).map(Filled::Value)
+            }
+            None => self.fill_text(text, context).map(Filled::Text),
+        }
+    }
+
+    pub(super) fn condition(&self, text: &str, context: &Template) -> Result<bool, RenderError> {
+        let kept = self.conditions.read().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
+        let expression = match kept {
+            Some(expression) => expression,
+            None => keep(&self.conditions, text, Arc::new(compile(text)?)),
+        };
+        let value = expression.eval(context.clone()).map_err(|error| explained(&error, &hemmed(text, true)))?;
+        if value.is_undefined() {
+            return Err(missing(text));
+        }
+        Ok(value.is_true())
+    }
+
+    fn expression_of(&self, text: &str) -> Compiled {
+        let kept = self.expressions.read().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
+        kept.unwrap_or_else(|| {
+            // What parses between the braces as one expression is one.
+            let compiled = inside(text).and_then(|inner| compile(inner).ok()).map(Arc::new);
+            keep(&self.expressions, text, compiled)
+        })
+    }
+
+    fn fill_text(&self, text: &str, context: &Template) -> Result<String, RenderError> {
+        let known = {
+            let texts = self.texts.read().unwrap_or_else(PoisonError::into_inner);
+            texts.get_template(text).is_ok()
+        };
+        if !known {
+            self.keep_text(text)?;
+        }
+        let texts = self.texts.read().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have forgotten it in between.
+        let source = hemmed(text, false);
+        let template = texts.get_template(text).or_else(|_| texts.template_from_str(&source));
+        let template = template.map_err(|error| explained(&error, &source))?;
+        let mut output = Bounded(Vec::new());
+        let rendered = template.render_captured_to(context.clone(), &mut output);
+        match rendered {
+            Ok(_) => String::from_utf8(output.0).map_err(|_| RenderError::new("yields no UTF-8")),
+            Err(error) if error.kind() == ErrorKind::WriteFailure => Err(value::too_long()),
+            Err(error) => Err(explained(&error, &source)),
+        }
+    }
+
+    fn keep_text(&self, text: &str) -> Result<(), RenderError> {
+        let source = hemmed(text, false);
+        let mut texts = self.texts.write().unwrap_or_else(PoisonError::into_inner);
+        if texts.templates().count() >= KEPT_MAX {
+            texts.clear_templates();
+        }
+        let added = texts.add_template_owned(text.to_owned(), source.clone());
+        added.map_err(|error| explained(&error, &source))
+    }
+}
+
+fn keep<T: Clone>(kept: &Kept<T>, text: &str, value: T) -> T {
+    let mut kept = kept.write().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() >= KEPT_MAX {
+        kept.clear();
+    }
+    kept.insert(text.into(), value.clone());
+    value
+}
+
+fn compile(text: &str) -> Result<Expression<'static, 'static>, RenderError> {
+    let source = hemmed(text, true);
+    EXPRESSIONS.compile_expression_owned(source.clone()).map_err(|error| explained(&error, &source))
+}
+
+fn evaluate(
+    expression: &Expression<'static, 'static>,
+    text: &str,
+    context: &Template,
+) -> Result<serde_json::Value, RenderError> {
+    let value = expression.eval(context.clone()).map_err(|error| explained(&error, &hemmed(text, true)))?;
+    // Even a strict engine answers a missing last key with nothing.
+    if value.is_undefined() {
+        return Err(missing(text));
+    }
+    value::json_of(&value).map_err(|error| error.at(&format!("`{}`", shown(text))))
+}
+
+/// What stands between the braces of a text that has nothing around them.
+fn inside(text: &str) -> Option<&str> {
+    let inner = text.trim().strip_prefix("{{")?.strip_suffix("}}")?;
+    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+    Some(inner.strip_suffix(['-', '+']).unwrap_or(inner).trim())
+}
+
+/// The source with its operators hemmed in.
+///
+/// A filter binds closer than an operator, so `a * b` reads `(a | number) * - -b`:
+/// neither side can be anything but a number.
+fn hemmed(source: &str, is_expression: bool) -> String {
+    let mut hemmed = String::with_capacity(source.len() + 16);
+    let mut done = 0;
+    for token in tokenize(source, is_expression, SyntaxConfig::default()) {
+        // What the engine cannot read it will refuse itself, with a reason.
+        let Ok((token, span)) = token else { break };
+        let (from, to) = (span.start_offset as usize, span.end_offset as usize);
+        let instead = match token {
+            Token::Mul => "|number * - -",
+            Token::Tilde => "|short ~ ",
+            Token::Plus => "|short + ",
+            _ => continue,
+        };
+        hemmed.push_str(source.get(done..from).unwrap_or_default());
+        hemmed.push_str(instead);
+        done = to;
+    }
+    hemmed.push_str(source.get(done..).unwrap_or_default());
+    hemmed
+}
+
+fn missing(path: &str) -> RenderError {
+    RenderError::new(format!("`{}` has no value", shown(path)))
+}
+
+/// An error of the engine in our words: the expression it happened in, and why.
+fn explained(error: &Error, source: &str) -> RenderError {
+    let place = error.range().and_then(|range| source.get(path_start(source, range.start)..range.end)).map(shown);
+    match (error.kind(), place) {
+        (ErrorKind::UndefinedError, Some(place)) => RenderError::new(format!("`{place}` has no value")),
+        (ErrorKind::OutOfFuel, _) => RenderError::new(format!("takes more than {FUEL} steps")),
+        (kind, Some(place)) => {
+            RenderError::new(format!("`{place}`: {}", error.detail().map_or_else(|| kind.to_string(), str::to_owned)))
+        }
+        (kind, None) => RenderError::new(error.detail().map_or_else(|| kind.to_string(), str::to_owned)),
+    }
+}
+
+/// Where the path begins whose later part begins at `at`: the engine names
+/// `.b.c` of `a.b.c`.
+fn path_start(source: &str, at: usize) -> usize {
+    let is_later_part = source.get(at..).is_some_and(|rest| rest.starts_with(['.', '[']));
+    let of_path = |c: &char| c.is_alphanumeric() || "_.[]'\"".contains(*c);
+    let before = source.get(..at).filter(|_| is_later_part).unwrap_or_default();
+    at - before.chars().rev().take_while(of_path).map(char::len_utf8).sum::<usize>()
+}
+
+/// A piece of a template as a person wrote it, cut to a line.
+fn shown(text: &str) -> String {
+    let plain = text.replace("|number * - -", "*").replace("|short ~ ", "~").replace("|short + ", "+");
+    plain.trim().chars().take(200).collect()
+}
+
+/// Output that ends where it is full.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > OUTPUT_BYTES_MAX {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
