@@ -1,0 +1,176 @@
+//! Slots, rates, unique keys, the inbox, the scanner, upkeep.
+
+use rota_core::run::{Status, Verdict};
+use rota_engine::{JobRef, Made, RunAsk, stages::Stage};
+use serde_json::json;
+
+use crate::bed::*;
+
+fn limited(when_full: &str) -> serde_json::Value {
+    with(job("limited", "wait"), json!({ "concurrency": { "limit": 1, "when_full": when_full } }))
+}
+
+/// One run holds the slot, another asks: what becomes of either.
+#[tokio::test]
+async fn a_full_slot_does_what_its_job_says() {
+    for when_full in ["queue", "skip", "reject", "replace", "cancel_running"] {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.save(&node.node, limited(when_full)).await;
+        let first = node.enqueue(&bed, "limited").await;
+        node.dispatch().await;
+        bed.work.wait_for_going(1).await;
+        let made = node.ask(&bed, RunAsk::of(bed.tenant, JobRef::Name("limited".into()))).await;
+        let second = match (when_full, made) {
+            ("skip" | "reject", made) => {
+                assert_eq!(made, Made::Full, "{when_full}");
+                continue;
+            }
+            (_, Made::Run { id, status }) => {
+                assert_eq!(status, Status::Blocked, "{when_full}");
+                id
+            }
+            (_, made) => panic!("{when_full}: {made:?}"),
+        };
+        let third = node.enqueue(&bed, "limited").await;
+        node.look().await;
+        if when_full == "replace" {
+            assert_eq!(bed.status(second).await, ended(Verdict::Skipped));
+        }
+        if when_full == "cancel_running" {
+            node.drain().await;
+            node.settle().await;
+            assert_eq!(bed.status(first).await, ended(Verdict::Cancelled));
+        }
+        while !matches!(bed.status(third).await, Status::Ended(_)) {
+            node.look().await;
+            node.dispatch().await;
+            bed.work.wait_for_going(1).await;
+            assert_eq!(bed.work.going.load(std::sync::atomic::Ordering::SeqCst), 1, "never two at once");
+            bed.work.open();
+            node.drain().await;
+            node.settle().await;
+        }
+        assert_eq!(bed.status(third).await, ended(Verdict::Succeeded), "{when_full}");
+        assert_eq!(bed.work.most.load(std::sync::atomic::Ordering::SeqCst), 1);
+    }
+}
+
+#[tokio::test]
+async fn keys_have_slots_of_their_own() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let rule = json!({ "concurrency": { "limit": 1, "key": "{{ payload.account }}" } });
+    bed.save(&node.node, with(job("keyed", "wait"), rule)).await;
+    let ask = |account: &str| {
+        RunAsk::of(bed.tenant, JobRef::Name("keyed".into())).with_payload(json!({ "account": account }))
+    };
+    let mut statuses = Vec::new();
+    for account in ["a", "b", "a"] {
+        let Made::Run { status, .. } = node.ask(&bed, ask(account)).await else { panic!("it was not made") };
+        statuses.push(status);
+    }
+    assert_eq!(statuses, [Status::Queued, Status::Queued, Status::Blocked]);
+    node.dispatch().await;
+    bed.work.wait_for_going(2).await;
+}
+
+/// A rate delays and never loses: twice the rate at once, then at the rate.
+#[tokio::test]
+async fn a_rate_limit_delays_and_loses_nothing() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, with(job("rated", "noop"), json!({ "rate_limit": { "runs": 2, "per": "10s" } }))).await;
+    for _ in 0..6 {
+        node.enqueue(&bed, "rated").await;
+    }
+    node.work().await;
+    assert_eq!(bed.work.count(), 4, "the burst is twice the rate");
+    let report = node.dispatch().await;
+    assert_eq!(report.next_at, Some(at(5_000)), "it knows when the next token is there");
+    node.beat_for(&bed, 4_999).await;
+    node.work().await;
+    assert_eq!(bed.work.count(), 4);
+    node.beat_for(&bed, 1).await;
+    node.work().await;
+    assert_eq!(bed.work.count(), 5);
+    node.beat_for(&bed, 5_000).await;
+    node.work().await;
+    assert_eq!(node.node.stats.ended_as(Verdict::Succeeded), 6);
+}
+
+/// A run that waits for a token can be cancelled while it waits.
+#[tokio::test]
+async fn a_run_that_waits_for_a_token_is_cancelled_at_once() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, with(job("rated", "noop"), json!({ "rate_limit": { "runs": 1, "per": "1h" } }))).await;
+    let mut last = None;
+    for _ in 0..3 {
+        last = Some(node.enqueue(&bed, "rated").await);
+    }
+    node.work().await;
+    bed.cancel(last.unwrap()).await;
+    node.look().await;
+    node.dispatch().await;
+    node.settle().await;
+    assert_eq!(bed.status(last.unwrap()).await, ended(Verdict::Cancelled));
+}
+
+#[tokio::test]
+async fn a_unique_key_lets_one_run_through() {
+    let bed = Bed::new().await;
+    let node = bed.node().await;
+    let rule = json!({ "unique": { "by": ["payload.account"], "within": "1h" } });
+    bed.save(&node.node, with(job("unique", "noop"), rule)).await;
+    let ask = |account: &str| {
+        RunAsk::of(bed.tenant, JobRef::Name("unique".into())).with_payload(json!({ "account": account }))
+    };
+    let Made::Run { id, .. } = node.ask(&bed, ask("a")).await else { panic!("it was not made") };
+    assert_eq!(node.ask(&bed, ask("a")).await, Made::Duplicate { of: id });
+    assert!(matches!(node.ask(&bed, ask("b")).await, Made::Run { .. }));
+}
+
+/// A scanner that finds nothing says 0, and a lost re-arming is put right.
+#[tokio::test]
+async fn the_scanner_finds_nothing_where_all_is_well() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let schedule = json!({ "name": "beat", "after_finish": "5s" });
+    bed.save(&node.node, with(job("tick", "noop"), json!({ "schedules": [schedule] }))).await;
+    for _ in 0..3 {
+        node.fire().await;
+        assert_eq!(node.scan().await.done, 0);
+        node.work().await;
+        node.fire.doubt();
+        node.beat_for(&bed, 5_000).await;
+    }
+    assert_eq!(node.node.stats.findings.get(), 0);
+    node.beat_for(&bed, 60_000).await;
+    assert_eq!(node.scan().await.done, 1, "nobody fired for a minute");
+    assert_eq!(node.node.stats.overdue.get(), 1);
+    node.fire().await;
+    assert_eq!(node.scan().await.done, 0);
+}
+
+#[tokio::test]
+async fn upkeep_folds_what_was_settled() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let saved = bed.save(&node.node, job("hello", "noop")).await;
+    node.enqueue(&bed, "hello").await;
+    node.work().await;
+    while node.tend().await.more {}
+    let hour = at(0).as_second() / 3_600;
+    let rollups = bed.store.rollups(saved.job, hour, hour + 1).await.unwrap();
+    assert_eq!(rollups.iter().map(|(_, rollup)| rollup.ended[0]).sum::<u64>(), 1);
+}
+
+/// An empty inbox is no work, and only one node looks.
+#[tokio::test]
+async fn an_empty_inbox_is_no_work() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let report = node.admit().await;
+    assert_eq!((report.done, report.more), (0, false));
+}
