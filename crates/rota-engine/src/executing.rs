@@ -121,6 +121,12 @@ impl Executing {
         });
     }
 
+    /// Drops all attempts under way without a word, as the death of their
+    /// process would: for tests and the simulator.
+    pub fn forget_all(&self) {
+        self.stop_all(Why::Lost, |_| true);
+    }
+
     /// Sets a suspect aside until it can be executed alone.
     pub(crate) fn set_apart(&self, ready: Ready) {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner).push_back(ready);

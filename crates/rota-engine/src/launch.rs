@@ -44,6 +44,8 @@ struct Asked {
     write: Write,
     until: Timestamp,
     runs: Vec<Able>,
+    /// The one run has the process to itself.
+    alone: bool,
 }
 
 pub struct Launch {
@@ -104,14 +106,36 @@ impl Launch {
         }
         let able = self.with_versions(taken, now).await?;
         let able = self.with_tokens(able, now).await?;
-        let (suspects, able): (Vec<Able>, Vec<Able>) =
-            able.into_iter().partition(|able| able.ready.suspect && able.ready.by != By::Lease);
+        let able = self.without_those_apart(able, now);
+        let (suspects, able): (Vec<Able>, Vec<Able>) = able.into_iter().partition(|able| is_suspect(&able.ready));
         let mut done = self.begin(able, now);
         if !suspects.is_empty() {
-            let until = self.node.options.run_lease.after(now);
-            done += self.ask_for_leases(Asked { write: self.node.write(now), until, runs: suspects }, now).await?;
+            done += self.ask_for_leases(self.asked(suspects, false, now), now).await?;
         }
         Ok(done)
+    }
+
+    fn asked(&self, runs: Vec<Able>, alone: bool, now: Timestamp) -> Asked {
+        Asked { write: self.node.write(now), until: self.node.options.run_lease.after(now), runs, alone }
+    }
+
+    /// Sets apart what must be executed alone. It is not leased while it waits:
+    /// a death of the one before it would count against it.
+    fn without_those_apart(&mut self, able: Vec<Able>, now: Timestamp) -> Vec<Able> {
+        let alone_from = self.node.options.alone_from;
+        let (apart, able): (Vec<Able>, Vec<Able>) =
+            able.into_iter().partition(|able| able.ready.run.losses >= alone_from);
+        let mut ended = Vec::new();
+        for Able { ready, .. } in apart {
+            if ready.by == By::Lease && self.node.executing.is_reserved() {
+                ended.push(put_off(&self.node, ready, now));
+            } else {
+                self.node.executing.set_apart(ready);
+                self.node.bells.dispatch.notify_one();
+            }
+        }
+        self.node.post(ended);
+        able
     }
 
     fn hold(&mut self, ready: Ready, until: Timestamp) {
@@ -223,6 +247,13 @@ impl Launch {
             }
         }
         node.post(ended);
+        if asked.alone && node.executing.unsettled() > 0 {
+            // The answer was so late that others have begun.
+            for able in able {
+                node.executing.set_apart(able.ready);
+            }
+            return Ok(0);
+        }
         Ok(self.begin(able, now))
     }
 
@@ -234,9 +265,6 @@ impl Launch {
         for Able { ready, job } in able {
             if cancels.contains_key(&ready.run.id) {
                 ended.push(cancelled(ready, now));
-            } else if ready.run.losses >= self.node.options.alone_from {
-                self.node.executing.set_apart(ready);
-                self.node.bells.dispatch.notify_one();
             } else {
                 starts.push(start_of(&self.node, ready, job, now));
             }
@@ -262,10 +290,13 @@ impl Launch {
             }
         };
         match version {
-            Some(job) => supervise::start(&self.node, vec![start_of(&self.node, ready, job, now)]),
-            None => self.node.post(vec![unreadable(ready, now)]),
+            Some(job) if ready.by == By::Lease => Ok(self.begin(vec![Able { ready, job }], now)),
+            Some(job) => self.ask_for_leases(self.asked(vec![Able { ready, job }], true, now), now).await,
+            None => {
+                self.node.post(vec![unreadable(ready, now)]);
+                Ok(0)
+            }
         }
-        Ok(1)
     }
 
     /// Ends what was asked to stop while it was held.
@@ -303,6 +334,11 @@ impl Launch {
     }
 }
 
+/// Whether a process may have died of it, so that the next death must name it.
+fn is_suspect(ready: &Ready) -> bool {
+    (ready.suspect || ready.run.losses > 0) && ready.by != By::Lease
+}
+
 fn own_lease(able: &Able) -> Option<OwnLease> {
     let By::Owner(epoch) = able.ready.by else { return None };
     Some(OwnLease { lease: able.ready.run.lease(), part: able.ready.run.part, epoch })
@@ -321,6 +357,15 @@ fn cancelled(ready: Ready, now: Timestamp) -> Ended {
     let mut run = ready.run;
     run.state = RunState::Cancelling { hold: None, started_at: None };
     Ended { run, by: ready.by, end: End::Outcome(Outcome::Cancelled), at: now, job: None, executed: false }
+}
+
+/// A leased suspect that cannot be alone yet, for others are before it: later,
+/// at no cost.
+fn put_off(node: &Node, ready: Ready, now: Timestamp) -> Ended {
+    let run = running(ready.run, Hold::Leased(node.worker), now);
+    let until = node.options.run_lease.after(now);
+    let end = End::Outcome(Outcome::Deferred { until, reason: "it waits to be executed alone".into() });
+    Ended { run, by: ready.by, end, at: now, job: None, executed: false }
 }
 
 /// A run whose job's version cannot be read can never be executed.

@@ -392,8 +392,9 @@ impl Hands {
     }
 
     /// Ends all attempts as the death of their process would: without a word.
-    pub fn abort_all(&self) {
+    pub async fn abort_all(&self) {
         self.node.executing.forget_all();
+        self.drain().await;
     }
 
     /// Has cancels found and answered, until nothing moves.

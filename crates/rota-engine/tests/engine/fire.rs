@@ -189,10 +189,8 @@ async fn a_paused_queue_or_tenant_starts_nothing_until_it_is_lifted() {
         let bed = Bed::new().await;
         let mut node = bed.node().await;
         bed.save(&node.node, job("hello", "noop")).await;
-        let target = match tenant_wide {
-            true => PauseTarget::Tenant(bed.tenant),
-            false => PauseTarget::Queue(bed.tenant, "default".into()),
-        };
+        let queue = PauseTarget::Queue(bed.tenant, "default".into());
+        let target = if tenant_wide { PauseTarget::Tenant(bed.tenant) } else { queue };
         let targets = [target];
         bed.store.set_pauses(&node.node.write(bed.now()), &targets, Some(&pause_of(&bed, None))).await.unwrap();
         node.look().await;

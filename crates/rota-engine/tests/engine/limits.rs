@@ -105,16 +105,19 @@ async fn a_run_that_waits_for_a_token_is_cancelled_at_once() {
     let bed = Bed::new().await;
     let mut node = bed.node().await;
     bed.save(&node.node, with(job("rated", "noop"), json!({ "rate_limit": { "runs": 1, "per": "1h" } }))).await;
-    let mut last = None;
     for _ in 0..3 {
-        last = Some(node.enqueue(&bed, "rated").await);
+        node.enqueue(&bed, "rated").await;
     }
     node.work().await;
-    bed.cancel(last.unwrap()).await;
+    let waiting: Vec<_> =
+        bed.runs().await.into_iter().filter(|record| record.run.state.status() == Status::Queued).collect();
+    assert_eq!(waiting.len(), 1);
+    let id = waiting[0].run.id;
+    bed.cancel(id).await;
     node.look().await;
     node.dispatch().await;
     node.settle().await;
-    assert_eq!(bed.status(last.unwrap()).await, ended(Verdict::Cancelled));
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
 }
 
 #[tokio::test]

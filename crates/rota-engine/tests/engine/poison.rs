@@ -7,6 +7,7 @@ use crate::bed::*;
 
 /// A node that dies leaves its attempts as they are: dropped without a word.
 async fn die(bed: &Bed, node: Hands) {
+    node.abort_all().await;
     drop(node);
     // Its word and its leases run out.
     bed.go(10_000);
@@ -106,7 +107,6 @@ async fn a_poison_run_is_dead_after_few_deaths_and_its_neighbours_are_whole() {
             // It kills its process; nothing of this moment is settled.
             deaths += 1;
             let heir = bed.builder(Options::default()).node();
-            node.abort_all();
             die(&bed, node).await;
             node = Hands::new(heir);
         }
@@ -135,7 +135,6 @@ async fn a_run_that_lost_two_workers_is_executed_alone() {
     bed.work.wait_for_going(1).await;
     bed.go(1_000);
     first.execute().await;
-    first.abort_all();
     die(&bed, first).await;
     let mut second = bed.node_with(options()).await;
     second.settle().await;
@@ -183,7 +182,7 @@ async fn leased_runs_of_a_dead_node_are_reaped_after_their_lease() {
     let id = first.enqueue(&bed, "long").await;
     first.claim().await;
     bed.work.wait_for_going(1).await;
-    first.abort_all();
+    first.abort_all().await;
     drop(first);
     bed.go(5_000);
     let mut second = bed.node_with(gpu()).await;
