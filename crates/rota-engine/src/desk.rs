@@ -188,7 +188,8 @@ impl Desk {
         });
     }
 
-    /// Lets go of runs that were settled or lost.
+    /// Lets go of runs that were settled: whoever still sees one as ready under
+    /// that lease has looked before.
     pub fn land(&self, leases: impl IntoIterator<Item = Lease>) {
         self.with(|papers| {
             for lease in leases {
@@ -200,11 +201,17 @@ impl Desk {
         });
     }
 
-    /// Lets go of a run that was not started: whoever finds it ready may.
+    /// Lets go of a run that was not settled: whoever finds it ready may have it.
     pub fn drop_flight(&self, lease: Lease) {
+        self.drop_flights([lease]);
+    }
+
+    pub fn drop_flights(&self, leases: impl IntoIterator<Item = Lease>) {
         self.with(|papers| {
-            if papers.flying.get(&lease.run).is_some_and(|flight| flight.lease == lease) {
-                papers.land(lease.run);
+            for lease in leases {
+                if papers.flying.get(&lease.run).is_some_and(|flight| flight.lease == lease) {
+                    papers.land(lease.run);
+                }
             }
         });
     }

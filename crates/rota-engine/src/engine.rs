@@ -128,6 +128,14 @@ impl Builder {
     }
 }
 
+fn made_of(id: RunId, answer: &Enqueued) -> Made {
+    match answer {
+        Enqueued::Made { status, .. } => Made::Run { id, status: *status },
+        Enqueued::Duplicate { of } => Made::Duplicate { of: *of },
+        Enqueued::Full => Made::Full,
+    }
+}
+
 /// A seed of the process's own: the standard library draws it from the system.
 fn seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
@@ -196,22 +204,19 @@ impl Engine {
     }
 
     async fn make(&self, planned: Vec<Result<NewRun, Made>>, write: Write) -> Result<Vec<Made>, EngineError> {
-        let runs: Vec<NewRun> = planned.iter().filter_map(|one| one.as_ref().ok()).cloned().collect();
+        let mut runs = Vec::with_capacity(planned.len());
+        // What is refused already, each in its place.
+        let refused: Vec<Option<Made>> = planned.into_iter().map(|one| one.map(|run| runs.push(run)).err()).collect();
         let answers = if runs.is_empty() {
             Vec::new()
         } else {
-            let (store, runs, write) = (&self.node.store, &runs, &write);
-            self.until_known(|| store.enqueue(write, runs, &[])).await?
+            self.until_known(|| self.node.store.enqueue(&write, &runs, &[])).await?
         };
         self.node.stats.enqueued.add(runs.len());
-        let mut told = runs.iter().map(|run| run.id).zip(answers.iter());
-        let made = planned.into_iter().map(|one| match one {
-            Err(made) => made,
-            Ok(_) => match told.next() {
-                Some((id, Enqueued::Made { status, .. })) => Made::Run { id, status: *status },
-                Some((_, Enqueued::Duplicate { of })) => Made::Duplicate { of: *of },
-                Some((_, Enqueued::Full)) | None => Made::Full,
-            },
+        let mut told = runs.iter().map(|run| run.id).zip(&answers);
+        let made = refused.into_iter().map(|refused| match refused {
+            Some(made) => made,
+            None => told.next().map_or(Made::Full, |(id, answer)| made_of(id, answer)),
         });
         let made = made.collect();
         take_made(&self.node, &write, runs, &answers);

@@ -3,6 +3,8 @@
 //! A bounded feed: a subscriber that falls behind is told how much it missed
 //! and reads the store again. Nothing is made up for a feed that nobody reads.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
@@ -87,33 +89,42 @@ pub enum Finding {
     ScheduleBroken { schedule: ScheduleId, why: String },
     /// Its run had ended without arming it; it is armed again.
     ScheduleUnarmed { schedule: ScheduleId },
+    /// Its row says that this node executes it, and nobody here does; it is
+    /// settled as lost.
+    RunOwnerless { run: RunId },
     /// Counters of slots that did not fit the live runs; they do now.
     SlotsLeaked { count: u32 },
 }
 
 /// The feed's own end.
 #[derive(Debug)]
-pub struct Events(broadcast::Sender<Event>);
+pub struct Events {
+    feed: broadcast::Sender<Event>,
+    /// Somebody has listened. Asking the feed itself takes a lock, which is too
+    /// much for every run of an engine that nobody follows.
+    followed: AtomicBool,
+}
 
 impl Events {
     pub fn new(most: usize) -> Self {
-        Self(broadcast::Sender::new(most.max(1)))
+        Self { feed: broadcast::Sender::new(most.max(1)), followed: AtomicBool::new(false) }
     }
 
     /// Tells those who listen, if there are any.
     pub fn tell(&self, event: impl FnOnce() -> Event) {
         if self.heard() {
             // The last listener may have just gone.
-            drop(self.0.send(event()));
+            drop(self.feed.send(event()));
         }
     }
 
     /// Whether anybody listens.
     pub fn heard(&self) -> bool {
-        self.0.receiver_count() > 0
+        self.followed.load(Ordering::Relaxed) && self.feed.receiver_count() > 0
     }
 
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
-        self.0.subscribe()
+        self.followed.store(true, Ordering::Relaxed);
+        self.feed.subscribe()
     }
 }

@@ -1,13 +1,14 @@
 //! Scan: looks for what cannot be, puts it right, and says so.
 //!
 //! Schedules that nobody fired in time; `after_finish` schedules whose run ended
-//! without arming them; slots whose counters do not fit the live runs. The
-//! gauge of findings reads 0 as long as everything else works.
+//! without arming them; runs marked as running that nobody executes; slots whose
+//! counters do not fit the live runs. The gauge of findings reads 0 as long as
+//! everything else works.
 //!
 //! A pass looks at a page of schedules and goes on from there at the next, so
 //! that ten million of them cost no more than a few.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -15,9 +16,9 @@ use rota_core::{
     fire::{Progress, rearm},
     ids::{RunId, ScheduleId},
     ports::Topic,
-    run::RunState,
+    run::{Lease, Run, RunState},
     schedule::ScheduleSpec,
-    store::{ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError},
+    store::{By, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError},
     timing::Schedule,
 };
 
@@ -25,6 +26,7 @@ use super::{PassReport, Stage};
 use crate::{
     events::{Event, Finding},
     node::Node,
+    outbox::{End, Ended},
 };
 
 /// Schedules looked at in one pass.
@@ -38,11 +40,13 @@ pub struct Scan {
     node: Arc<Node>,
     after: Option<ScheduleId>,
     passes: u32,
+    /// Leases that nobody here had a hand on at the last scan.
+    strangers: HashSet<Lease>,
 }
 
 impl Scan {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, after: None, passes: 0 }
+        Self { node, after: None, passes: 0, strangers: HashSet::new() }
     }
 
     fn found(&self, finding: Finding) {
@@ -118,6 +122,27 @@ impl Scan {
         Ok(repaired)
     }
 
+    /// Runs of this node's partitions that are marked as running and that
+    /// nobody here executes. One that is so twice is not just on its way.
+    async fn ownerless(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let marked = self.node.store.inherited(&self.node.territory.parts(), PAGE).await?;
+        let strangers: Vec<Run> = marked.into_iter().filter(|run| self.node.desk.is_flying(run.id).is_none()).collect();
+        let before = std::mem::replace(&mut self.strangers, strangers.iter().map(Run::lease).collect());
+        let mut ended = Vec::new();
+        for run in strangers.into_iter().filter(|run| before.contains(&run.lease())) {
+            let Some(by) = self.node.territory.held(run.part).map(|held| By::Owner(held.epoch)) else { continue };
+            let Ok(change) = run.lose(self.node.options.losses_max, now) else { continue };
+            if self.node.desk.fly(&run, by) {
+                self.found(Finding::RunOwnerless { run: run.id });
+                let end = End::Decided(Box::new(change));
+                ended.push(Ended { run, by, end, at: now, job: None, executed: false });
+            }
+        }
+        let count = ended.len();
+        self.node.post(ended);
+        Ok(count)
+    }
+
     async fn slots(&self, now: Timestamp) -> Result<usize, StoreError> {
         let count = self.node.store.recount_slots(&self.node.write(now)).await?;
         if count > 0 {
@@ -139,6 +164,7 @@ impl Stage for Scan {
         let mut done = 0;
         if !self.node.territory.is_empty() && !self.node.is_quiet(now) {
             done += self.overdue(now).await?;
+            done += self.ownerless(now).await?;
         }
         if self.node.territory.is_steward() {
             done += self.unarmed(now).await?;

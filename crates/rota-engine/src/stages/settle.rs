@@ -8,7 +8,7 @@
 //! A batch that the store did not answer for stays here, under its own name,
 //! until it does: outcomes survive an outage, and none is applied twice.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -74,6 +74,7 @@ impl Settle {
                 }
                 Err(refusal) => {
                     tracing::error!(run = %one.run.id, %refusal, "an ended attempt cannot be settled");
+                    self.node.desk.drop_flight(one.run.lease());
                     self.let_go(std::iter::once(&one));
                 }
             }
@@ -82,25 +83,19 @@ impl Settle {
     }
 
     fn change(&self, ended: &mut Ended) -> Result<Change, Refusal> {
-        let (lease, at) = (ended.run.lease(), ended.at);
+        let (run, lease, at) = (&ended.run, ended.run.lease(), ended.at);
+        let policy = ended.job.as_ref().map_or(&*NO_RETRY, |job| &job.settle);
         match &mut ended.end {
             // An output may be large; success is never decided twice.
             End::Outcome(Outcome::Succeeded { output }) => {
-                let outcome = Outcome::Succeeded { output: output.take() };
-                ended.run.settle(lease, outcome, &no_retry(), 0.5, at)
+                run.settle(lease, Outcome::Succeeded { output: output.take() }, policy, 0.5, at)
             }
-            End::Outcome(outcome) => {
-                let jitter = self.node.random.unit();
-                let outcome = outcome.clone();
-                match &ended.job {
-                    Some(job) => ended.run.settle(lease, outcome, &job.settle, jitter, at),
-                    None => ended.run.settle(lease, outcome, &no_retry(), jitter, at),
-                }
-            }
+            End::Outcome(outcome) => run.settle(lease, outcome.clone(), policy, self.node.random.unit(), at),
             End::GraceOver => {
-                ended.run.grace_over(at).or_else(|_| ended.run.settle(lease, Outcome::Cancelled, &no_retry(), 0.5, at))
+                let cancelled = || run.settle(lease, Outcome::Cancelled, policy, 0.5, at);
+                run.grace_over(at).or_else(|_| cancelled())
             }
-            End::HandedBack => ended.run.hand_back(lease, at),
+            End::HandedBack => run.hand_back(lease, at),
             End::Decided(change) => Ok(change.as_ref().clone()),
         }
     }
@@ -146,7 +141,7 @@ impl Settle {
 
     fn take_settled(&self, batch: Batch, settled: Settled) -> usize {
         self.node.stats.settle_batches.add(1);
-        let mut again = Vec::new();
+        let (mut again, mut refused) = (Vec::new(), Vec::new());
         let mut landed = Vec::with_capacity(batch.ended.len());
         let mut rearmed = false;
         for ((ended, settlement), answer) in batch.ended.into_iter().zip(&batch.settlements).zip(&settled.answers) {
@@ -159,13 +154,15 @@ impl Settle {
                     self.node.stats.stale.add(1);
                     let Run { id: run, job, tenant, .. } = ended.run;
                     self.node.events.tell(|| Event::SettlementRefused { run, job, tenant });
-                    landed.push(ended);
+                    refused.push(ended);
                 }
                 Guarded::CancelAsked => again.push(asked_meanwhile(ended)),
             }
         }
-        let done = landed.len();
-        self.let_go(landed.iter());
+        let done = landed.len() + refused.len();
+        self.node.desk.land(landed.iter().map(|ended| ended.run.lease()));
+        self.node.desk.drop_flights(refused.iter().map(|ended| ended.run.lease()));
+        self.let_go(landed.iter().chain(&refused));
         self.node.post(again);
         self.node.woken(settled.woken);
         if rearmed {
@@ -205,9 +202,8 @@ impl Settle {
         }
     }
 
-    fn let_go<'e>(&self, ended: impl Iterator<Item = &'e Ended> + Clone) {
-        let executed = ended.clone().filter(|ended| ended.executed).count();
-        self.node.desk.land(ended.map(|ended| ended.run.lease()));
+    fn let_go<'e>(&self, ended: impl Iterator<Item = &'e Ended>) {
+        let executed = ended.filter(|ended| ended.executed).count();
         if executed > 0 {
             self.node.executing.settle(executed);
         }
@@ -218,9 +214,8 @@ impl Settle {
     }
 }
 
-fn no_retry() -> SettlePolicy {
-    SettlePolicy { retry: RetryPolicy::once(), losses_max: 1 }
-}
+/// For what nobody will try again.
+static NO_RETRY: LazyLock<SettlePolicy> = LazyLock::new(|| SettlePolicy { retry: RetryPolicy::once(), losses_max: 1 });
 
 fn ask_to_stop(run: &mut Run, request: CancelRequest) {
     if let RunState::Running { hold, started_at } = run.state {

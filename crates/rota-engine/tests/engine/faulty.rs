@@ -2,7 +2,7 @@
 //! write after having done it.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
@@ -25,11 +25,30 @@ pub struct Faulty {
     away: AtomicBool,
     lose: AtomicUsize,
     pub writes: AtomicUsize,
+    /// Requests as another's transaction would have left them.
+    inbox: Mutex<Vec<InboxItem>>,
 }
 
 impl Faulty {
     pub fn new(inner: Arc<dyn Store>) -> Self {
-        Self { inner, away: AtomicBool::new(false), lose: AtomicUsize::new(0), writes: AtomicUsize::new(0) }
+        Self {
+            inner,
+            away: AtomicBool::new(false),
+            lose: AtomicUsize::new(0),
+            writes: AtomicUsize::new(0),
+            inbox: Mutex::default(),
+        }
+    }
+
+    /// Puts a request into the inbox; its port has no way to.
+    pub fn put_inbox(&self, at: Timestamp, body: &str) {
+        let mut inbox = self.inbox.lock().unwrap();
+        let id = inbox.len() as i64 + 1;
+        inbox.push(InboxItem { id, at, body: body.into() });
+    }
+
+    pub fn inbox_len(&self) -> usize {
+        self.inbox.lock().unwrap().len()
     }
 
     /// Nothing is answered while it is away.
@@ -206,12 +225,16 @@ impl RunStore for Faulty {
     }
 
     async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError> {
-        self.write(self.inner.enqueue(write, runs, inbox)).await
+        let answers = self.write(self.inner.enqueue(write, runs, &[])).await;
+        if answers.is_ok() {
+            self.inbox.lock().unwrap().retain(|item| !inbox.contains(&item.id));
+        }
+        answers
     }
 
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
         self.here()?;
-        self.inner.inbox(limit).await
+        Ok(self.inbox.lock().unwrap().iter().take(limit as usize).cloned().collect())
     }
 
     async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError> {

@@ -89,6 +89,27 @@ async fn stale_owner_settles_nothing() {
     assert_eq!(zombie.work().await, 0);
 }
 
+/// A node that loses a partition and gets it back must find there what it could
+/// not settle.
+#[tokio::test]
+async fn what_was_refused_to_settle_is_executed_again_by_who_owns_it_next() {
+    let bed = Bed::new().await;
+    let mut first = bed.node().await;
+    bed.save(&first.node, job("hello", "noop")).await;
+    let id = first.enqueue(&bed, "hello").await;
+    first.dispatch().await;
+    first.drain().await;
+    bed.go(9_000);
+    let mut second = bed.node().await;
+    first.settle().await;
+    second.lead.leave().await.unwrap();
+    first.lead().await;
+    assert_eq!(parts(&first).len(), 256);
+    first.look().await;
+    first.work().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
+
 /// A node whose word ran out must not start what another may own.
 #[tokio::test]
 async fn nothing_is_started_after_the_nodes_word_ran_out() {

@@ -169,11 +169,54 @@ async fn upkeep_folds_what_was_settled() {
     assert_eq!(rollups.iter().map(|(_, rollup)| rollup.ended[0]).sum::<u64>(), 1);
 }
 
-/// An empty inbox is no work, and only one node looks.
+/// A request of a caller's own transaction becomes a run like any other; one
+/// that cannot does not stand in the way.
 #[tokio::test]
-async fn an_empty_inbox_is_no_work() {
+async fn requests_of_the_inbox_become_runs_and_bad_ones_are_taken_away() {
     let bed = Bed::new().await;
     let mut node = bed.node().await;
-    let report = node.admit().await;
-    assert_eq!((report.done, report.more), (0, false));
+    bed.save(&node.node, job("hello", "noop")).await;
+    let good = json!({ "tenant": "acme", "job": "hello", "payload": { "n": 1 }, "labels": { "team": "red" } });
+    let keyed = json!({ "tenant": "acme", "job": "hello", "key": "k1" });
+    for body in [
+        "not json".to_owned(),
+        json!({ "tenant": "nobody", "job": "hello" }).to_string(),
+        json!({ "tenant": "acme", "job": "nobody" }).to_string(),
+        good.to_string(),
+        keyed.to_string(),
+        keyed.to_string(),
+        json!({ "tenant": "acme", "job": "hello", "key": "k1", "payload": 2 }).to_string(),
+    ] {
+        bed.faults.put_inbox(at(0), &body);
+    }
+    node.admit().await;
+    node.admit().await;
+    assert_eq!(bed.faults.inbox_len(), 0);
+    assert_eq!(node.node.stats.refused.get(), 4);
+    node.work().await;
+    let runs = bed.runs().await;
+    let teams: Vec<_> = runs.iter().filter_map(|record| record.run.labels.get("team")).collect();
+    assert_eq!((runs.len(), teams.len()), (2, 1), "the good one, and the key once: {runs:?}");
+    assert!(runs.iter().all(|record| record.run.state.status() == ended(Verdict::Succeeded)));
+}
+
+/// A mark without an executor would keep its run for ever.
+#[tokio::test]
+async fn the_scanner_settles_as_lost_what_nobody_executes() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("long", "wait")).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.clock.wait_for_sleepers(1).await;
+    bed.go(1_000);
+    node.execute().await;
+    assert_eq!(node.scan().await.done, 0, "it is under way");
+    node.abort_all().await;
+    assert_eq!(node.scan().await.done, 0, "it may be on its way");
+    node.lead().await;
+    assert_eq!(node.scan().await.done, 1);
+    node.settle().await;
+    assert_eq!(bed.status(id).await, Status::Scheduled);
 }
