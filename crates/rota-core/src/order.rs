@@ -28,6 +28,12 @@ impl Priority {
     pub const fn get(self) -> u8 {
         self.0
     }
+
+    /// So many levels more urgent, as far as that goes.
+    #[must_use]
+    pub const fn raised(self, levels: u8) -> Self {
+        if self.0 > levels { Self(self.0 - levels) } else { Self::HIGHEST }
+    }
 }
 
 impl Default for Priority {
@@ -82,6 +88,11 @@ mod tests {
         let high_soon = OrderKey::new(at(59), Priority::new(5).unwrap());
         assert!(low_early < high_late, "a minute of waiting makes up for one level");
         assert!(high_soon < low_early, "less than a minute does not");
+    }
+
+    #[test]
+    fn raising_stops_at_the_highest() {
+        assert_eq!((Priority::LOWEST.raised(2).get(), Priority::default().raised(9)), (8, Priority::HIGHEST));
     }
 
     #[test]

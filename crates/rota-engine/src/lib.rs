@@ -1,3 +1,38 @@
-//! Rota's engine: the stages of a run, and the executors that do its work.
+//! Rota's engine: fires schedules, dispatches runs, executes and settles them.
+//!
+//! The core decides and the store applies; what is left is to wait, to spawn
+//! and to count, and that is all this crate does. A [`stages`] file is one verb,
+//! and a pass of it takes nothing but the time. The [`driver`] is the only loop.
+//! [`Engine`] is the handle that everybody else holds.
+//!
+//! Nothing here is the owner of truth: a process that vanishes between any two
+//! lines leaves a store from which the next one goes on.
 
+pub mod catalog;
+pub mod clock;
+pub mod definitions;
+mod desk;
+pub mod driver;
+mod engine;
+pub mod events;
+pub mod executing;
 pub mod executors;
+pub mod hints;
+mod launch;
+pub mod making;
+pub mod node;
+pub mod options;
+mod outbox;
+pub mod render;
+mod reports;
+pub mod stages;
+pub mod stats;
+mod supervise;
+pub mod territory;
+
+pub use self::{
+    engine::{Builder, Engine, EngineError},
+    events::Event,
+    making::{JobRef, Made, RunAsk},
+    options::Options,
+};

@@ -188,6 +188,11 @@ impl Backlog {
         });
     }
 
+    /// Whether [`Backlog::wanted`] would name any stretch.
+    pub fn is_low(&self) -> bool {
+        !self.low.is_empty()
+    }
+
     /// Which stretches are worth reading now: of pairs that were cut and have
     /// run down to half of what they may hold. Answers to an earlier call that
     /// have not come by now are void, and must not be taken in any more.
@@ -214,11 +219,15 @@ impl Backlog {
 
     /// Takes in what was read for `window`: fewer than its limit means there
     /// is nothing beyond. A run that was taken and is not yet settled is still
-    /// ready in the store: `flying` says which are.
-    pub fn read(&mut self, window: &Window, places: &[Place], flying: impl Fn(&Place) -> bool) {
-        if self.queue(window.pair).is_some_and(|queue| queue.asked && queue.beyond == Beyond::After(window.after)) {
+    /// ready in the store: `flying` says which are. False where the answer is
+    /// void and nothing was taken in.
+    pub fn read(&mut self, window: &Window, places: &[Place], flying: impl Fn(&Place) -> bool) -> bool {
+        let awaited =
+            self.queue(window.pair).is_some_and(|queue| queue.asked && queue.beyond == Beyond::After(window.after));
+        if awaited {
             self.change(window.pair, |queue| queue.read(window, places, flying));
         }
+        awaited
     }
 
     /// Forgets a run that ended or went elsewhere. Also to be told of runs that

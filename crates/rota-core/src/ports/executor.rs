@@ -25,6 +25,13 @@ pub trait Executor: Send + Sync {
     fn kind(&self) -> &'static str;
 
     async fn execute(&self, attempt: &Attempt, context: &Context) -> Outcome;
+
+    /// Asks the attempt under `lease` to stop by itself, because its run was
+    /// cancelled. True where it was told and may use its grace; otherwise the
+    /// stage drops it at once.
+    fn ask_to_stop(&self, _lease: Lease) -> bool {
+        false
+    }
 }
 
 /// One try at a run.

@@ -9,6 +9,7 @@ use crate::{
     fire::{self, Cursor, Progress, SkipRange},
     ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
     lane::{Lane, LaneKey, LaneMode},
+    order::Priority,
 };
 
 /// A tenant's class, which sets its weight and quotas.
@@ -20,6 +21,26 @@ pub enum Tier {
     Enterprise,
     /// The one tenant of a single-user install.
     Unlimited,
+}
+
+impl Tier {
+    /// The share of the workers relative to others.
+    pub const fn weight(self) -> u32 {
+        match self {
+            Self::Free => 1,
+            Self::Pro => 3,
+            Self::Enterprise | Self::Unlimited => 10,
+        }
+    }
+
+    /// The best priority its runs may have.
+    pub const fn best_priority(self) -> Priority {
+        match self {
+            Self::Free => Priority::LOWEST.raised(2),
+            Self::Pro => Priority::LOWEST.raised(7),
+            Self::Enterprise | Self::Unlimited => Priority::HIGHEST,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

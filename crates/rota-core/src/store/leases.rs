@@ -78,6 +78,12 @@ pub trait LeaseStore: Send + Sync {
     /// Frees partitions that the node holds under these epochs.
     async fn give_partitions(&self, node: NodeId, parts: &[(Partition, Epoch)]) -> Result<Vec<Guarded>, StoreError>;
 
+    /// What the store's own clock says; none for a store that has no other than
+    /// its caller's. For measuring: no statement judges by it.
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(None)
+    }
+
     /// Takes tokens for each ask, as [`Rate::take`] decides.
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError>;
 }

@@ -59,6 +59,14 @@ impl PostgresStore {
         Ok(nodes)
     }
 
+    /// The one place that reads the server's clock: nodes measure theirs by it.
+    pub(super) async fn own_time(&self) -> Result<Timestamp, Fault> {
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let rows = super::read_on(&self.leases, sql, &[]).await?;
+        let row = rows.first().ok_or_else(|| crate::codec::corrupt("the clock", "no row"))?;
+        Ok(time(row.try_get(0)?)?)
+    }
+
     pub(super) async fn forget_node(&self, node: NodeId) -> Result<(), Fault> {
         let tx = Tx::on(&self.leases).await?;
         tx.pipe(&[

@@ -1,0 +1,451 @@
+//! What firing and executing need to know of definitions, kept at hand.
+//!
+//! Versions never change and are kept for as long as there is room. Schedules
+//! are kept under the revision that the cursor names, so an old one is never
+//! taken for the new. Jobs, which a cursor does not name, are kept too: the
+//! store's guard tells when one is out of date, and [`Catalog::forget`] has it
+//! read again. Pauses, lanes, tenants and calendars are read anew by a look.
+//!
+//! Everything is bounded: of two generations the older is dropped when the
+//! younger is full.
+
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hash,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    calendar::Calendar,
+    dispatch::Pair,
+    duration::Span,
+    ids::{JobId, LaneId, ScheduleId, TenantId},
+    job::{JobDocument, RunTerms, StepPolicy},
+    lane::{Lane, LaneKey, LaneMode},
+    order::Priority,
+    rate::Rate,
+    run::SettlePolicy,
+    schedule::ScheduleSpec,
+    store::{JobRecord, Pause, PauseTarget, Pauses, ScheduleRecord, Store, StoreError, Tenant},
+    timing::Schedule,
+};
+use serde_json::Value;
+
+/// Calendars are read again after this long: an edit elsewhere is seen within
+/// a second, and a busy tenant's are not read for every batch.
+const CALENDARS_KEPT: Span = Span::millis(1_000);
+
+/// One version of a job, ready for use.
+#[derive(Debug)]
+pub struct JobVersion {
+    pub job: JobId,
+    pub version: i32,
+    pub document: JobDocument,
+    pub terms: RunTerms,
+    pub settle: SettlePolicy,
+    /// The rules of its one step; none for a flow.
+    pub step: Option<StepPolicy>,
+    pub rate: Option<Rate>,
+    /// The payload of a run that was given none.
+    pub payload: Value,
+    /// Whether its step has anything to render.
+    pub templated: bool,
+}
+
+impl JobVersion {
+    pub fn read(job: JobId, version: i32, document: &str, losses_max: u16) -> Result<Self, String> {
+        let document: JobDocument = serde_json::from_str(document).map_err(|error| error.to_string())?;
+        let terms = document.run_terms(Priority::HIGHEST);
+        let step = document.lone_step();
+        let templated = step.is_some_and(|step| serde_json::to_string(step).is_ok_and(|text| text.contains("{{")));
+        Ok(Self {
+            job,
+            version,
+            settle: SettlePolicy { retry: terms.retry.clone(), losses_max },
+            step: step.map(|step| document.step_policy(step)),
+            rate: document.rate_limit.as_ref().map(|limit| Rate { runs: limit.runs, per: limit.per }),
+            payload: document.input.as_ref().and_then(|input| input.default.clone()).unwrap_or_default(),
+            templated,
+            terms,
+            document,
+        })
+    }
+}
+
+/// A job as last read.
+#[derive(Debug)]
+pub struct JobEntry {
+    pub record: JobRecord,
+    pub version: Arc<JobVersion>,
+}
+
+/// A schedule at one revision.
+#[derive(Debug)]
+pub struct ScheduleEntry {
+    pub record: ScheduleRecord,
+    pub spec: ScheduleSpec,
+    pub schedule: Schedule,
+}
+
+/// A cache of two generations.
+#[derive(Debug)]
+struct Kept<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+    most: usize,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
+    fn new(most: usize) -> Self {
+        Self { young: HashMap::new(), old: HashMap::new(), most: most.max(1) }
+    }
+
+    fn get(&mut self, key: &K) -> Option<V> {
+        if let Some(found) = self.young.get(key) {
+            return Some(found.clone());
+        }
+        let found = self.old.remove(key)?;
+        self.put(key.clone(), found.clone());
+        Some(found)
+    }
+
+    fn put(&mut self, key: K, value: V) {
+        if self.young.len() >= self.most {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+
+    fn forget(&mut self, key: &K) {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
+}
+
+/// Which pairs may start runs on this node.
+#[derive(Debug, Default)]
+pub struct Gate {
+    lanes: HashMap<LaneId, Lane>,
+    /// Lanes whose runs this node can execute.
+    able: HashSet<LaneId>,
+    pauses: HashMap<PauseTarget, Pause>,
+}
+
+impl Gate {
+    /// Whether a run of this pair may start at `now`.
+    pub fn open(&self, pair: Pair, now: Timestamp) -> bool {
+        if !self.able.contains(&pair.lane) {
+            return false;
+        }
+        if self.pauses.is_empty() {
+            return true;
+        }
+        let queue = self.lanes.get(&pair.lane).map(|lane| lane.key.queue.clone()).unwrap_or_default();
+        let targets = [PauseTarget::Tenant(pair.tenant), PauseTarget::Queue(pair.tenant, queue)];
+        !targets.iter().any(|target| self.pauses.get(target).is_some_and(|pause| holds(pause, now)))
+    }
+
+    pub fn mode(&self, lane: LaneId) -> Option<LaneMode> {
+        self.lanes.get(&lane).map(|lane| lane.mode)
+    }
+
+    /// The lanes of a mode whose runs this node can execute.
+    pub fn able(&self, mode: LaneMode) -> Vec<LaneId> {
+        let mut lanes: Vec<_> = self.able.iter().copied().filter(|lane| self.mode(*lane) == Some(mode)).collect();
+        lanes.sort_unstable();
+        lanes
+    }
+}
+
+fn holds(pause: &Pause, now: Timestamp) -> bool {
+    pause.since <= now && pause.until.is_none_or(|until| now < until)
+}
+
+#[derive(Debug)]
+struct Caches {
+    versions: Kept<(JobId, i32), Arc<JobVersion>>,
+    jobs: Kept<JobId, Arc<JobEntry>>,
+    schedules: Kept<ScheduleId, Arc<ScheduleEntry>>,
+    calendars: Kept<TenantId, (Timestamp, Arc<HashMap<String, Calendar>>)>,
+    lanes: HashMap<LaneKey, LaneId>,
+    tenants: HashMap<TenantId, Tenant>,
+}
+
+/// See the module.
+pub struct Catalog {
+    store: Arc<dyn Store>,
+    caches: Mutex<Caches>,
+    pauses: RwLock<Arc<Pauses>>,
+    gate: RwLock<Arc<Gate>>,
+    losses_max: u16,
+}
+
+impl Catalog {
+    pub fn new(store: Arc<dyn Store>, most: usize, losses_max: u16) -> Self {
+        let caches = Caches {
+            versions: Kept::new(most),
+            jobs: Kept::new(most),
+            schedules: Kept::new(most),
+            calendars: Kept::new(most),
+            lanes: HashMap::new(),
+            tenants: HashMap::new(),
+        };
+        let pauses = Pauses { revision: -1, pauses: Vec::new() };
+        Self {
+            store,
+            caches: Mutex::new(caches),
+            pauses: RwLock::new(Arc::new(pauses)),
+            gate: RwLock::default(),
+            losses_max,
+        }
+    }
+
+    fn caches<T>(&self, work: impl FnOnce(&mut Caches) -> T) -> T {
+        work(&mut self.caches.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The versions that are at hand.
+    pub fn versions(&self, wanted: impl Iterator<Item = (JobId, i32)>) -> Vec<Option<Arc<JobVersion>>> {
+        self.caches(|caches| wanted.map(|key| caches.versions.get(&key)).collect())
+    }
+
+    /// One version, read if it is not at hand; none where it cannot be read.
+    pub async fn version(&self, job: JobId, version: i32) -> Result<Option<Arc<JobVersion>>, StoreError> {
+        if let Some(found) = self.caches(|caches| caches.versions.get(&(job, version))) {
+            return Ok(Some(found));
+        }
+        let Some(document) = self.store.job_document(job, version).await? else { return Ok(None) };
+        Ok(self.keep_version(job, version, &document))
+    }
+
+    fn keep_version(&self, job: JobId, version: i32, document: &str) -> Option<Arc<JobVersion>> {
+        if let Some(found) = self.caches(|caches| caches.versions.get(&(job, version))) {
+            return Some(found);
+        }
+        match JobVersion::read(job, version, document, self.losses_max) {
+            Ok(read) => {
+                let read = Arc::new(read);
+                self.caches(|caches| caches.versions.put((job, version), Arc::clone(&read)));
+                Some(read)
+            }
+            Err(error) => {
+                tracing::warn!(%job, version, error, "a job's document cannot be read");
+                None
+            }
+        }
+    }
+
+    /// Jobs by id, from memory where they are at hand. A deleted job, or one
+    /// that cannot be read, is none.
+    pub async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<Arc<JobEntry>>>, StoreError> {
+        let mut found: Vec<Option<Arc<JobEntry>>> =
+            self.caches(|caches| ids.iter().map(|id| caches.jobs.get(id)).collect());
+        let mut missing: Vec<JobId> =
+            ids.iter().zip(&found).filter(|(_, job)| job.is_none()).map(|(id, _)| *id).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        let read: HashMap<JobId, Arc<JobEntry>> = self.read_jobs(&missing).await?;
+        for (id, slot) in ids.iter().zip(&mut found) {
+            if slot.is_none() {
+                *slot = read.get(id).cloned();
+            }
+        }
+        Ok(found)
+    }
+
+    async fn read_jobs(&self, ids: &[JobId]) -> Result<HashMap<JobId, Arc<JobEntry>>, StoreError> {
+        let records = self.store.jobs(ids).await?;
+        Ok(records.into_iter().flatten().filter_map(|record| Some((record.id, self.keep_job(record)?))).collect())
+    }
+
+    /// Takes in a job that was just read.
+    pub fn keep_job(&self, record: JobRecord) -> Option<Arc<JobEntry>> {
+        if record.deleted {
+            return None;
+        }
+        let version = self.keep_version(record.id, record.version, &record.document)?;
+        let entry = Arc::new(JobEntry { record, version });
+        self.caches(|caches| caches.jobs.put(entry.record.id, Arc::clone(&entry)));
+        Some(entry)
+    }
+
+    /// Schedules at the revisions asked for; none where one is not that any
+    /// more. The second list names those that cannot be read, and why.
+    pub async fn schedules(&self, wanted: &[(ScheduleId, i32)]) -> Result<Vec<ScheduleFound>, StoreError> {
+        let at_hand: Vec<Option<Arc<ScheduleEntry>>> = self.caches(|caches| {
+            let fresh = |(id, revision): &(ScheduleId, i32)| {
+                caches.schedules.get(id).filter(|entry| entry.record.revision == *revision)
+            };
+            wanted.iter().map(fresh).collect()
+        });
+        let missing: Vec<ScheduleId> =
+            wanted.iter().zip(&at_hand).filter(|(_, found)| found.is_none()).map(|((id, _), _)| *id).collect();
+        let mut read = if missing.is_empty() { Vec::new() } else { self.store.schedules(&missing).await? }.into_iter();
+        let found = wanted.iter().zip(at_hand).map(|((_, revision), at_hand)| match at_hand {
+            Some(entry) => ScheduleFound::Here(entry),
+            None => match read.next().flatten() {
+                Some(record) if record.revision == *revision && !record.deleted => self.keep_schedule(record),
+                _ => ScheduleFound::Changed,
+            },
+        });
+        Ok(found.collect())
+    }
+
+    fn keep_schedule(&self, record: ScheduleRecord) -> ScheduleFound {
+        let spec: ScheduleSpec = match serde_json::from_str(&record.spec) {
+            Ok(spec) => spec,
+            Err(error) => return ScheduleFound::Broken(error.to_string()),
+        };
+        let schedule = match Schedule::compile(&spec, &record.id.seed()) {
+            Ok(schedule) => schedule,
+            Err(problems) => {
+                let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
+                return ScheduleFound::Broken(told.join("; "));
+            }
+        };
+        let entry = Arc::new(ScheduleEntry { record, spec, schedule });
+        self.caches(|caches| caches.schedules.put(entry.record.id, Arc::clone(&entry)));
+        ScheduleFound::Here(entry)
+    }
+
+    /// Whether the schedule is at hand and is armed by the end of its runs.
+    pub fn is_after_finish(&self, schedule: ScheduleId) -> bool {
+        self.caches(|caches| caches.schedules.get(&schedule)).is_some_and(|entry| entry.spec.after_finish.is_some())
+    }
+
+    /// Something about this schedule or its job is not as remembered.
+    pub fn forget(&self, schedule: ScheduleId) {
+        self.caches(|caches| {
+            if let Some(entry) = caches.schedules.get(&schedule) {
+                caches.jobs.forget(&entry.record.job);
+            }
+            caches.schedules.forget(&schedule);
+        });
+    }
+
+    pub fn forget_job(&self, job: JobId) {
+        self.caches(|caches| caches.jobs.forget(&job));
+    }
+
+    /// A tenant's calendars by name, at most a second old.
+    pub async fn calendars(
+        &self,
+        tenant: TenantId,
+        now: Timestamp,
+    ) -> Result<Arc<HashMap<String, Calendar>>, StoreError> {
+        if let Some((read_at, found)) = self.caches(|caches| caches.calendars.get(&tenant))
+            && now < CALENDARS_KEPT.after(read_at)
+        {
+            return Ok(found);
+        }
+        let stored = self.store.calendars(tenant).await?;
+        let read =
+            |calendar: rota_core::store::Calendar| Some((calendar.name, serde_json::from_str(&calendar.spec).ok()?));
+        let found: Arc<HashMap<String, Calendar>> = Arc::new(stored.into_iter().filter_map(read).collect());
+        self.caches(|caches| caches.calendars.put(tenant, (now, Arc::clone(&found))));
+        Ok(found)
+    }
+
+    pub fn pauses(&self) -> Arc<Pauses> {
+        Arc::clone(&self.pauses.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the pauses of tenants and queues. True where they changed.
+    pub async fn read_pauses(&self) -> Result<bool, StoreError> {
+        let read = self.store.pauses().await?;
+        let changed = read.revision != self.pauses().revision;
+        if changed {
+            let pauses = read.pauses.iter().cloned().collect();
+            self.change_gate(|gate| Gate { lanes: gate.lanes.clone(), able: gate.able.clone(), pauses });
+            *self.pauses.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
+        }
+        Ok(changed)
+    }
+
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change_gate(&self, change: impl FnOnce(&Gate) -> Gate) {
+        let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        *gate = Arc::new(change(&gate));
+    }
+
+    /// Reads every lane; `able` says which this node can execute.
+    pub async fn read_lanes(&self, able: impl Fn(&LaneKey) -> bool) -> Result<(), StoreError> {
+        self.keep_lanes(self.store.all_lanes().await?, able);
+        Ok(())
+    }
+
+    fn keep_lanes(&self, lanes: Vec<Lane>, able: impl Fn(&LaneKey) -> bool) {
+        self.caches(|caches| {
+            let current = lanes.iter().filter(|lane| !lane.retired);
+            caches.lanes.extend(current.map(|lane| (lane.key.clone(), lane.id)));
+        });
+        self.change_gate(|gate| {
+            let mut gate = Gate { lanes: gate.lanes.clone(), able: gate.able.clone(), pauses: gate.pauses.clone() };
+            for lane in lanes {
+                if able(&lane.key) {
+                    gate.able.insert(lane.id);
+                }
+                gate.lanes.insert(lane.id, lane);
+            }
+            gate
+        });
+    }
+
+    /// The lane for each key, made as `mode` says where there is none.
+    pub async fn lanes(
+        &self,
+        keys: &[&LaneKey],
+        mode: impl Fn(&LaneKey) -> LaneMode,
+        able: impl Fn(&LaneKey) -> bool,
+    ) -> Result<Vec<LaneId>, StoreError> {
+        let at_hand = |keys: &[&LaneKey]| -> Vec<Option<LaneId>> {
+            self.caches(|caches| keys.iter().map(|key| caches.lanes.get(*key).copied()).collect())
+        };
+        let found = at_hand(keys);
+        let missing: Vec<&LaneKey> =
+            keys.iter().zip(&found).filter(|(_, lane)| lane.is_none()).map(|(key, _)| *key).collect();
+        for wanted in [LaneMode::Owned, LaneMode::Claimed] {
+            let of_mode: Vec<LaneKey> =
+                missing.iter().filter(|key| mode(key) == wanted).map(|key| (*key).clone()).collect();
+            if !of_mode.is_empty() {
+                self.keep_lanes(self.store.lanes(&of_mode, wanted).await?, &able);
+            }
+        }
+        Ok(at_hand(keys).into_iter().flatten().collect())
+    }
+
+    /// Reads the tenants, and answers their weights.
+    pub async fn read_tenants(&self) -> Result<Vec<(TenantId, u32)>, StoreError> {
+        let tenants = self.store.tenants().await?;
+        let weights = tenants.iter().map(|tenant| (tenant.id, tenant.tier.weight())).collect();
+        self.caches(|caches| caches.tenants = tenants.into_iter().map(|tenant| (tenant.id, tenant)).collect());
+        Ok(weights)
+    }
+
+    /// The best priority that a tenant's runs may have.
+    pub fn best_priority(&self, tenant: TenantId) -> Priority {
+        self.caches(|caches| caches.tenants.get(&tenant).map(|tenant| tenant.tier.best_priority()))
+            .unwrap_or(Priority::HIGHEST)
+    }
+
+    pub fn tenant_named(&self, name: &str) -> Option<TenantId> {
+        self.caches(|caches| caches.tenants.values().find(|tenant| tenant.name == name).map(|tenant| tenant.id))
+    }
+}
+
+/// What became of a schedule that was asked for.
+#[derive(Clone, Debug)]
+pub enum ScheduleFound {
+    Here(Arc<ScheduleEntry>),
+    /// It is not at that revision any more.
+    Changed,
+    /// What it says cannot be read.
+    Broken(String),
+}

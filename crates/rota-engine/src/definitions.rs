@@ -1,0 +1,289 @@
+//! Saving definitions: a document becomes a job, and its schedules are armed.
+//!
+//! The same code for the API, the command line and programs that have Rota
+//! inside them. A schedule that did not change keeps its cursor; an edited one
+//! is armed anew, and what the old one still owed is recorded as edited; one
+//! that is no longer written is deleted. Each is guarded by what was read, so
+//! that a fire in between is noticed, and the save is tried again.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use rota_core::{
+    fire::{Progress, SkipReason, abandon, arm, resume as resumed},
+    ids::{JobId, ScheduleId, TenantId},
+    job::JobDocument,
+    ports::Topic,
+    problem::Problem,
+    schedule::ScheduleSpec,
+    store::{
+        Expect, JobPut, JobQuery, JobSaved, Pause, PauseTarget, ScheduleGuard, SchedulePut, ScheduleQuery,
+        ScheduleRecord, ScheduleSaved, StoreError,
+    },
+    timing::Schedule,
+};
+
+use crate::node::Node;
+
+/// So often a save is tried against schedules that fire meanwhile.
+const TRIES: usize = 10;
+/// Schedules read or written in one go.
+const PAGE: u32 = 1_000;
+
+/// Why a job was not saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    #[error("the job is not as its saver believed: its version is {version:?}")]
+    Conflict { version: Option<i32> },
+    #[error("the schedule `{name}` cannot be compiled")]
+    BadSchedule { name: String, problems: Vec<Problem> },
+    #[error("the schedules of the job changed each time they were saved")]
+    Busy,
+    #[error("the store did not take it")]
+    Store(#[from] StoreError),
+}
+
+/// A job as saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    pub job: JobId,
+    pub version: i32,
+    pub changed: bool,
+}
+
+/// Saves a job with all its schedules.
+pub async fn save_job(
+    node: &Node,
+    tenant: TenantId,
+    document: &JobDocument,
+    by: Option<String>,
+    expect: Expect,
+    now: Timestamp,
+) -> Result<Saved, SaveError> {
+    let put = JobPut {
+        tenant,
+        name: document.name.clone(),
+        document: document.canonical_json(),
+        hash: document.content_hash().0,
+        queue: document.queue_name().to_owned(),
+        tags: document.tags.clone(),
+        enabled: document.is_enabled(),
+        by,
+        expect,
+    };
+    let saved = match node.store.put_jobs(&node.write(now), &[put]).await?.pop() {
+        Some(JobSaved::Saved { id, version, changed, .. }) => Saved { job: id, version, changed },
+        Some(JobSaved::Conflict { version }) => return Err(SaveError::Conflict { version }),
+        None => return Err(SaveError::Busy),
+    };
+    node.catalog.forget_job(saved.job);
+    for _ in 0..TRIES {
+        if save_schedules(node, tenant, saved.job, &document.schedules, now).await? {
+            node.hints.wake(Topic::Schedules);
+            return Ok(saved);
+        }
+    }
+    Err(SaveError::Busy)
+}
+
+/// True when all were saved; false when some had changed since they were read.
+async fn save_schedules(
+    node: &Node,
+    tenant: TenantId,
+    job: JobId,
+    specs: &[ScheduleSpec],
+    now: Timestamp,
+) -> Result<bool, SaveError> {
+    let mut stored = stored_schedules(node, job).await?;
+    let mut puts = Vec::new();
+    let mut new = Vec::new();
+    for spec in specs {
+        match stored.remove(&spec.name) {
+            Some(record) if record.spec == text(spec) => {}
+            Some(record) => puts.push(edited(node, &record, spec, now).await?),
+            None => new.push(spec),
+        }
+    }
+    let first = if new.is_empty() { 0 } else { node.store.reserve_schedules(new.len() as u32).await?.0 };
+    for (n, spec) in new.into_iter().enumerate() {
+        puts.push(fresh(ScheduleId(first + n as i64), tenant, job, spec, now)?);
+    }
+    let gone: Vec<ScheduleId> = stored.values().map(|record| record.id).collect();
+    if !gone.is_empty() {
+        node.store.delete_schedules(&node.write(now), &gone).await?;
+    }
+    for chunk in puts.chunks(PAGE as usize) {
+        let answers = node.store.put_schedules(&node.write(now), chunk).await?;
+        if answers.contains(&ScheduleSaved::Stale) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn text(spec: &ScheduleSpec) -> String {
+    // A spec is plain data with text keys, which always has a JSON form.
+    serde_json::to_string(spec).unwrap_or_default()
+}
+
+async fn stored_schedules(node: &Node, job: JobId) -> Result<HashMap<String, ScheduleRecord>, StoreError> {
+    let mut query = ScheduleQuery { job: Some(job), limit: PAGE, ..ScheduleQuery::default() };
+    let mut found = HashMap::new();
+    loop {
+        let page = node.store.list_schedules(&query).await?;
+        found.extend(page.schedules.into_iter().map(|record| (record.name.clone(), record)));
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return Ok(found),
+        }
+    }
+}
+
+fn compile(spec: &ScheduleSpec, id: ScheduleId) -> Result<Schedule, SaveError> {
+    Schedule::compile(spec, &id.seed()).map_err(|problems| SaveError::BadSchedule { name: spec.name.clone(), problems })
+}
+
+fn fresh(
+    id: ScheduleId,
+    tenant: TenantId,
+    job: JobId,
+    spec: &ScheduleSpec,
+    now: Timestamp,
+) -> Result<SchedulePut, SaveError> {
+    let schedule = compile(spec, id)?;
+    Ok(SchedulePut {
+        id,
+        job,
+        tenant,
+        name: spec.name.clone(),
+        spec: text(spec),
+        enabled: spec.enabled,
+        after_finish_ms: spec.after_finish.map(rota_core::duration::Span::as_millis),
+        cursor: arm(&schedule, id, Progress::default(), now),
+        skips: Vec::new(),
+        guard: None,
+    })
+}
+
+async fn edited(
+    node: &Node,
+    record: &ScheduleRecord,
+    spec: &ScheduleSpec,
+    now: Timestamp,
+) -> Result<SchedulePut, SaveError> {
+    let schedule = compile(spec, record.id)?;
+    let cursor = node.store.cursors(&[record.id]).await?.pop().flatten();
+    let behind = cursor.map_or(record.progress, Progress::before);
+    // The old schedule had nothing to decide up to its cursor; the new one may.
+    let behind = Progress { decided_to: behind.decided_to.map(|decided| decided.min(now)), ..behind };
+    let old = serde_json::from_str::<ScheduleSpec>(&record.spec).ok();
+    let old = old.and_then(|old| Schedule::compile(&old, &record.id.seed()).ok());
+    let owed = cursor.zip(old).and_then(|(cursor, old)| abandon(&old, cursor, now, SkipReason::Edited));
+    let decided_to = owed.as_ref().map(|owed| owed.to).max(behind.decided_to);
+    let put = fresh(record.id, record.tenant, record.job, spec, now)?;
+    Ok(SchedulePut {
+        cursor: arm(&schedule, record.id, Progress { decided_to, ..behind }, now),
+        skips: owed.into_iter().collect(),
+        guard: Some(ScheduleGuard { revision: record.revision, cursor }),
+        ..put
+    })
+}
+
+/// Ends pauses now, and wakes the schedules that sleep because of them. False
+/// where nothing was paused.
+pub async fn resume(node: &Node, targets: &[PauseTarget], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+    let mut done = Vec::with_capacity(targets.len());
+    for target in targets {
+        let Some(pause) = pause_of(node, target).await? else {
+            done.push(false);
+            continue;
+        };
+        // Kept with its end, not taken away: the instants inside it are told
+        // from those that were missed.
+        let ended = Pause { until: Some(pause.until.map_or(now, |until| until.min(now))), ..pause };
+        let target = std::slice::from_ref(target);
+        done.extend(node.store.set_pauses(&node.write(now), target, Some(&ended)).await?);
+        wake(node, &target[0], now).await?;
+    }
+    Ok(done)
+}
+
+async fn pause_of(node: &Node, target: &PauseTarget) -> Result<Option<Pause>, StoreError> {
+    Ok(match target {
+        PauseTarget::Tenant(_) | PauseTarget::Queue(..) => {
+            let all = node.store.pauses().await?.pauses;
+            all.into_iter().find(|(of, _)| of == target).map(|(_, pause)| pause)
+        }
+        PauseTarget::Job(job) => node.store.jobs(&[*job]).await?.pop().flatten().and_then(|job| job.pause),
+        PauseTarget::Schedule(id) => node.store.schedules(&[*id]).await?.pop().flatten().and_then(|one| one.pause),
+    })
+}
+
+/// Gives the schedules under `target` their own waking time back.
+async fn wake(node: &Node, target: &PauseTarget, now: Timestamp) -> Result<(), StoreError> {
+    let all = ScheduleQuery { limit: PAGE, ..ScheduleQuery::default() };
+    match target {
+        PauseTarget::Schedule(id) => {
+            let records = node.store.schedules(&[*id]).await?.into_iter().flatten().collect();
+            wake_page(node, records, now).await
+        }
+        PauseTarget::Job(job) => wake_all(node, ScheduleQuery { job: Some(*job), ..all }, now).await,
+        PauseTarget::Tenant(tenant) => wake_all(node, ScheduleQuery { tenant: Some(*tenant), ..all }, now).await,
+        PauseTarget::Queue(tenant, queue) => {
+            let mut jobs =
+                JobQuery { tenant: Some(*tenant), queue: Some(queue.clone()), limit: PAGE, ..JobQuery::default() };
+            loop {
+                let page = node.store.list_jobs(&jobs).await?;
+                for job in page.jobs {
+                    wake_all(node, ScheduleQuery { job: Some(job.id), ..all.clone() }, now).await?;
+                }
+                match page.next {
+                    Some(next) => jobs.after = Some(next),
+                    None => return Ok(()),
+                }
+            }
+        }
+    }
+}
+
+async fn wake_all(node: &Node, mut query: ScheduleQuery, now: Timestamp) -> Result<(), StoreError> {
+    loop {
+        let page = node.store.list_schedules(&query).await?;
+        wake_page(node, page.schedules, now).await?;
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// A schedule that is fired or changed meanwhile is awake already.
+async fn wake_page(node: &Node, records: Vec<ScheduleRecord>, now: Timestamp) -> Result<(), StoreError> {
+    let ids: Vec<ScheduleId> = records.iter().map(|record| record.id).collect();
+    let cursors = node.store.cursors(&ids).await?;
+    let mut puts = Vec::new();
+    for (record, cursor) in records.into_iter().zip(cursors) {
+        let Some(cursor) = cursor else { continue };
+        let Ok(spec) = serde_json::from_str::<ScheduleSpec>(&record.spec) else { continue };
+        let Ok(schedule) = Schedule::compile(&spec, &record.id.seed()) else { continue };
+        let own = resumed(&schedule, record.id, cursor);
+        if own != cursor {
+            puts.push(SchedulePut {
+                id: record.id,
+                job: record.job,
+                tenant: record.tenant,
+                name: record.name,
+                spec: record.spec,
+                enabled: record.enabled,
+                after_finish_ms: spec.after_finish.map(rota_core::duration::Span::as_millis),
+                cursor: Some(own),
+                skips: Vec::new(),
+                guard: Some(ScheduleGuard { revision: record.revision, cursor: Some(cursor) }),
+            });
+        }
+    }
+    if !puts.is_empty() {
+        node.store.put_schedules(&node.write(now), &puts).await?;
+    }
+    Ok(())
+}

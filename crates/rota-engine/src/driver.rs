@@ -1,0 +1,226 @@
+//! The driver: the only loop.
+//!
+//! Each stage has a task that calls its pass, waits for the time the pass
+//! named, a bell or a hint, and calls again. A store that does not answer is
+//! asked again after a while that doubles and is spread by chance, so that a
+//! fleet does not come back as one. What to do is the stages' business.
+//!
+//! To stop is to drain: nothing new is begun and partitions are given up at
+//! once; attempts under way may end within a limit, and what is left of them is
+//! handed back; what has ended is settled before the node leaves.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ports::{Listener, Topic},
+    store::StoreError,
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
+
+use crate::{
+    executing::Why,
+    node::{Bells, Node},
+    stages::{
+        PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
+        look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
+    },
+};
+
+/// How long a stop waits for attempts that were told to end, and for the store.
+const LAST_WAIT: Span = Span::secs(5);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Running,
+    Draining,
+    Stopped,
+}
+
+/// What wakes a stage besides the time.
+struct Calls {
+    bell: Option<fn(&Bells) -> &Notify>,
+    listener: Option<Box<dyn Listener>>,
+}
+
+pub struct Driver {
+    node: Arc<Node>,
+    phase: watch::Sender<Phase>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Driver {
+    /// Joins the store and starts all stages.
+    pub async fn start(node: Arc<Node>) -> Result<Self, StoreError> {
+        let now = node.clock.now();
+        let (mut lead, mut look) = (Lead::new(Arc::clone(&node)), Look::new(Arc::clone(&node)));
+        lead.pass(now).await?;
+        look.pass(now).await?;
+        let driver = Self { phase: watch::Sender::new(Phase::Running), tasks: Mutex::default(), node };
+        driver.turn(lead, Phase::Stopped, Some(|bells| &bells.lead), None);
+        driver.turn(look, Phase::Stopped, Some(|bells| &bells.look), Some(Topic::Ready));
+        driver.start_the_rest();
+        Ok(driver)
+    }
+
+    fn start_the_rest(&self) {
+        let node = || Arc::clone(&self.node);
+        if self.node.options.schedules {
+            self.turn(Fire::new(node()), Phase::Draining, Some(|bells| &bells.fire), Some(Topic::Schedules));
+            self.turn(Promote::new(node()), Phase::Draining, Some(|bells| &bells.promote), Some(Topic::Delayed));
+            self.turn(Admit::new(node()), Phase::Draining, None, Some(Topic::Inbox));
+            self.turn(Reap::new(node()), Phase::Draining, None, None);
+            self.turn(Sweep::new(node()), Phase::Draining, None, None);
+            self.turn(Scan::new(node()), Phase::Draining, None, None);
+            self.turn(Tend::new(node()), Phase::Draining, None, None);
+        }
+        if self.node.options.executes {
+            self.turn(Dispatch::new(node()), Phase::Stopped, Some(|bells| &bells.dispatch), None);
+            self.turn(Claim::new(node()), Phase::Stopped, Some(|bells| &bells.claim), Some(Topic::Ready));
+            self.turn(Execute::new(node()), Phase::Stopped, Some(|bells| &bells.execute), None);
+        }
+        for _ in 0..self.node.options.settlers.max(1) {
+            self.turn(Settle::new(node()), Phase::Stopped, Some(|bells| &bells.settle), None);
+        }
+    }
+
+    fn turn(
+        &self,
+        stage: impl Stage + 'static,
+        until: Phase,
+        bell: Option<fn(&Bells) -> &Notify>,
+        topic: Option<Topic>,
+    ) {
+        let calls = Calls { bell, listener: topic.map(|topic| self.node.hints.listen(topic)) };
+        let task = turn(Arc::clone(&self.node), Box::new(stage), calls, self.phase.subscribe(), until);
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(tokio::spawn(task));
+    }
+
+    /// Drains, and leaves. Attempts under way may take up to `limit`.
+    pub async fn stop(&self, limit: Span) -> Result<(), StoreError> {
+        let node = &self.node;
+        node.executing.drain();
+        self.phase.send_replace(Phase::Draining);
+        for bell in [&node.bells.dispatch, &node.bells.claim, &node.bells.lead] {
+            bell.notify_one();
+        }
+        self.wait_until(limit, || node.executing.running() == 0).await;
+        node.executing.stop_all(Why::HandBack, |_| true);
+        self.wait_until(LAST_WAIT, || node.executing.running() == 0).await;
+        self.wait_until(LAST_WAIT, || node.executing.unsettled() == 0 && node.outbox.len() == 0).await;
+        self.phase.send_replace(Phase::Stopped);
+        let tasks: Vec<_> = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in tasks {
+            // A stage that panicked has said so; the others must still end.
+            drop(task.await);
+        }
+        Execute::new(Arc::clone(node)).write_reports().await?;
+        node.store.release(&node.write(node.clock.now()), node.worker).await?;
+        Lead::new(Arc::clone(node)).leave().await
+    }
+
+    async fn wait_until(&self, limit: Span, done: impl Fn() -> bool) {
+        let until = limit.after(self.node.clock.now());
+        loop {
+            let moved = self.node.executing.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if done() {
+                return;
+            }
+            tokio::select! {
+                () = moved => {}
+                () = self.node.clock.sleep_until(until) => return,
+            }
+        }
+    }
+}
+
+async fn turn(
+    node: Arc<Node>,
+    mut stage: Box<dyn Stage>,
+    mut calls: Calls,
+    mut phase: watch::Receiver<Phase>,
+    until: Phase,
+) {
+    let mut failures = 0;
+    while *phase.borrow_and_update() < until {
+        match stage.pass(node.clock.now()).await {
+            Ok(PassReport { more: true, .. }) => {
+                failures = 0;
+                tokio::task::yield_now().await;
+            }
+            Ok(report) => {
+                failures = 0;
+                if calls.wait(&node, &mut phase, report.next_at).await {
+                    stage.doubt();
+                }
+            }
+            Err(error) => {
+                failures += 1;
+                node.stats.store_errors.add(1);
+                tracing::warn!(
+                    stage = stage.name(),
+                    failures,
+                    error = &error as &dyn std::error::Error,
+                    "a pass failed"
+                );
+                let again_at = backoff(&node, failures).after(node.clock.now());
+                tokio::select! {
+                    changed = phase.changed() => if changed.is_err() { return },
+                    () = node.clock.sleep_until(again_at) => {}
+                }
+            }
+        }
+    }
+}
+
+impl Calls {
+    /// Waits for whatever comes first; true where it was a hint.
+    async fn wait(&mut self, node: &Node, phase: &mut watch::Receiver<Phase>, next_at: Option<Timestamp>) -> bool {
+        let bell = self.bell.map(|bell| bell(&node.bells));
+        tokio::select! {
+            _ = phase.changed() => false,
+            () = ring(bell) => false,
+            () = heard(self.listener.as_deref_mut()) => true,
+            () = time(node, next_at) => false,
+        }
+    }
+}
+
+async fn ring(bell: Option<&Notify>) {
+    match bell {
+        Some(bell) => bell.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn heard(listener: Option<&mut (dyn Listener + 'static)>) {
+    match listener {
+        Some(listener) => listener.heard().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn time(node: &Node, at: Option<Timestamp>) {
+    match at {
+        Some(at) => node.clock.sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Doubles from a hundredth of the longest wait up to it; between half and all
+/// of that, by chance.
+fn backoff(node: &Node, failures: u32) -> Span {
+    let most = node.options.backoff_max.as_millis();
+    let wait = (most / 100).max(1).saturating_mul(1 << failures.saturating_sub(1).min(16)).min(most);
+    let spread = Duration::from_millis(wait).mul_f64(0.5 + node.random.unit() / 2.0);
+    Span::millis(spread.as_millis() as u64)
+}

@@ -1,0 +1,332 @@
+//! The handle that everybody else holds.
+
+use std::{
+    hash::{BuildHasher, Hasher},
+    sync::{Arc, atomic::Ordering},
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ids::{RunId, TenantId},
+    job::JobDocument,
+    ports::{Clock, Executor, Hints, Random, Seeded, Topic},
+    run::{CancelAsk, NewRun, RunState, Source, Trigger},
+    store::{CancelAnswer, Enqueued, Expect, Pause, PauseTarget, Request, Store, StoreError, Write},
+};
+use serde_json::json;
+use tokio::sync::broadcast;
+
+use crate::{
+    clock::SystemClock,
+    definitions::{self, SaveError, Saved},
+    driver::Driver,
+    events::Event,
+    executors::{Call, Executors, HandlerError, Handlers},
+    hints::LocalHints,
+    making::{self, JobRef, Made, RunAsk, take_made},
+    node::{Node, Parts},
+    options::Options,
+    render::{Plain, Renderer},
+    stats::Stats,
+};
+
+/// A write whose answer was lost is asked again so often.
+const ASKS: u32 = 6;
+
+/// Why the engine did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("the store did not do it")]
+    Store(#[from] StoreError),
+    #[error("the job was not saved")]
+    Save(#[from] SaveError),
+}
+
+/// Puts an engine together.
+pub struct Builder {
+    store: Arc<dyn Store>,
+    options: Options,
+    clock: Option<Arc<dyn Clock>>,
+    random: Option<Arc<dyn Random>>,
+    hints: Option<Arc<dyn Hints>>,
+    renderer: Arc<dyn Renderer>,
+    handlers: Handlers,
+    executors: Vec<Arc<dyn Executor>>,
+}
+
+impl Builder {
+    #[must_use]
+    pub fn options(self, options: Options) -> Self {
+        Self { options, ..self }
+    }
+
+    /// Another clock than the system's.
+    #[must_use]
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+
+    #[must_use]
+    pub fn random(self, random: Arc<dyn Random>) -> Self {
+        Self { random: Some(random), ..self }
+    }
+
+    /// Hints that reach other processes.
+    #[must_use]
+    pub fn hints(self, hints: Arc<dyn Hints>) -> Self {
+        Self { hints: Some(hints), ..self }
+    }
+
+    #[must_use]
+    pub fn renderer(self, renderer: Arc<dyn Renderer>) -> Self {
+        Self { renderer, ..self }
+    }
+
+    /// The executor of another kind of step.
+    #[must_use]
+    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
+        self.executors.push(executor);
+        self
+    }
+
+    /// A function that executes steps by name.
+    #[must_use]
+    pub fn handler<F, R>(self, name: impl Into<String>, function: F) -> Self
+    where
+        F: Fn(Call) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<serde_json::Value, HandlerError>> + Send + 'static,
+    {
+        Self { handlers: self.handlers.with(name, function), ..self }
+    }
+
+    /// The node alone, for those who call its stages themselves.
+    pub fn node(self) -> Arc<Node> {
+        let system_clock = if self.clock.is_none() { Some(Arc::new(SystemClock::new())) } else { None };
+        let clock = self.clock.or_else(|| system_clock.clone().map(|clock| clock as Arc<dyn Clock>));
+        let mut executors = Executors::new(self.handlers);
+        for executor in self.executors {
+            executors = executors.with(executor);
+        }
+        Arc::new(Node::new(Parts {
+            store: self.store,
+            clock: clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
+            system_clock,
+            random: self.random.unwrap_or_else(|| Arc::new(Seeded::new(seed()))),
+            hints: self.hints.unwrap_or_else(|| Arc::new(LocalHints::default())),
+            renderer: self.renderer,
+            executors,
+            options: self.options,
+        }))
+    }
+
+    /// Joins the store and starts everything.
+    pub async fn start(self) -> Result<Engine, StoreError> {
+        let node = self.node();
+        let driver = Arc::new(Driver::start(Arc::clone(&node)).await?);
+        Ok(Engine { node, driver })
+    }
+}
+
+fn made_of(id: RunId, answer: &Enqueued) -> Made {
+    match answer {
+        Enqueued::Made { status, .. } => Made::Run { id, status: *status },
+        Enqueued::Duplicate { of } => Made::Duplicate { of: *of },
+        Enqueued::Full => Made::Full,
+    }
+}
+
+/// A seed of the process's own: the standard library draws it from the system.
+fn seed() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// An engine at work. Clones are the same engine.
+#[derive(Clone)]
+pub struct Engine {
+    node: Arc<Node>,
+    driver: Arc<Driver>,
+}
+
+impl Engine {
+    pub fn builder(store: Arc<dyn Store>) -> Builder {
+        Builder {
+            store,
+            options: Options::default(),
+            clock: None,
+            random: None,
+            hints: None,
+            renderer: Arc::new(Plain),
+            handlers: Handlers::default(),
+            executors: Vec::new(),
+        }
+    }
+
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.node.store
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.node.stats
+    }
+
+    /// What happens from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.node.events.subscribe()
+    }
+
+    /// Saves a job with its schedules.
+    pub async fn save_job(
+        &self,
+        tenant: TenantId,
+        document: &JobDocument,
+        by: Option<String>,
+        expect: Expect,
+    ) -> Result<Saved, EngineError> {
+        Ok(definitions::save_job(&self.node, tenant, document, by, expect, self.node.clock.now()).await?)
+    }
+
+    /// Makes runs, all in one transaction.
+    pub async fn enqueue(&self, asks: Vec<RunAsk>) -> Result<Vec<Made>, EngineError> {
+        self.enqueue_once(asks, None).await
+    }
+
+    /// As [`Engine::enqueue`], answered the same when asked again under the
+    /// same key.
+    pub async fn enqueue_once(&self, asks: Vec<RunAsk>, request: Option<Request>) -> Result<Vec<Made>, EngineError> {
+        let now = self.node.clock.now();
+        let planned = making::plan(&self.node, asks, now).await?;
+        self.make(planned, Write { request, ..self.node.write(now) }).await
+    }
+
+    async fn make(&self, planned: Vec<Result<NewRun, Made>>, write: Write) -> Result<Vec<Made>, EngineError> {
+        let mut runs = Vec::with_capacity(planned.len());
+        // What is refused already, each in its place.
+        let refused: Vec<Option<Made>> = planned.into_iter().map(|one| one.map(|run| runs.push(run)).err()).collect();
+        let answers = if runs.is_empty() {
+            Vec::new()
+        } else {
+            self.until_known(|| self.node.store.enqueue(&write, &runs, &[])).await?
+        };
+        self.node.stats.enqueued.add(runs.len());
+        let mut told = runs.iter().map(|run| run.id).zip(&answers);
+        let made = refused.into_iter().map(|refused| match refused {
+            Some(made) => made,
+            None => told.next().map_or(Made::Full, |(id, answer)| made_of(id, answer)),
+        });
+        let made = made.collect();
+        take_made(&self.node, &write, runs, &answers);
+        Ok(made)
+    }
+
+    /// One run of a job, now.
+    pub async fn trigger(&self, tenant: TenantId, job: JobRef) -> Result<Made, EngineError> {
+        let ask = RunAsk { trigger: Trigger::plain(Source::Manual), ..RunAsk::of(tenant, job) };
+        Ok(self.enqueue(vec![ask]).await?.pop().unwrap_or(Made::NoJob))
+    }
+
+    /// Asks runs to stop.
+    pub async fn cancel(&self, runs: &[RunId], ask: &CancelAsk) -> Result<Vec<CancelAnswer>, EngineError> {
+        let write = self.node.write(self.node.clock.now());
+        let answers = self.until_known(|| self.node.store.request_cancel(&write, runs, ask)).await?;
+        self.node.cancel_asked.store(true, Ordering::Relaxed);
+        self.node.bells.execute.notify_one();
+        self.node.hints.wake(Topic::Ready);
+        Ok(answers)
+    }
+
+    /// Pauses schedules, jobs, queues or tenants. False where there is no such
+    /// target.
+    pub async fn pause(&self, targets: &[PauseTarget], pause: &Pause) -> Result<Vec<bool>, EngineError> {
+        let write = self.node.write(self.node.clock.now());
+        let done = self.until_known(|| self.node.store.set_pauses(&write, targets, Some(pause))).await?;
+        self.changed_pauses(targets);
+        Ok(done)
+    }
+
+    /// Lifts pauses: what they covered is recorded as paused, and schedules
+    /// that sleep because of them wake up.
+    pub async fn resume(&self, targets: &[PauseTarget]) -> Result<Vec<bool>, EngineError> {
+        let now = self.node.clock.now();
+        let done = definitions::resume(&self.node, targets, now).await?;
+        self.changed_pauses(targets);
+        Ok(done)
+    }
+
+    fn changed_pauses(&self, targets: &[PauseTarget]) {
+        for target in targets {
+            if let PauseTarget::Job(job) = target {
+                self.node.catalog.forget_job(*job);
+            }
+        }
+        for topic in [Topic::Schedules, Topic::Ready] {
+            self.node.hints.wake(topic);
+        }
+    }
+
+    /// Makes new runs of runs that ended badly, of the same version or of the
+    /// newest. None for a run that is not there or still lives.
+    pub async fn redrive(
+        &self,
+        runs: &[RunId],
+        by: Option<String>,
+        latest: bool,
+    ) -> Result<Vec<Option<Made>>, EngineError> {
+        let now = self.node.clock.now();
+        let mut planned = Vec::with_capacity(runs.len());
+        for record in self.node.store.runs(runs).await? {
+            let ended = record.filter(|record| matches!(record.run.state, RunState::Finished { .. }));
+            planned.push(match ended {
+                Some(record) => Some(making::again(&self.node, &record.run, by.clone(), latest, now).await?),
+                None => None,
+            });
+        }
+        let known: Vec<bool> = planned.iter().map(Option::is_some).collect();
+        let mut made = self.make(planned.into_iter().flatten().collect(), self.node.write(now)).await?.into_iter();
+        Ok(known.into_iter().map(|known| if known { made.next() } else { None }).collect())
+    }
+
+    /// Asks until the answer is known, or gives up.
+    async fn until_known<T, F>(&self, ask: impl Fn() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut asked = 1;
+        loop {
+            match ask().await {
+                Err(StoreError::OutcomeUnknown { .. }) if asked < ASKS => {
+                    let wait = Span::millis(20 << asked);
+                    asked += 1;
+                    self.node.clock.sleep_until(wait.after(self.node.clock.now())).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.node.clock.now()
+    }
+
+    /// A status page of this engine, JSON.
+    pub fn describe(&self) -> serde_json::Value {
+        let stats = self.stats();
+        json!({
+            "node": self.node.id,
+            "partitions": stats.partitions.get(),
+            "executing": stats.executing.get(),
+            "backlog": stats.backlog.get(),
+            "ended": stats.ended_in_all(),
+            "findings": stats.findings.get(),
+        })
+    }
+
+    /// Drains and leaves: attempts under way may take up to `limit`.
+    pub async fn stop(&self, limit: Span) -> Result<(), EngineError> {
+        Ok(self.driver.stop(limit).await?)
+    }
+}

@@ -1,0 +1,157 @@
+//! How many attempts are under way, and how to reach those that take a while.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::{Partition, RunId},
+    run::Lease,
+    store::By,
+};
+use tokio::sync::{Notify, watch};
+
+use crate::desk::Ready;
+
+/// Why an attempt is to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its run was cancelled: it may use its grace.
+    Cancelled { grace_until: Timestamp },
+    /// Its run is not ours any more: nothing it does counts.
+    Lost,
+    /// The node stops.
+    HandBack,
+}
+
+/// An attempt that did not end at once.
+#[derive(Debug)]
+pub(crate) struct Slow {
+    pub lease: Lease,
+    pub part: Partition,
+    pub by: By,
+    pub started_at: Timestamp,
+    /// The store knows that it runs.
+    pub marked: bool,
+    /// It must not go on when the store cannot be reached.
+    pub exclusive: bool,
+    pub stop: watch::Sender<Option<Why>>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Executing {
+    running: AtomicUsize,
+    unsettled: AtomicUsize,
+    slow: Mutex<HashMap<RunId, Slow>>,
+    /// Suspects, each to be executed with nothing beside it.
+    alone: Mutex<VecDeque<Ready>>,
+    /// One of them is under way.
+    alone_now: AtomicBool,
+    draining: AtomicBool,
+    /// Rung when attempts end or are settled, for one who waits for the last.
+    pub(crate) moved: Notify,
+}
+
+impl Executing {
+    /// Attempts under way.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// Attempts under way, or ended and not yet settled.
+    pub fn unsettled(&self) -> usize {
+        self.unsettled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin(&self, count: usize) {
+        self.running.fetch_add(count, Ordering::Relaxed);
+        self.unsettled.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self, count: usize) {
+        self.running.fetch_sub(count, Ordering::Relaxed);
+        self.moved.notify_waiters();
+    }
+
+    pub(crate) fn settle(&self, count: usize) {
+        self.unsettled.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Nothing new is started from now on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn slow<T>(&self, work: impl FnOnce(&mut HashMap<RunId, Slow>) -> T) -> T {
+        work(&mut self.slow.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells an attempt to stop. False where it is not reachable (any more).
+    pub(crate) fn stop(&self, run: RunId, why: Why) -> bool {
+        self.slow(|slow| {
+            let Some(slow) = slow.get(&run) else { return false };
+            slow.stop.send_if_modified(|told| {
+                // Who is lost stays lost.
+                let news = *told != Some(why) && *told != Some(Why::Lost);
+                if news {
+                    *told = Some(why);
+                }
+                news
+            });
+            true
+        })
+    }
+
+    /// Tells all attempts that `which` picks.
+    pub(crate) fn stop_all(&self, why: Why, which: impl Fn(&Slow) -> bool) {
+        self.slow(|slow| {
+            for slow in slow.values().filter(|slow| which(slow)) {
+                slow.stop.send_replace(Some(why));
+            }
+        });
+    }
+
+    /// Drops all attempts under way without a word, as the death of their
+    /// process would: for tests and the simulator.
+    pub fn forget_all(&self) {
+        self.stop_all(Why::Lost, |_| true);
+    }
+
+    /// Sets a suspect aside until it can be executed alone.
+    pub(crate) fn set_apart(&self, ready: Ready) {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner).push_back(ready);
+    }
+
+    /// Whether a suspect is under way, or waits until nothing else is: then
+    /// nothing else is started.
+    pub(crate) fn is_reserved(&self) -> bool {
+        if self.alone_now.load(Ordering::Relaxed) && self.unsettled() == 0 {
+            self.alone_now.store(false, Ordering::Relaxed);
+        }
+        self.alone_now.load(Ordering::Relaxed) || !self.alone.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// The suspect whose turn it is, if nothing is under way or unsettled.
+    pub(crate) fn next_alone(&self) -> Option<Ready> {
+        if self.alone_now.load(Ordering::Relaxed) || self.unsettled() > 0 {
+            return None;
+        }
+        let next = self.alone.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        self.alone_now.store(next.is_some(), Ordering::Relaxed);
+        next
+    }
+
+    pub(crate) fn take_apart(&self) -> Vec<Ready> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    }
+}

@@ -1,0 +1,379 @@
+//! Between the taking of a run and the start of its attempt.
+//!
+//! A run on its way needs its job's version, a token where its rate is limited,
+//! a written lease where it is a suspect, and, where it has lost workers before,
+//! a process to itself. What cannot be had yet holds the run here, in hand: the
+//! store still has it as ready, or leased to this node, and nobody else will
+//! start it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ids::RunId,
+    job::{
+        failure::{ErrorKind, Failure},
+        retry::RetryPolicy,
+    },
+    rate::Taken,
+    run::{Hold, Outcome, RunState, SettlePolicy},
+    store::{By, Guarded, OwnLease, StoreError, TokenAsk, Write},
+};
+use serde_json::Value;
+
+use crate::{
+    catalog::JobVersion,
+    desk::Ready,
+    making::rate_key,
+    node::Node,
+    outbox::{End, Ended},
+    render::Scope,
+    stages::is_unknown,
+    supervise::{self, Start, running},
+};
+
+/// A run that waits for nothing but its start.
+struct Able {
+    ready: Ready,
+    job: Arc<JobVersion>,
+}
+
+/// Leases asked for whose answer was lost.
+struct Asked {
+    write: Write,
+    until: Timestamp,
+    runs: Vec<Able>,
+    /// The one run has the process to itself.
+    alone: bool,
+}
+
+pub struct Launch {
+    node: Arc<Node>,
+    /// Runs in hand that may go on at a later time.
+    held: BTreeMap<(Timestamp, RunId), Ready>,
+    pending: Option<Asked>,
+}
+
+impl Launch {
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node, held: BTreeMap::new(), pending: None }
+    }
+
+    /// How many more runs may be taken in hand.
+    pub fn room(&self) -> usize {
+        let (options, executing) = (&self.node.options, &self.node.executing);
+        if !options.executes || executing.is_reserved() || executing.unsettled() >= options.unsettled_max {
+            return 0;
+        }
+        let waiting = self.held.len() + self.pending.as_ref().map_or(0, |asked| asked.runs.len());
+        if waiting >= options.dispatch_batch * 4 {
+            return 0;
+        }
+        options.slots.saturating_sub(executing.running()).min(options.dispatch_batch)
+    }
+
+    pub fn next_at(&self) -> Option<Timestamp> {
+        self.held.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Goes on with what was held back.
+    pub async fn go_on(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        self.end_cancelled(now);
+        let mut done = 0;
+        if let Some(asked) = self.pending.take() {
+            done += self.ask_for_leases(asked, now).await?;
+        }
+        if let Some(alone) = self.node.executing.next_alone() {
+            done += self.start_alone(alone, now).await?;
+        }
+        let mut due = Vec::new();
+        while let Some(first) = self.held.first_entry()
+            && first.key().0 <= now
+        {
+            due.push(first.remove());
+        }
+        // What is not ours any more is not started.
+        due.retain(|ready| self.node.desk.is_flying(ready.run.id) == Some(ready.run.lease()));
+        done += self.start(due, now).await?;
+        Ok(done)
+    }
+
+    /// Starts runs that were taken in hand; answers how many.
+    pub async fn start(&mut self, taken: Vec<Ready>, now: Timestamp) -> Result<usize, StoreError> {
+        if taken.is_empty() {
+            return Ok(0);
+        }
+        let able = self.with_versions(taken, now).await?;
+        let able = self.with_tokens(able, now).await?;
+        let able = self.without_those_apart(able, now);
+        let (suspects, able): (Vec<Able>, Vec<Able>) = able.into_iter().partition(|able| is_suspect(&able.ready));
+        let mut done = self.begin(able, now);
+        if !suspects.is_empty() {
+            done += self.ask_for_leases(self.asked(suspects, false, now), now).await?;
+        }
+        Ok(done)
+    }
+
+    fn asked(&self, runs: Vec<Able>, alone: bool, now: Timestamp) -> Asked {
+        Asked { write: self.node.write(now), until: self.node.options.run_lease.after(now), runs, alone }
+    }
+
+    /// Sets apart what must be executed alone. It is not leased while it waits:
+    /// a death of the one before it would count against it.
+    fn without_those_apart(&mut self, able: Vec<Able>, now: Timestamp) -> Vec<Able> {
+        let alone_from = self.node.options.alone_from;
+        let (apart, able): (Vec<Able>, Vec<Able>) =
+            able.into_iter().partition(|able| able.ready.run.losses >= alone_from);
+        let mut ended = Vec::new();
+        for Able { ready, .. } in apart {
+            if ready.by == By::Lease && self.node.executing.is_reserved() {
+                ended.push(put_off(&self.node, ready, now));
+            } else {
+                self.node.executing.set_apart(ready);
+                self.node.bells.dispatch.notify_one();
+            }
+        }
+        self.node.post(ended);
+        able
+    }
+
+    fn hold(&mut self, ready: Ready, until: Timestamp) {
+        self.held.insert((until, ready.run.id), ready);
+    }
+
+    async fn with_versions(&mut self, taken: Vec<Ready>, now: Timestamp) -> Result<Vec<Able>, StoreError> {
+        let mut found = self.node.catalog.versions(taken.iter().map(|ready| (ready.run.job, ready.run.version)));
+        let missing: Vec<usize> = (0..found.len()).filter(|n| found[*n].is_none()).collect();
+        for n in missing {
+            let run = &taken[n].run;
+            match self.node.catalog.version(run.job, run.version).await {
+                Ok(version) => found[n] = version,
+                Err(error) => {
+                    for ready in taken {
+                        self.hold(ready, now);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let mut able = Vec::with_capacity(taken.len());
+        let mut ended = Vec::new();
+        for (ready, job) in taken.into_iter().zip(found) {
+            match job {
+                Some(job) => able.push(Able { ready, job }),
+                None => ended.push(unreadable(ready, now)),
+            }
+        }
+        self.node.post(ended);
+        Ok(able)
+    }
+
+    /// Holds back what its rate does not allow yet.
+    async fn with_tokens(&mut self, able: Vec<Able>, now: Timestamp) -> Result<Vec<Able>, StoreError> {
+        if able.iter().all(|able| able.job.rate.is_none()) {
+            return Ok(able);
+        }
+        let (limited, mut free): (Vec<Able>, Vec<Able>) = able.into_iter().partition(|able| able.job.rate.is_some());
+        let mut by_key: BTreeMap<String, Vec<Able>> = BTreeMap::new();
+        for able in limited {
+            by_key.entry(self.rate_key(&able)).or_default().push(able);
+        }
+        let asks: Vec<TokenAsk> = by_key
+            .iter()
+            .filter_map(|(key, runs)| {
+                Some(TokenAsk { key: key.clone(), rate: runs[0].job.rate?, want: runs.len() as u32 })
+            })
+            .collect();
+        let taken = match self.node.store.take_tokens(&asks, now).await {
+            Ok(taken) => taken,
+            Err(error) => {
+                let all = by_key.into_values().flatten().chain(free);
+                all.for_each(|able| self.hold(able.ready, now));
+                return Err(error);
+            }
+        };
+        for (runs, Taken { tokens, next_at }) in by_key.into_values().zip(taken) {
+            for (n, able) in runs.into_iter().enumerate() {
+                if n < tokens as usize {
+                    free.push(able);
+                } else {
+                    self.hold(able.ready, next_at.max(Span::millis(1).after(now)));
+                }
+            }
+        }
+        Ok(free)
+    }
+
+    fn rate_key(&self, able: &Able) -> String {
+        let (run, job) = (&able.ready.run, &able.job);
+        let parsed: Option<Value> = run.payload.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let payload = parsed.as_ref().unwrap_or(&job.payload);
+        let scope = Scope { payload, labels: &run.labels, vars: &job.document.vars, run: &Value::Null };
+        // A key that cannot be made counts with all others that cannot.
+        rate_key(&self.node, job, run.tenant, &scope).unwrap_or_else(|_| format!("{}/{}/", run.tenant, run.job))
+    }
+
+    /// Leases suspects in writing, so that a process that dies of one of them
+    /// names it.
+    async fn ask_for_leases(&mut self, asked: Asked, now: Timestamp) -> Result<usize, StoreError> {
+        let leases: Vec<OwnLease> = asked.runs.iter().filter_map(own_lease).collect();
+        let node = Arc::clone(&self.node);
+        let answers = match node.store.lease_owned(&asked.write, node.worker, asked.until, &leases).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                if is_unknown(&error) {
+                    self.pending = Some(asked);
+                } else {
+                    asked.runs.into_iter().for_each(|able| self.hold(able.ready, now));
+                }
+                return Err(error);
+            }
+        };
+        let mut able = Vec::with_capacity(answers.len());
+        let mut ended = Vec::new();
+        for (mut one, answer) in asked.runs.into_iter().zip(answers) {
+            let run = &mut one.ready.run;
+            match (answer, run.claim(node.worker, asked.write.now)) {
+                (Guarded::Applied, Ok(change)) => {
+                    run.apply(&change);
+                    node.desk.leased(run.lease());
+                    one.ready.by = By::Lease;
+                    able.push(one);
+                }
+                (Guarded::CancelAsked, _) => ended.push(cancelled(one.ready, now)),
+                // Another's by now.
+                (Guarded::Applied | Guarded::Stale, _) => node.desk.drop_flight(run.lease()),
+            }
+        }
+        node.post(ended);
+        if asked.alone && node.executing.unsettled() > 0 {
+            // The answer was so late that others have begun.
+            for able in able {
+                node.executing.set_apart(able.ready);
+            }
+            return Ok(0);
+        }
+        Ok(self.begin(able, now))
+    }
+
+    /// Begins attempts, but for those that must be alone.
+    fn begin(&mut self, able: Vec<Able>, now: Timestamp) -> usize {
+        let cancels = self.node.desk.cancels(able.iter().map(|able| &able.ready.run.id));
+        let mut starts = Vec::with_capacity(able.len());
+        let mut ended = Vec::new();
+        for Able { ready, job } in able {
+            if cancels.contains_key(&ready.run.id) {
+                ended.push(cancelled(ready, now));
+            } else {
+                starts.push(start_of(&self.node, ready, job, now));
+            }
+        }
+        self.node.post(ended);
+        let count = starts.len();
+        if count > 0 {
+            supervise::start(&self.node, starts);
+        }
+        count
+    }
+
+    async fn start_alone(&mut self, ready: Ready, now: Timestamp) -> Result<usize, StoreError> {
+        // Its lease may have been lost while it waited.
+        if self.node.desk.is_flying(ready.run.id) != Some(ready.run.lease()) {
+            return Ok(0);
+        }
+        let version = match self.node.catalog.version(ready.run.job, ready.run.version).await {
+            Ok(version) => version,
+            Err(error) => {
+                self.node.executing.set_apart(ready);
+                return Err(error);
+            }
+        };
+        match version {
+            Some(job) if ready.by == By::Lease => Ok(self.begin(vec![Able { ready, job }], now)),
+            Some(job) => self.ask_for_leases(self.asked(vec![Able { ready, job }], true, now), now).await,
+            None => {
+                self.node.post(vec![unreadable(ready, now)]);
+                Ok(0)
+            }
+        }
+    }
+
+    /// Ends what was asked to stop while it was held.
+    fn end_cancelled(&mut self, now: Timestamp) {
+        let cancels = self.node.desk.cancels(self.held.keys().map(|(_, id)| id));
+        if cancels.is_empty() {
+            return;
+        }
+        let keys: Vec<_> = self.held.keys().filter(|(_, id)| cancels.contains_key(id)).copied().collect();
+        let ended = keys.iter().filter_map(|key| self.held.remove(key)).map(|ready| cancelled(ready, now)).collect();
+        self.node.post(ended);
+    }
+
+    /// Gives back everything in hand that was not started.
+    pub fn hand_back(&mut self, now: Timestamp) {
+        let held = std::mem::take(&mut self.held).into_values();
+        let pending = self.pending.take().into_iter().flat_map(|asked| asked.runs).map(|able| able.ready);
+        let all: Vec<Ready> = held.chain(pending).chain(self.node.executing.take_apart()).collect();
+        let mut ended = Vec::new();
+        for ready in all {
+            match ready.by {
+                // It lies queued in the store, where its next owner finds it.
+                By::Owner(_) => self.node.desk.drop_flight(ready.run.lease()),
+                By::Lease => ended.push(Ended {
+                    run: ready.run,
+                    by: By::Lease,
+                    end: End::HandedBack,
+                    at: now,
+                    job: None,
+                    executed: false,
+                }),
+            }
+        }
+        self.node.post(ended);
+    }
+}
+
+/// Whether a process may have died of it, so that the next death must name it.
+fn is_suspect(ready: &Ready) -> bool {
+    (ready.suspect || ready.run.losses > 0) && ready.by != By::Lease
+}
+
+fn own_lease(able: &Able) -> Option<OwnLease> {
+    let By::Owner(epoch) = able.ready.by else { return None };
+    Some(OwnLease { lease: able.ready.run.lease(), part: able.ready.run.part, epoch })
+}
+
+fn start_of(node: &Node, ready: Ready, job: Arc<JobVersion>, now: Timestamp) -> Start {
+    let hold = match ready.by {
+        By::Owner(_) => Hold::Owned,
+        By::Lease => Hold::Leased(node.worker),
+    };
+    Start { run: running(ready.run, hold, now), by: ready.by, job }
+}
+
+/// A run that was asked to stop before it began.
+fn cancelled(ready: Ready, now: Timestamp) -> Ended {
+    let mut run = ready.run;
+    run.state = RunState::Cancelling { hold: None, started_at: None };
+    Ended { run, by: ready.by, end: End::Outcome(Outcome::Cancelled), at: now, job: None, executed: false }
+}
+
+/// A leased suspect that cannot be alone yet, for others are before it: later,
+/// at no cost.
+fn put_off(node: &Node, ready: Ready, now: Timestamp) -> Ended {
+    let run = running(ready.run, Hold::Leased(node.worker), now);
+    let until = node.options.run_lease.after(now);
+    let end = End::Outcome(Outcome::Deferred { until, reason: "it waits to be executed alone".into() });
+    Ended { run, by: ready.by, end, at: now, job: None, executed: false }
+}
+
+/// A run whose job's version cannot be read can never be executed.
+fn unreadable(ready: Ready, now: Timestamp) -> Ended {
+    let run = running(ready.run, Hold::Owned, now);
+    let failure = Failure::new(ErrorKind::InvalidInput, "the version of its job cannot be read");
+    let policy = SettlePolicy { retry: RetryPolicy::once(), losses_max: 1 };
+    let change = run.settle(run.lease(), Outcome::Failed(failure), &policy, 0.5, now);
+    let end = change.map_or(End::HandedBack, |change| End::Decided(Box::new(change)));
+    Ended { run, by: ready.by, end, at: now, job: None, executed: false }
+}

@@ -1,0 +1,312 @@
+//! Making runs: from what somebody asks for to what the store is given.
+//!
+//! Enqueueing, the inbox and firing all come through here, so that priority,
+//! deadline, slot and unique key of a run do not depend on who made it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::{JobId, LaneId, Partition, RunId, TenantId},
+    order::Priority,
+    run::{Labels, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk},
+    slot::{SlotAsk, UniqueKey},
+    store::{Enqueued, JobRecord, StoreError, Write},
+};
+use serde_json::Value;
+
+use crate::{
+    catalog::JobVersion,
+    events::Event,
+    node::Node,
+    render::{Scope, reference},
+};
+
+/// A job, however it is named.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum JobRef {
+    Id(JobId),
+    Name(String),
+}
+
+/// Somebody wants a run.
+#[derive(Clone, Debug)]
+pub struct RunAsk {
+    pub tenant: TenantId,
+    pub job: JobRef,
+    /// None takes the job's default.
+    pub payload: Option<Value>,
+    pub labels: Labels,
+    /// None is now.
+    pub run_at: Option<Timestamp>,
+    pub trigger: Trigger,
+    /// None is the job's own.
+    pub priority: Option<Priority>,
+    /// Runs that must end before it.
+    pub after: Vec<RunId>,
+}
+
+impl RunAsk {
+    /// A run of a job, now, with its default payload.
+    pub fn of(tenant: TenantId, job: JobRef) -> Self {
+        Self {
+            tenant,
+            job,
+            payload: None,
+            labels: Labels::new(),
+            run_at: None,
+            trigger: Trigger::plain(Source::Api),
+            priority: None,
+            after: Vec::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn with_payload(self, payload: Value) -> Self {
+        Self { payload: Some(payload), ..self }
+    }
+
+    #[must_use]
+    pub fn at(self, run_at: Timestamp) -> Self {
+        Self { run_at: Some(run_at), ..self }
+    }
+}
+
+/// What became of an ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Made {
+    Run {
+        id: RunId,
+        status: Status,
+    },
+    /// Another run under the same unique key stands in its way.
+    Duplicate {
+        of: RunId,
+    },
+    /// Its concurrency key has no room.
+    Full,
+    /// There is no such job.
+    NoJob,
+    /// A key of the job cannot be made from the payload.
+    BadKey(String),
+}
+
+/// What a run is made from, whoever makes it.
+pub struct Blueprint<'a> {
+    pub tenant: TenantId,
+    pub job: &'a JobVersion,
+    pub lane: LaneId,
+    pub part: Partition,
+    pub best: Priority,
+    pub payload: Option<Value>,
+    pub labels: Labels,
+    pub ready_at: Timestamp,
+    pub trigger: Trigger,
+    pub priority: Option<Priority>,
+}
+
+impl Blueprint<'_> {
+    /// The keys of the run to be made, or which cannot be made for it.
+    pub fn keys(&self, node: &Node, now: Timestamp) -> Result<Keys, String> {
+        let scope = Scope {
+            payload: self.payload.as_ref().unwrap_or(&self.job.payload),
+            labels: &self.labels,
+            vars: &self.job.document.vars,
+            run: &Value::Null,
+        };
+        let slot = slot_ask(node, self.job, self.tenant, &scope)?;
+        Ok(Keys { slot, unique: unique_ask(self.job, self.tenant, &scope, now)? })
+    }
+
+    /// The run to be made.
+    pub fn run(self, node: &Node, keys: Keys, now: Timestamp) -> NewRun {
+        let job = self.job;
+        let payload = self.payload.filter(|payload| *payload != job.payload);
+        let Keys { slot, unique } = keys;
+        NewRun {
+            id: RunId::new(node.random.as_ref(), now),
+            tenant: self.tenant,
+            job: job.job,
+            version: job.version,
+            lane: self.lane,
+            part: self.part,
+            priority: self.priority.unwrap_or_else(|| job.document.priority_within(self.best)),
+            ready_at: self.ready_at,
+            // What is caught up waits from now on.
+            expires_at: job.terms.expires_at(self.ready_at.max(now)),
+            trigger: self.trigger,
+            labels: self.labels,
+            payload: payload.map(|payload| payload.to_string().into()),
+            slot,
+            unique,
+            parent: None,
+            after: Vec::new(),
+            rearms: false,
+        }
+    }
+}
+
+/// What a run is held to besides its own state.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keys {
+    pub slot: Option<SlotAsk>,
+    pub unique: Option<UniqueAsk>,
+}
+
+fn slot_ask(node: &Node, job: &JobVersion, tenant: TenantId, scope: &Scope<'_>) -> Result<Option<SlotAsk>, String> {
+    let Some(terms) = &job.terms.slot else { return Ok(None) };
+    let rendered = match &terms.key {
+        Some(template) => node.renderer.text(template, scope)?,
+        None => String::new(),
+    };
+    Ok(Some(terms.ask(tenant, job.job, &rendered)))
+}
+
+fn unique_ask(
+    job: &JobVersion,
+    tenant: TenantId,
+    scope: &Scope<'_>,
+    now: Timestamp,
+) -> Result<Option<UniqueAsk>, String> {
+    let Some(unique) = &job.document.unique else { return Ok(None) };
+    let values = unique.by.iter().map(|path| reference(path, scope)).collect::<Result<Vec<_>, _>>()?;
+    let key = UniqueKey::new(tenant, job.job, &Value::Array(values).to_string());
+    Ok(Some(UniqueAsk { key, until: unique.within.after(now) }))
+}
+
+/// The key under which a run counts against its job's rate.
+pub fn rate_key(node: &Node, job: &JobVersion, tenant: TenantId, scope: &Scope<'_>) -> Result<String, String> {
+    let template = job.document.rate_limit.as_ref().and_then(|limit| limit.key.as_deref());
+    let rendered = template.map(|template| node.renderer.text(template, scope)).transpose()?.unwrap_or_default();
+    Ok(format!("{tenant}/{}/{rendered}", job.job))
+}
+
+/// Each ask as a run to be made, or why it cannot be. Jobs are read anew, so
+/// that an edit counts from its acknowledgement on.
+pub async fn plan(node: &Node, asks: Vec<RunAsk>, now: Timestamp) -> Result<Vec<Result<NewRun, Made>>, StoreError> {
+    let jobs = find_jobs(node, &asks).await?;
+    let versions: Vec<Arc<JobVersion>> = jobs.values().map(|(_, version)| Arc::clone(version)).collect();
+    let keys: Vec<_> = versions.iter().map(|version| &version.terms.lane).collect();
+    let lanes = node.catalog.lanes(&keys, |key| node.lane_mode(key), |key| node.is_able(key)).await?;
+    let lanes: HashMap<JobId, LaneId> = versions.iter().map(|version| version.job).zip(lanes).collect();
+    let part = node.partition_for_new();
+    let planned = asks.into_iter().map(|ask| {
+        let (record, job) = jobs.get(&(ask.tenant, ask.job)).ok_or(Made::NoJob)?;
+        let lane = *lanes.get(&record.id).ok_or(Made::NoJob)?;
+        let blueprint = Blueprint {
+            tenant: ask.tenant,
+            job,
+            lane,
+            part,
+            best: node.catalog.best_priority(ask.tenant),
+            payload: ask.payload,
+            labels: ask.labels,
+            ready_at: ask.run_at.unwrap_or(now),
+            trigger: ask.trigger,
+            priority: ask.priority,
+        };
+        let keys = blueprint.keys(node, now).map_err(Made::BadKey)?;
+        Ok(NewRun { after: ask.after, ..blueprint.run(node, keys, now) })
+    });
+    Ok(planned.collect())
+}
+
+/// A run that ended, to be made again.
+pub async fn again(
+    node: &Node,
+    run: &Run,
+    by: Option<String>,
+    latest: bool,
+    now: Timestamp,
+) -> Result<Result<NewRun, Made>, StoreError> {
+    let version = match (latest, node.store.jobs(&[run.job]).await?.pop().flatten()) {
+        (true, Some(record)) => record.version,
+        _ => run.version,
+    };
+    let Some(job) = node.catalog.version(run.job, version).await? else { return Ok(Err(Made::NoJob)) };
+    let lanes = node.catalog.lanes(&[&job.terms.lane], |key| node.lane_mode(key), |key| node.is_able(key)).await?;
+    let Some(lane) = lanes.first().copied() else { return Ok(Err(Made::NoJob)) };
+    let metadata = Some(serde_json::json!({ "from": run.id }));
+    let blueprint = Blueprint {
+        tenant: run.tenant,
+        job: &job,
+        lane,
+        part: node.partition_for_new(),
+        best: node.catalog.best_priority(run.tenant),
+        payload: run.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+        labels: run.labels.clone(),
+        ready_at: now,
+        trigger: Trigger { by, metadata, ..Trigger::plain(Source::Redrive) },
+        priority: Some(run.priority),
+    };
+    Ok(match blueprint.keys(node, now) {
+        // It is the same work: a unique key that it took itself is no obstacle.
+        Ok(keys) => Ok(blueprint.run(node, Keys { unique: None, ..keys }, now)),
+        Err(why) => Err(Made::BadKey(why)),
+    })
+}
+
+type Jobs = HashMap<(TenantId, JobRef), (JobRecord, Arc<JobVersion>)>;
+
+async fn find_jobs(node: &Node, asks: &[RunAsk]) -> Result<Jobs, StoreError> {
+    let mut wanted: Vec<(TenantId, JobRef)> = Vec::new();
+    for ask in asks {
+        // Asks for one job come in a row.
+        if wanted.last().is_none_or(|(tenant, job)| (*tenant, job) != (ask.tenant, &ask.job)) {
+            wanted.push((ask.tenant, ask.job.clone()));
+        }
+    }
+    wanted.sort_by(|a, b| (a.0, name(&a.1)).cmp(&(b.0, name(&b.1))));
+    wanted.dedup();
+    let (ids, names): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(_, job)| matches!(job, JobRef::Id(_)));
+    let mut found = Jobs::new();
+    let by_id: Vec<JobId> =
+        ids.iter().filter_map(|(_, job)| if let JobRef::Id(id) = job { Some(*id) } else { None }).collect();
+    let by_name: Vec<(TenantId, String)> = names
+        .iter()
+        .filter_map(|(tenant, job)| if let JobRef::Name(name) = job { Some((*tenant, name.clone())) } else { None })
+        .collect();
+    let mut records = if by_id.is_empty() { Vec::new() } else { node.store.jobs(&by_id).await? };
+    records.extend(if by_name.is_empty() { Vec::new() } else { node.store.find_jobs(&by_name).await? });
+    for (key, record) in ids.into_iter().chain(names).zip(records) {
+        let Some(record) = record.filter(|record| !record.deleted && record.tenant == key.0) else { continue };
+        if let Some(entry) = node.catalog.keep_job(record.clone()) {
+            found.insert(key, (record, Arc::clone(&entry.version)));
+        }
+    }
+    Ok(found)
+}
+
+fn name(job: &JobRef) -> (i64, &str) {
+    match job {
+        JobRef::Id(id) => (id.0, ""),
+        JobRef::Name(name) => (i64::MIN, name),
+    }
+}
+
+/// Takes in what the store answered to runs that this node made: those that
+/// were handed over go straight to memory.
+pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enqueued]) {
+    let mut handed = Vec::new();
+    let mut elsewhere = Vec::new();
+    for (run, answer) in runs.into_iter().zip(answers) {
+        let Enqueued::Made { status, handed: ours } = answer else { continue };
+        let (id, job, tenant) = (run.id, run.job, run.tenant);
+        node.events.tell(|| Event::RunMade { run: id, job, tenant, status: *status });
+        match status {
+            Status::Queued => {
+                let run = run.born(RunState::Queued, write.now);
+                if *ours { handed.push(run) } else { elsewhere.push(run) }
+            }
+            Status::Scheduled => {
+                node.delayed(run.ready_at);
+                if node.territory.held(run.part).is_none() {
+                    node.hints.wake(rota_core::ports::Topic::Delayed);
+                }
+            }
+            _ => {}
+        }
+    }
+    node.ready(handed.into_iter());
+    node.ready_elsewhere(elsewhere.iter());
+}

@@ -1,0 +1,252 @@
+//! One node: everything that its stages share.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicI64, Ordering},
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    dispatch::ClaimPlan,
+    ids::{BatchId, NodeId, Partition, WorkerId},
+    lane::{LaneKey, LaneMode},
+    ports::{Clock, Hints, Random, Topic},
+    run::Run,
+    store::{Store, Woken, Write},
+};
+use tokio::sync::Notify;
+
+use crate::{
+    catalog::Catalog,
+    clock::SystemClock,
+    desk::{Desk, Known, pair_of},
+    events::Events,
+    executing::Executing,
+    executors::Executors,
+    options::Options,
+    outbox::Outbox,
+    render::Renderer,
+    reports::Gathered,
+    stats::Stats,
+    territory::Territory,
+};
+
+/// What a node is made of, handed in by whoever puts it together.
+pub struct Parts {
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    /// The same clock, where it can follow the store's.
+    pub system_clock: Option<Arc<SystemClock>>,
+    pub random: Arc<dyn Random>,
+    pub hints: Arc<dyn Hints>,
+    pub renderer: Arc<dyn Renderer>,
+    pub executors: Executors,
+    pub options: Options,
+}
+
+/// See the module.
+pub struct Node {
+    pub id: NodeId,
+    /// Under which this node's own attempts are leased in writing.
+    pub worker: WorkerId,
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub system_clock: Option<Arc<SystemClock>>,
+    pub random: Arc<dyn Random>,
+    pub hints: Arc<dyn Hints>,
+    pub renderer: Arc<dyn Renderer>,
+    pub executors: Executors,
+    pub options: Options,
+    pub catalog: Catalog,
+    pub territory: Territory,
+    pub stats: Stats,
+    pub events: Events,
+    pub(crate) desk: Desk,
+    pub(crate) outbox: Outbox,
+    pub executing: Executing,
+    pub(crate) reports: Arc<Gathered>,
+    pub(crate) claims: Mutex<ClaimPlan>,
+    pub(crate) bells: Bells,
+    outage: Outage,
+    /// When the next delayed run is ready, as far as is known here.
+    delayed_at: AtomicI64,
+    /// Somebody asked a run to stop: leases are to be compared at once.
+    pub(crate) cancel_asked: AtomicBool,
+}
+
+/// Who is told inside the process; as little a truth as a hint.
+#[derive(Debug, Default)]
+pub struct Bells {
+    /// Runs are ready, or there is room for more.
+    pub dispatch: Notify,
+    pub claim: Notify,
+    pub promote: Notify,
+    pub look: Notify,
+    /// The node's partitions changed.
+    pub fire: Notify,
+    pub lead: Notify,
+    pub execute: Notify,
+    /// Attempts have ended.
+    pub settle: Notify,
+}
+
+/// Whether the store was away, and how long to be careful after its return.
+#[derive(Debug)]
+struct Outage {
+    away: AtomicBool,
+    quiet_until: AtomicI64,
+}
+
+impl Node {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { store, clock, system_clock, random, hints, renderer, executors, options } = parts;
+        let now = clock.now();
+        Self {
+            id: NodeId::new(random.as_ref(), now),
+            worker: WorkerId::new(random.as_ref(), now),
+            catalog: Catalog::new(Arc::clone(&store), options.catalog_max, options.losses_max),
+            territory: Territory::default(),
+            stats: Stats::default(),
+            events: Events::new(options.events_max),
+            desk: Desk::new(options.backlog_max),
+            outbox: Outbox::default(),
+            executing: Executing::default(),
+            reports: Arc::new(Gathered::new(options.log_bytes_max)),
+            claims: Mutex::default(),
+            bells: Bells::default(),
+            outage: Outage { away: AtomicBool::new(false), quiet_until: AtomicI64::new(i64::MIN) },
+            delayed_at: AtomicI64::new(i64::MAX),
+            cancel_asked: AtomicBool::new(false),
+            store,
+            clock,
+            system_clock,
+            random,
+            hints,
+            renderer,
+            executors,
+            options,
+        }
+    }
+
+    /// A new write of this node.
+    pub fn write(&self, now: Timestamp) -> Write {
+        Write { batch: BatchId::new(self.random.as_ref(), now), now, node: Some(self.id), request: None }
+    }
+
+    pub(crate) fn claims<T>(&self, work: impl FnOnce(&mut ClaimPlan) -> T) -> T {
+        work(&mut self.claims.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether this node can execute the runs of a lane.
+    pub fn is_able(&self, key: &LaneKey) -> bool {
+        let handler = key.handler.as_deref().is_none_or(|name| self.executors.has_handler(name));
+        self.options.executes && handler && key.requires.iter().all(|wanted| self.options.traits.contains(wanted))
+    }
+
+    /// The mode of a lane that is yet to be made: owned where every node can
+    /// execute it.
+    pub fn lane_mode(&self, key: &LaneKey) -> LaneMode {
+        let everywhere = match &key.handler {
+            None => true,
+            Some(name) => self.options.handlers_everywhere && self.executors.has_handler(name),
+        };
+        if everywhere && key.requires.is_empty() { LaneMode::Owned } else { LaneMode::Claimed }
+    }
+
+    /// The partition for new runs: this node's own while it has room, so that
+    /// they are handed over in memory; else any, so that others help.
+    pub fn partition_for_new(&self) -> Partition {
+        let room = self.desk.len() < self.options.backlog_max / 2;
+        let own = if room && self.options.executes { self.territory.pick() } else { None };
+        own.unwrap_or_else(|| Partition((self.random.bits() & 0xff) as u8))
+    }
+
+    /// Attempts that ended, or runs whose end is decided: to be settled.
+    pub(crate) fn post(&self, ended: Vec<crate::outbox::Ended>) {
+        if !ended.is_empty() {
+            self.outbox.push(ended);
+            self.bells.settle.notify_one();
+        }
+    }
+
+    /// Takes in runs that a write of this node made ready.
+    pub(crate) fn woken(&self, woken: Vec<Woken>) {
+        let (handed, others): (Vec<Woken>, Vec<Woken>) = woken.into_iter().partition(|woken| woken.handed);
+        self.ready(handed.into_iter().map(|woken| woken.run));
+        self.ready_elsewhere(others.iter().map(|woken| &woken.run));
+    }
+
+    /// Runs that were handed to this node.
+    pub(crate) fn ready(&self, runs: impl Iterator<Item = Run>) {
+        let offered = self.desk.offer(runs.map(|run| Known { run, suspect: false }));
+        if offered > 0 {
+            self.bells.dispatch.notify_one();
+        }
+    }
+
+    /// Runs that are ready for others, or to be claimed.
+    pub(crate) fn ready_elsewhere<'r>(&self, runs: impl Iterator<Item = &'r Run>) {
+        let gate = self.catalog.gate();
+        let (mut any, mut claimed) = (false, false);
+        self.claims(|claims| {
+            for run in runs {
+                any = true;
+                if gate.mode(run.lane) == Some(LaneMode::Claimed) {
+                    claims.note(pair_of(run), run.order_key());
+                    claimed = true;
+                }
+            }
+        });
+        if claimed {
+            self.bells.claim.notify_one();
+        }
+        if any {
+            self.hints.wake(Topic::Ready);
+        }
+    }
+
+    /// A run will be ready later.
+    pub(crate) fn delayed(&self, ready_at: Timestamp) {
+        let at = ready_at.as_microsecond();
+        if at < self.delayed_at.fetch_min(at, Ordering::Relaxed) {
+            self.bells.promote.notify_one();
+        }
+    }
+
+    /// When the next delayed run is ready, as far as this node was told; asked
+    /// by the one who is about to look, and forgotten with it.
+    pub(crate) fn take_delayed(&self) -> Option<Timestamp> {
+        let at = self.delayed_at.swap(i64::MAX, Ordering::Relaxed);
+        (at != i64::MAX).then(|| Timestamp::from_microsecond(at).unwrap_or(Timestamp::MAX))
+    }
+
+    pub(crate) fn peek_delayed(&self) -> Option<Timestamp> {
+        let at = self.delayed_at.load(Ordering::Relaxed);
+        (at != i64::MAX).then(|| Timestamp::from_microsecond(at).unwrap_or(Timestamp::MAX))
+    }
+
+    /// The store did not answer.
+    pub(crate) fn store_went_away(&self) {
+        self.outage.away.store(true, Ordering::Relaxed);
+    }
+
+    /// The store answered.
+    pub(crate) fn store_is_there(&self, now: Timestamp) {
+        if self.outage.away.swap(false, Ordering::Relaxed) {
+            let quiet = self.options.node_lease.max(self.options.run_lease).after(now);
+            self.outage.quiet_until.store(quiet.as_microsecond(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the store is away, or was until less than a lease time ago: then
+    /// others could not keep their word either, and nobody is presumed dead.
+    pub fn is_quiet(&self, now: Timestamp) -> bool {
+        self.outage.away.load(Ordering::Relaxed)
+            || now.as_microsecond() < self.outage.quiet_until.load(Ordering::Relaxed)
+    }
+
+    /// The earliest that it may be now.
+    pub fn earliest(&self, now: Timestamp) -> Timestamp {
+        self.system_clock.as_ref().map_or(now, |clock| clock.earliest().min(now))
+    }
+}

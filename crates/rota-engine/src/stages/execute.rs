@@ -1,0 +1,206 @@
+//! Execute: looks after the attempts under way.
+//!
+//! Attempts run by themselves (see `supervise`); a pass does for all of them
+//! together what each would need: those that last get a written mark, written
+//! leases are extended in one statement, and what attempts say is written away.
+//! The answers tell which runs are not ours any more, and which were asked to
+//! stop.
+//!
+//! While the store is away attempts go on, for nobody else can take them; only
+//! those marked `exclusive` are stopped before another could have begun.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, atomic::Ordering},
+};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rota_core::{
+    ids::RunId,
+    run::Lease,
+    store::{By, Guarded, RunningMark, StoreError, Write},
+};
+
+use super::{PassReport, Stage, is_unknown};
+use crate::{
+    executing::Why,
+    node::Node,
+    outbox::{End, Ended},
+};
+
+pub struct Execute {
+    node: Arc<Node>,
+    extended_at: Option<Timestamp>,
+    marking: Option<(Write, Vec<RunningMark>)>,
+    /// Leases that the store had for us and we had not, at the last look.
+    strangers: HashSet<Lease>,
+}
+
+impl Execute {
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node, extended_at: None, marking: None, strangers: HashSet::new() }
+    }
+
+    /// Stops what must not go on without the store.
+    fn stop_exclusive(&self, now: Timestamp) {
+        let word = self.node.territory.word_holds(now);
+        let leases = self.extended_at.is_none_or(|at| now < self.node.options.run_lease.after(at));
+        self.node.executing.stop_all(Why::HandBack, |slow| {
+            slow.exclusive
+                && match slow.by {
+                    By::Owner(_) => !word,
+                    By::Lease => !leases,
+                }
+        });
+    }
+
+    fn to_be_marked(&self, now: Timestamp) -> Vec<RunningMark> {
+        let long_ago = self.node.options.mark_after.before(now);
+        self.node.executing.slow(|slow| {
+            let marks = slow.values().filter(|slow| !slow.marked && slow.started_at <= long_ago);
+            marks
+                .filter_map(|slow| {
+                    let By::Owner(epoch) = slow.by else { return None };
+                    Some(RunningMark { lease: slow.lease, part: slow.part, epoch, started_at: slow.started_at })
+                })
+                .collect()
+        })
+    }
+
+    async fn mark(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let (write, marks) = match self.marking.take() {
+            Some(asked) => asked,
+            None => (self.node.write(now), self.to_be_marked(now)),
+        };
+        if marks.is_empty() {
+            return Ok(0);
+        }
+        let answers = match self.node.store.mark_running(&write, &marks).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                if is_unknown(&error) {
+                    self.marking = Some((write, marks));
+                }
+                return Err(error);
+            }
+        };
+        for (mark, answer) in marks.iter().zip(&answers) {
+            match answer {
+                // Asked to stop: its notice will tell.
+                Guarded::Applied | Guarded::CancelAsked => self.node.executing.slow(|slow| {
+                    if let Some(slow) = slow.get_mut(&mark.lease.run).filter(|slow| slow.lease == mark.lease) {
+                        slow.marked = true;
+                    }
+                }),
+                // One that ended meanwhile is out of reach, and settled.
+                Guarded::Stale => drop(self.node.executing.stop(mark.lease.run, Why::Lost)),
+            }
+        }
+        Ok(answers.len())
+    }
+
+    async fn extend(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let options = &self.node.options;
+        let asked = self.node.cancel_asked.swap(false, Ordering::Relaxed);
+        if !asked && self.extended_at.is_some_and(|at| now < options.extend_every.after(at)) {
+            return Ok(0);
+        }
+        let held = self.node.desk.leases();
+        if held.is_empty() && self.strangers.is_empty() {
+            self.extended_at = Some(now);
+            return Ok(0);
+        }
+        let until = options.run_lease.after(now);
+        let extended = self.node.store.extend(self.node.worker, until, &held, now).await?;
+        self.extended_at = Some(now);
+        let by_run: HashMap<RunId, Lease> = held.iter().map(|lease| (lease.run, *lease)).collect();
+        for run in &extended.lost {
+            if !self.node.executing.stop(*run, Why::Lost)
+                && let Some(lease) = by_run.get(run)
+            {
+                // Held back, or already on its way to be settled.
+                self.node.desk.drop_flight(*lease);
+            }
+        }
+        self.tell_cancelled(&extended.cancelling, now).await?;
+        self.give_back_strangers(extended.unlisted, now).await?;
+        Ok(held.len())
+    }
+
+    async fn tell_cancelled(&self, runs: &[RunId], now: Timestamp) -> Result<(), StoreError> {
+        let known = self.node.desk.cancels(runs.iter());
+        let news: Vec<RunId> = runs.iter().copied().filter(|run| !known.contains_key(run)).collect();
+        if news.is_empty() {
+            return Ok(());
+        }
+        for record in self.node.store.runs(&news).await?.into_iter().flatten() {
+            let Some(request) = record.run.cancel else { continue };
+            let grace_until = request.grace_until.max(now);
+            self.node.desk.note_cancel(record.run.id, request);
+            if !self.node.executing.stop(record.run.id, Why::Cancelled { grace_until }) {
+                self.node.bells.dispatch.notify_one();
+                self.node.bells.claim.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// A claim whose answer never came left leases that nobody knows of. One
+    /// that is a stranger twice is not just on its way.
+    async fn give_back_strangers(&mut self, unlisted: Vec<Lease>, now: Timestamp) -> Result<(), StoreError> {
+        let again: Vec<RunId> = unlisted
+            .iter()
+            .filter(|lease| self.strangers.contains(lease) && self.node.desk.is_flying(lease.run).is_none())
+            .map(|lease| lease.run)
+            .collect();
+        self.strangers = unlisted.into_iter().collect();
+        if again.is_empty() {
+            return Ok(());
+        }
+        let records = self.node.store.runs(&again).await?;
+        let mut ended = Vec::new();
+        for run in records.into_iter().flatten().map(|record| record.run) {
+            if self.strangers.contains(&run.lease()) && self.node.desk.fly(&run, By::Lease) {
+                let (by, end) = (By::Lease, End::HandedBack);
+                ended.push(Ended { run, by, end, at: now, job: None, executed: false });
+            }
+        }
+        self.node.post(ended);
+        Ok(())
+    }
+
+    /// Writes away what attempts have said. Also asked for before a stop.
+    pub async fn write_reports(&self) -> Result<usize, StoreError> {
+        let progress = self.node.reports.take_progress();
+        let mut done = progress.len();
+        if !progress.is_empty() {
+            // A word of progress that is lost is overtaken by the next.
+            self.node.store.progress(&progress).await?;
+        }
+        let chunks = self.node.reports.take_logs();
+        done += chunks.len();
+        if !chunks.is_empty()
+            && let Err(error) = self.node.store.append_logs(&chunks).await
+        {
+            self.node.reports.keep_logs(chunks);
+            return Err(error);
+        }
+        Ok(done)
+    }
+}
+
+#[async_trait]
+impl Stage for Execute {
+    fn name(&self) -> &'static str {
+        "execute"
+    }
+
+    async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
+        self.stop_exclusive(now);
+        let mut done = self.extend(now).await?;
+        done += self.mark(now).await?;
+        done += self.write_reports().await?;
+        Ok(PassReport { done, more: false, next_at: Some(self.node.options.watch_every.after(now)) })
+    }
+}

@@ -1,0 +1,395 @@
+//! Fire: turns schedules that have come due into queued runs.
+//!
+//! A pass holds the cursors of the next minute in memory, asks
+//! [`fire::plan`](rota_core::fire::plan) what each due one owes, and commits
+//! runs, skips and new cursors in batches. The commit is guarded by the cursor,
+//! the revisions and the pauses as read: two nodes that overlap for a moment
+//! still make each run once, and a schedule that was edited, paused or deleted
+//! meanwhile is read again instead of fired.
+//!
+//! Memory is only for being on time. What it does not hold (a schedule saved a
+//! moment ago on another node) is found by a hint, or by the look that every
+//! second brings.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rota_core::{
+    calendar::Calendar,
+    duration::Span,
+    fire::{self, Input, Live, Start},
+    ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
+    run::{CancelAsk, NewRun, Source, Status, Trigger},
+    schedule::Overlap,
+    store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, PauseTarget, Pauses, StoreError, Write},
+};
+
+use super::{PassReport, Stage, is_unknown};
+use crate::{
+    catalog::{JobEntry, ScheduleEntry, ScheduleFound},
+    events::{Event, Finding},
+    making::{Blueprint, take_made},
+    node::Node,
+};
+
+/// Broken schedules that are remembered, so that each is told of once.
+const BROKEN_MAX: usize = 10_000;
+/// When nothing could be fired that was due, the next try waits this long.
+const STUCK_WAIT: Span = Span::millis(50);
+
+pub struct Fire {
+    node: Arc<Node>,
+    due: BTreeMap<(Timestamp, ScheduleId), DueCursor>,
+    /// Memory holds every cursor that was due up to here at the last look.
+    covered_to: Timestamp,
+    look_at: Timestamp,
+    generation: u64,
+    doubted: bool,
+    /// A commit whose answer was lost.
+    pending: Option<Commit>,
+    /// Schedules that were reported as broken.
+    broken: HashSet<ScheduleId>,
+}
+
+/// One batch on its way to the store.
+struct Commit {
+    write: Write,
+    pauses_revision: i64,
+    items: Vec<FireItem>,
+}
+
+/// All that planning a batch needs.
+struct Knowledge {
+    jobs: HashMap<JobId, Arc<JobEntry>>,
+    lanes: HashMap<JobId, LaneId>,
+    live: HashMap<ScheduleId, Vec<LiveRun>>,
+    calendars: HashMap<TenantId, Arc<HashMap<String, Calendar>>>,
+    pauses: Arc<Pauses>,
+    part: Partition,
+}
+
+impl Fire {
+    pub fn new(node: Arc<Node>) -> Self {
+        Self {
+            node,
+            due: BTreeMap::new(),
+            covered_to: Timestamp::MIN,
+            look_at: Timestamp::MIN,
+            generation: u64::MAX,
+            doubted: true,
+            pending: None,
+            broken: HashSet::new(),
+        }
+    }
+
+    async fn look(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        let options = &self.node.options;
+        let parts = self.node.territory.parts();
+        let generation = self.node.territory.generation();
+        self.node.catalog.read_pauses().await?;
+        let until = options.horizon.after(now);
+        let found =
+            if parts.is_empty() { Vec::new() } else { self.node.store.due(&parts, until, options.cursors_max).await? };
+        self.covered_to = match found.last() {
+            Some(last) if found.len() >= options.cursors_max as usize => last.cursor.due_at,
+            _ => until,
+        };
+        self.due = found.into_iter().map(|due| ((due.cursor.due_at, due.schedule), due)).collect();
+        self.look_at = options.look_every.after(now);
+        (self.generation, self.doubted) = (generation, false);
+        Ok(())
+    }
+
+    fn must_look(&self, now: Timestamp) -> bool {
+        let drained = self.due.is_empty() && self.covered_to <= now;
+        self.doubted || drained || now >= self.look_at || self.generation != self.node.territory.generation()
+    }
+
+    fn take_due(&mut self, now: Timestamp) -> Vec<DueCursor> {
+        let mut taken = Vec::new();
+        while taken.len() < self.node.options.fire_batch
+            && let Some(first) = self.due.first_entry()
+            && first.key().0 <= now
+        {
+            taken.push(first.remove());
+        }
+        taken
+    }
+
+    async fn know(&self, entries: &[(DueCursor, Arc<ScheduleEntry>)], now: Timestamp) -> Result<Knowledge, StoreError> {
+        let (node, catalog) = (&self.node, &self.node.catalog);
+        let mut ids: Vec<JobId> = entries.iter().map(|(_, entry)| entry.record.job).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let jobs: HashMap<JobId, Arc<JobEntry>> =
+            ids.iter().copied().zip(catalog.jobs(&ids).await?).filter_map(|(id, job)| Some((id, job?))).collect();
+        let versions: Vec<_> = jobs.iter().map(|(id, job)| (*id, &job.version.terms.lane)).collect();
+        let keys: Vec<_> = versions.iter().map(|(_, key)| *key).collect();
+        let lanes = catalog.lanes(&keys, |key| node.lane_mode(key), |key| node.is_able(key)).await?;
+        let lanes = versions.iter().map(|(id, _)| *id).zip(lanes).collect();
+        let overlapping: Vec<ScheduleId> = entries
+            .iter()
+            .filter(|(_, entry)| entry.spec.overlap != Overlap::Allow)
+            .map(|(due, _)| due.schedule)
+            .collect();
+        let live = if overlapping.is_empty() { Vec::new() } else { node.store.live_of(&overlapping).await? };
+        let mut calendars = HashMap::new();
+        for (_, entry) in entries.iter().filter(|(_, entry)| !entry.spec.calendars.is_empty()) {
+            let tenant = entry.record.tenant;
+            if let Entry::Vacant(entry) = calendars.entry(tenant) {
+                entry.insert(catalog.calendars(tenant, now).await?);
+            }
+        }
+        let live = overlapping.into_iter().zip(live).collect();
+        let (pauses, part) = (catalog.pauses(), node.partition_for_new());
+        Ok(Knowledge { jobs, lanes, live, calendars, pauses, part })
+    }
+
+    /// Plans what was taken; what cannot be planned now is left to a new look.
+    async fn plan(&mut self, taken: Vec<DueCursor>, now: Timestamp) -> Result<Option<Commit>, StoreError> {
+        let wanted: Vec<(ScheduleId, i32)> = taken.iter().map(|due| (due.schedule, due.revision)).collect();
+        let found = self.node.catalog.schedules(&wanted).await?;
+        let mut entries = Vec::with_capacity(taken.len());
+        let mut items = Vec::with_capacity(taken.len());
+        for (due, found) in taken.into_iter().zip(found) {
+            match found {
+                ScheduleFound::Here(entry) => entries.push((due, entry)),
+                ScheduleFound::Changed => self.doubted = true,
+                // It has no job revision to be guarded by, and nothing to fire.
+                ScheduleFound::Broken(why) => self.report_broken(due.schedule, why),
+            }
+        }
+        let known = self.know(&entries, now).await?;
+        for (due, entry) in &entries {
+            match known.item(&self.node, *due, entry, now) {
+                Some(item) => items.push(item),
+                None => self.report_broken(due.schedule, "its job cannot be read".into()),
+            }
+        }
+        if items.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Commit { write: self.node.write(now), pauses_revision: known.pauses.revision, items }))
+    }
+
+    fn report_broken(&mut self, schedule: ScheduleId, why: String) {
+        if self.broken.len() >= BROKEN_MAX {
+            self.broken.clear();
+        }
+        if !self.broken.insert(schedule) {
+            return;
+        }
+        tracing::error!(%schedule, why, "a schedule cannot be fired");
+        self.node.events.tell(|| Event::Found(Finding::ScheduleBroken { schedule, why }));
+    }
+
+    async fn commit(&mut self, commit: Commit) -> Result<usize, StoreError> {
+        match self.node.store.fire(&commit.write, commit.pauses_revision, &commit.items).await {
+            Ok(answers) => Ok(self.take_fired(commit, answers)),
+            Err(error) => {
+                self.doubted = true;
+                if is_unknown(&error) {
+                    self.pending = Some(commit);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn take_fired(&mut self, commit: Commit, answers: Vec<Fired>) -> usize {
+        let committed_at = self.node.clock.now();
+        let (mut made, mut made_answers) = (Vec::new(), Vec::new());
+        let mut done = 0;
+        for (item, answer) in commit.items.into_iter().zip(answers) {
+            let Fired::Fired(answers) = answer else {
+                self.node.catalog.forget(item.due.schedule);
+                self.doubted = true;
+                continue;
+            };
+            done += 1;
+            self.count(&item, &answers, committed_at);
+            self.remember_next(&item, &answers);
+            made.extend(item.runs);
+            made_answers.extend(answers);
+        }
+        take_made(&self.node, &commit.write, made, &made_answers);
+        done
+    }
+
+    fn count(&self, item: &FireItem, answers: &[Enqueued], committed_at: Timestamp) {
+        let stats = &self.node.stats;
+        for (run, answer) in item.runs.iter().zip(answers) {
+            let Enqueued::Made { .. } = answer else {
+                stats.skipped.add(1);
+                continue;
+            };
+            stats.fired.add(1);
+            stats.lateness.add(run.ready_at.duration_until(committed_at));
+            let (schedule, job, id) = (item.due.schedule, run.job, run.id);
+            let planned_at = run.trigger.planned_at.unwrap_or(run.ready_at);
+            self.node.events.tell(|| Event::ScheduleFired { schedule, job, planned_at, run: id });
+        }
+        let skipped: u64 = item.skips.iter().map(|skip| skip.count).sum();
+        if skipped > 0 {
+            stats.skipped.add(skipped as usize);
+            self.node.events.tell(|| Event::InstantsSkipped { schedule: item.due.schedule, count: skipped });
+        }
+    }
+
+    /// The next cursor, if memory is to hold it. The store counts a refused run
+    /// differently from the plan; then its own cursor is read.
+    fn remember_next(&mut self, item: &FireItem, answers: &[Enqueued]) {
+        if answers.iter().any(|answer| !matches!(answer, Enqueued::Made { .. })) {
+            self.doubted = true;
+        } else if let Some(next) = item.next
+            && next.due_at <= self.covered_to
+        {
+            self.due.insert((next.due_at, item.due.schedule), DueCursor { cursor: next, ..item.due });
+        }
+    }
+}
+
+impl Knowledge {
+    fn item(&self, node: &Node, due: DueCursor, entry: &ScheduleEntry, now: Timestamp) -> Option<FireItem> {
+        let job = self.jobs.get(&entry.record.job)?;
+        let lane = *self.lanes.get(&entry.record.job)?;
+        let pauses = self.pauses_of(entry, job);
+        let empty = Vec::new();
+        let live = self.live.get(&due.schedule).unwrap_or(&empty);
+        let waiting = live.iter().filter(|run| run.status == Status::Blocked).count() as u64;
+        let tenants = self.calendars.get(&entry.record.tenant);
+        let calendars: Vec<&Calendar> =
+            entry.spec.calendars.iter().filter_map(|name| tenants.and_then(|all| all.get(name))).collect();
+        let input = Input {
+            schedule: &entry.schedule,
+            id: due.schedule,
+            cursor: due.cursor,
+            pauses: &pauses,
+            live: Live { active: live.len() as u64 - waiting, waiting },
+            calendars: &calendars,
+        };
+        let plan = fire::plan(&input, now);
+        let mut before: Vec<RunId> = Vec::new();
+        let mut cancel = HashSet::new();
+        let mut runs = Vec::with_capacity(plan.runs.len());
+        for planned in &plan.runs {
+            let earlier = || live.iter().map(|run| run.id).chain(before.last().copied()).collect();
+            let after = match planned.start {
+                Start::Free => Vec::new(),
+                Start::Behind => earlier(),
+                Start::Replacing => {
+                    cancel.extend(live.iter().map(|run| run.id));
+                    earlier()
+                }
+            };
+            let run = NewRun { after, ..self.run(node, job, entry, lane, planned, now) };
+            before.push(run.id);
+            runs.push(run);
+        }
+        let ask = || CancelAsk {
+            by: None,
+            reason: Some("a newer run of the same schedule".into()),
+            grace: job.version.document.cancel_grace(),
+        };
+        Some(FireItem {
+            due,
+            job_revision: job.record.revision,
+            next: plan.next,
+            runs,
+            skips: plan.skips,
+            cancel_ask: (!cancel.is_empty()).then(ask),
+            cancel: cancel.into_iter().collect(),
+        })
+    }
+
+    fn run(
+        &self,
+        node: &Node,
+        job: &JobEntry,
+        entry: &ScheduleEntry,
+        lane: LaneId,
+        planned: &fire::PlannedRun,
+        now: Timestamp,
+    ) -> NewRun {
+        let trigger = Trigger {
+            schedule: Some(entry.record.id),
+            planned_at: Some(planned.planned_at),
+            ..Trigger::plain(Source::Schedule)
+        };
+        let blueprint = Blueprint {
+            tenant: entry.record.tenant,
+            job: &job.version,
+            lane,
+            part: self.part,
+            best: node.catalog.best_priority(entry.record.tenant),
+            payload: (!entry.spec.payload.is_null()).then(|| entry.spec.payload.clone()),
+            labels: entry.spec.labels.clone(),
+            ready_at: planned.due_at,
+            trigger,
+            priority: None,
+        };
+        let keys = blueprint.keys(node, now).unwrap_or_else(|error| {
+            // The instant must not be lost for it; the attempt will say the same.
+            tracing::warn!(schedule = %entry.record.id, error, "a key of a scheduled run cannot be made");
+            crate::making::Keys::default()
+        });
+        NewRun { rearms: entry.spec.after_finish.is_some(), ..blueprint.run(node, keys, now) }
+    }
+
+    fn pauses_of(&self, entry: &ScheduleEntry, job: &JobEntry) -> Vec<fire::Pause> {
+        let (tenant, queue) = (entry.record.tenant, &job.record.queue);
+        let wide = self.pauses.pauses.iter().filter(|(target, _)| match target {
+            PauseTarget::Tenant(of) => *of == tenant,
+            PauseTarget::Queue(of, name) => *of == tenant && name == queue,
+            PauseTarget::Job(_) | PauseTarget::Schedule(_) => false,
+        });
+        let own = entry.record.pause.iter().chain(&job.record.pause);
+        let mut pauses: Vec<fire::Pause> =
+            wide.map(|(_, pause)| pause).chain(own).map(rota_core::store::Pause::span).collect();
+        if !job.record.enabled {
+            pauses.push(fire::Pause { since: job.record.updated_at, until: None });
+        }
+        pauses
+    }
+}
+
+#[async_trait]
+impl Stage for Fire {
+    fn name(&self) -> &'static str {
+        "fire"
+    }
+
+    async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
+        if let Some(commit) = self.pending.take() {
+            self.commit(commit).await?;
+        }
+        if self.must_look(now) {
+            self.look(now).await?;
+        }
+        let taken = self.take_due(now);
+        let wanted = taken.len();
+        let mut done = 0;
+        if wanted > 0 {
+            let planned = self.plan(taken, now).await;
+            // What was taken from memory must be read again.
+            self.doubted |= planned.is_err();
+            if let Some(commit) = planned? {
+                done = self.commit(commit).await?;
+            }
+        }
+        let stuck = wanted > 0 && done == 0;
+        let next = self.due.keys().next().map(|(at, _)| *at);
+        let known_to = next.unwrap_or(self.covered_to);
+        let more = !stuck && (self.doubted || known_to <= now);
+        let next = next.into_iter().chain([self.look_at]).min().filter(|_| !stuck);
+        Ok(PassReport { done, more, next_at: Some(next.unwrap_or_else(|| STUCK_WAIT.after(now))) })
+    }
+
+    fn doubt(&mut self) {
+        self.doubted = true;
+    }
+}

@@ -1,0 +1,257 @@
+//! Lead: says that this node lives, and takes the partitions that fall to it.
+//!
+//! Every live node computes the same owner for each partition (rendezvous
+//! hashing), so nobody has to be asked. A node takes what falls to it when it
+//! is free or its holder's word ran out, and gives what falls to another: at
+//! once where nothing is under way in it, else after a little patience.
+//!
+//! It is safe because taking raises the partition's epoch in the store: what a
+//! former owner still does is refused there, whatever it believes. For one
+//! lease time after the store was away nobody is presumed dead, because nobody
+//! could keep their word.
+
+use std::{collections::HashSet, sync::Arc};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ids::{NodeId, Partition},
+    store::{Epoch, Guarded, Node as NodeRow, NodeBeat, PartitionLease, StoreError},
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{PassReport, Stage};
+use crate::{events::Event, executing::Why, node::Node};
+
+/// The clock is compared with the store's so often.
+const MEASURE_EVERY: Span = Span::secs(10);
+
+pub struct Lead {
+    node: Arc<Node>,
+    joined: bool,
+    measured_at: Option<Timestamp>,
+    /// Since when partitions wait to be given away.
+    leaving_since: Option<Timestamp>,
+    /// Not before this are they asked to leave again.
+    keep_until: Timestamp,
+}
+
+impl Lead {
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node, joined: false, measured_at: None, leaving_since: None, keep_until: Timestamp::MIN }
+    }
+
+    async fn beat(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        let options = &self.node.options;
+        if options.sole && !self.joined {
+            for other in self.node.store.nodes(now).await? {
+                self.node.store.leave(other.node).await?;
+            }
+        }
+        let until = options.node_lease.after(now);
+        let beat = NodeBeat { node: self.node.id, name: options.name.clone(), info: options.info.clone(), until };
+        let known = self.node.store.beat(&beat, now).await?;
+        if known == Guarded::Stale && self.joined {
+            self.lose(&self.node.territory.parts());
+        }
+        self.joined = true;
+        self.node.territory.promise(until);
+        Ok(())
+    }
+
+    async fn share(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let live = self.node.store.nodes(now).await?;
+        let stored = self.node.store.partitions().await?;
+        self.drop_what_is_not_ours(&stored);
+        let draining = self.node.executing.is_draining();
+        let falls_to_me = |part: Partition| !draining && owner(&live, part) == Some(self.node.id);
+        let (keep, give): (Vec<_>, Vec<_>) = Partition::all().partition(|part| falls_to_me(*part));
+        let taken = self.take(&keep, &stored, &live, now).await?;
+        self.give(&give, now).await?;
+        let held = self.node.territory.parts().len();
+        self.node.stats.partitions.set(held);
+        Ok(taken)
+    }
+
+    /// What the store says is not ours (any more), is not.
+    fn drop_what_is_not_ours(&self, stored: &[PartitionLease]) {
+        let not_ours = |lease: &&PartitionLease| {
+            self.node
+                .territory
+                .held(lease.part)
+                .is_some_and(|held| lease.node != Some(self.node.id) || lease.epoch != held.epoch)
+        };
+        let lost: Vec<Partition> = stored.iter().filter(not_ours).map(|lease| lease.part).collect();
+        self.lose(&lost);
+    }
+
+    async fn take(
+        &self,
+        keep: &[Partition],
+        stored: &[PartitionLease],
+        live: &[NodeRow],
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let alive: HashSet<NodeId> = live.iter().map(|node| node.node).collect();
+        let quiet = self.node.is_quiet(now);
+        let to_be_had = |part: &Partition| match stored[usize::from(part.0)].node {
+            None => true,
+            Some(holder) if holder == self.node.id => self.node.territory.held(*part).is_none(),
+            Some(holder) => !quiet && !alive.contains(&holder),
+        };
+        let wanted: Vec<Partition> = keep.iter().copied().filter(to_be_had).collect();
+        if wanted.is_empty() {
+            return Ok(0);
+        }
+        let epochs = self.node.store.take_partitions(self.node.id, &wanted, now).await?;
+        let taken: Vec<(Partition, Epoch)> =
+            wanted.into_iter().zip(epochs).filter_map(|(part, epoch)| Some((part, epoch?))).collect();
+        if !taken.is_empty() {
+            self.node.territory.take(&taken, now);
+            let parts: Vec<Partition> = taken.iter().map(|(part, _)| *part).collect();
+            tracing::info!(node = %self.node.id, count = parts.len(), "took partitions");
+            self.node.events.tell(|| Event::PartitionsTaken { parts });
+            self.ring();
+        }
+        Ok(taken.len())
+    }
+
+    /// Gives away what falls to others, as soon as nothing is under way in it.
+    async fn give(&mut self, give: &[Partition], now: Timestamp) -> Result<(), StoreError> {
+        let node = Arc::clone(&self.node);
+        let held: Vec<Partition> = give.iter().copied().filter(|part| node.territory.held(*part).is_some()).collect();
+        if held.is_empty() {
+            self.leaving_since = None;
+            return Ok(());
+        }
+        if now < self.keep_until && !node.executing.is_draining() {
+            return Ok(());
+        }
+        let since = *self.leaving_since.get_or_insert(now);
+        node.territory.set_leaving(&held, true);
+        let (free, busy): (Vec<_>, Vec<_>) = held.into_iter().partition(|part| node.desk.owned_flights(*part) == 0);
+        self.hand_over(&free).await?;
+        if busy.is_empty() {
+            self.leaving_since = None;
+        } else if now >= node.options.give_patience.after(since) && !node.executing.is_draining() {
+            // Long attempts keep their partition; the rest of it must not wait.
+            node.territory.set_leaving(&busy, false);
+            self.leaving_since = None;
+            self.keep_until = Span::millis(node.options.give_patience.as_millis() * 10).after(now);
+            self.ring();
+        }
+        Ok(())
+    }
+
+    async fn hand_over(&self, parts: &[Partition]) -> Result<(), StoreError> {
+        let held: Vec<(Partition, Epoch)> =
+            parts.iter().filter_map(|part| Some((*part, self.node.territory.held(*part)?.epoch))).collect();
+        if held.is_empty() {
+            return Ok(());
+        }
+        self.node.store.give_partitions(self.node.id, &held).await?;
+        self.lose(parts);
+        Ok(())
+    }
+
+    fn lose(&self, parts: &[Partition]) {
+        if parts.is_empty() {
+            return;
+        }
+        self.node.territory.lose(parts);
+        for lease in self.node.desk.forget_parts(parts) {
+            self.node.executing.stop(lease.run, Why::Lost);
+        }
+        let parts = parts.to_vec();
+        tracing::info!(node = %self.node.id, count = parts.len(), "no longer holds partitions");
+        self.node.events.tell(|| Event::PartitionsLost { parts });
+        self.ring();
+    }
+
+    fn ring(&self) {
+        self.node.bells.fire.notify_one();
+        self.node.bells.look.notify_one();
+        self.node.bells.promote.notify_one();
+    }
+
+    /// Follows the store's clock, or the machine's.
+    async fn measure(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        let Some(clock) = &self.node.system_clock else { return Ok(()) };
+        if self.measured_at.is_some_and(|at| now < MEASURE_EVERY.after(at)) {
+            return Ok(());
+        }
+        let before = rota_core::ports::Clock::now(clock.as_ref());
+        let reference = self.node.store.time().await?;
+        let took = before.duration_until(rota_core::ports::Clock::now(clock.as_ref()));
+        // The answer is half the way old.
+        let reference = reference.map(|at| at.saturating_add(took / 2).unwrap_or(at));
+        let off = clock.follow(reference);
+        self.node.stats.clock_offset.store(off.as_micros() as i64, std::sync::atomic::Ordering::Relaxed);
+        self.measured_at = Some(now);
+        Ok(())
+    }
+
+    /// Leaves: everything that is held is free at once.
+    pub async fn leave(&mut self) -> Result<(), StoreError> {
+        self.hand_over(&self.node.territory.parts()).await?;
+        self.node.store.leave(self.node.id).await
+    }
+}
+
+/// Who a partition falls to: the live node with the greatest hash.
+fn owner(live: &[NodeRow], part: Partition) -> Option<NodeId> {
+    let weight = |node: &NodeRow| {
+        let mut bytes = node.node.0.as_bytes().to_vec();
+        bytes.push(part.0);
+        xxh3_64(&bytes)
+    };
+    live.iter().max_by_key(|node| (weight(node), node.node)).map(|node| node.node)
+}
+
+#[async_trait]
+impl Stage for Lead {
+    fn name(&self) -> &'static str {
+        "lead"
+    }
+
+    async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
+        if !self.node.options.schedules {
+            self.node.store.nodes(now).await.inspect_err(|_| self.node.store_went_away())?;
+            self.node.store_is_there(now);
+            return Ok(PassReport::until(self.node.options.beat_every.after(now)));
+        }
+        self.beat(now).await.inspect_err(|_| self.node.store_went_away())?;
+        self.node.store_is_there(now);
+        let done = self.share(now).await?;
+        self.measure(now).await?;
+        Ok(PassReport { done, more: false, next_at: Some(self.node.options.beat_every.after(now)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rota_core::ports::Seeded;
+
+    use super::*;
+
+    fn row(seed: u64) -> NodeRow {
+        let now = Timestamp::from_second(1_767_607_200).unwrap();
+        NodeRow { node: NodeId::new(&Seeded::new(seed), now), name: String::new(), info: String::new(), until: now }
+    }
+
+    /// A node that comes or goes must move its own share and nobody else's.
+    #[test]
+    fn a_node_that_leaves_moves_only_what_it_had() {
+        let nodes = [row(1), row(2), row(3)];
+        let before: Vec<_> = Partition::all().map(|part| owner(&nodes, part)).collect();
+        let after: Vec<_> = Partition::all().map(|part| owner(&nodes[..2], part)).collect();
+        for (before, after) in before.iter().zip(&after) {
+            assert!(before == after || *before == Some(nodes[2].node));
+        }
+        for node in &nodes {
+            let share = before.iter().filter(|owner| **owner == Some(node.node)).count();
+            assert!((50..=120).contains(&share), "{share} of 256 for one of three");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Reap: settles as lost what vanished workers held.
+//!
+//! The state machine decides, in the store's own transaction. A worker has
+//! vanished when its lease ran out by the earliest of the clocks, with a margin;
+//! after the store was away nobody has, for one lease time.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rota_core::{
+    ports::Topic,
+    run::Status,
+    store::{Reap as ReapAsk, StoreError, Write},
+};
+
+use super::{PassReport, Stage, is_unknown};
+use crate::{events::Event, node::Node};
+
+pub struct Reap {
+    node: Arc<Node>,
+    pending: Option<(Write, ReapAsk)>,
+}
+
+impl Reap {
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node, pending: None }
+    }
+}
+
+#[async_trait]
+impl Stage for Reap {
+    fn name(&self) -> &'static str {
+        "reap"
+    }
+
+    async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
+        let node = &self.node;
+        let next_at = Some(node.options.sweep_every.after(now));
+        if self.pending.is_none() && (node.is_quiet(now) || !node.territory.is_steward()) {
+            return Ok(PassReport { next_at, ..PassReport::idle() });
+        }
+        let (write, ask) = self.pending.take().unwrap_or_else(|| {
+            let before = node.options.reap_margin.before(node.earliest(now));
+            let (losses_max, limit) = (node.options.losses_max, node.options.sweep_batch);
+            (node.write(now), ReapAsk { before, losses_max, limit })
+        });
+        let reaped = match node.store.reap(&write, &ask).await {
+            Ok(reaped) => reaped,
+            Err(error) => {
+                if is_unknown(&error) {
+                    self.pending = Some((write, ask));
+                }
+                return Err(error);
+            }
+        };
+        node.stats.reaped.add(reaped.len());
+        for one in &reaped {
+            let (run, status) = (one.id, one.status);
+            if let Status::Ended(verdict) = status {
+                node.stats.count_end(verdict);
+            }
+            node.events.tell(|| Event::RunLost { run, status });
+        }
+        if !reaped.is_empty() {
+            // They come back after a delay, and those who waited for their
+            // slots may be ready.
+            for topic in [Topic::Delayed, Topic::Ready] {
+                node.hints.wake(topic);
+            }
+        }
+        Ok(PassReport { done: reaped.len(), more: reaped.len() >= ask.limit as usize, next_at })
+    }
+}

@@ -1,0 +1,179 @@
+//! Scan: looks for what cannot be, puts it right, and says so.
+//!
+//! Schedules that nobody fired in time; `after_finish` schedules whose run ended
+//! without arming them; runs marked as running that nobody executes; slots whose
+//! counters do not fit the live runs. The gauge of findings reads 0 as long as
+//! everything else works.
+//!
+//! A pass looks at a page of schedules and goes on from there at the next, so
+//! that ten million of them cost no more than a few.
+
+use std::{collections::HashSet, sync::Arc};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rota_core::{
+    fire::{Progress, rearm},
+    ids::{RunId, ScheduleId},
+    ports::Topic,
+    run::{Lease, Run, RunState},
+    schedule::ScheduleSpec,
+    store::{By, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError},
+    timing::Schedule,
+};
+
+use super::{PassReport, Stage};
+use crate::{
+    events::{Event, Finding},
+    node::Node,
+    outbox::{End, Ended},
+};
+
+/// Schedules looked at in one pass.
+const PAGE: u32 = 1_000;
+/// Overdue cursors named in one pass.
+const OVERDUE_MAX: u32 = 100;
+/// Slots are recounted at every so many passes: it looks at every live run.
+const RECOUNT_EVERY: u32 = 10;
+
+pub struct Scan {
+    node: Arc<Node>,
+    after: Option<ScheduleId>,
+    passes: u32,
+    /// Leases that nobody here had a hand on at the last scan.
+    strangers: HashSet<Lease>,
+}
+
+impl Scan {
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node, after: None, passes: 0, strangers: HashSet::new() }
+    }
+
+    fn found(&self, finding: Finding) {
+        tracing::warn!(?finding, "found what cannot be");
+        self.node.events.tell(|| Event::Found(finding));
+    }
+
+    async fn overdue(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let parts = self.node.territory.parts();
+        let before = self.node.options.overdue_after.before(now);
+        let overdue = self.node.store.due(&parts, before, OVERDUE_MAX).await?;
+        for due in &overdue {
+            self.found(Finding::ScheduleOverdue { schedule: due.schedule, due_at: due.cursor.due_at });
+        }
+        self.node.stats.overdue.set(overdue.len());
+        if !overdue.is_empty() {
+            self.node.hints.wake(Topic::Schedules);
+        }
+        Ok(overdue.len())
+    }
+
+    /// Arms the `after_finish` schedules of a page whose run has ended.
+    async fn unarmed(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let query = ScheduleQuery { after: self.after, limit: PAGE, ..ScheduleQuery::default() };
+        let page = self.node.store.list_schedules(&query).await?;
+        self.after = page.next;
+        let armed: Vec<(ScheduleRecord, RunId)> =
+            page.schedules.into_iter().filter_map(|record| Some((record.clone(), record.armed_by?))).collect();
+        if armed.is_empty() {
+            return Ok(0);
+        }
+        let runs: Vec<RunId> = armed.iter().map(|(_, run)| *run).collect();
+        let records = self.node.store.runs(&runs).await?;
+        let mut repaired = 0;
+        for ((schedule, _), run) in armed.iter().zip(records) {
+            let ended_at = match run.map(|record| record.run.state) {
+                None => now,
+                Some(RunState::Finished { at, .. }) => at,
+                Some(_) => continue,
+            };
+            repaired += usize::from(self.arm(schedule, ended_at, now).await?);
+        }
+        Ok(repaired)
+    }
+
+    async fn arm(&self, record: &ScheduleRecord, ended_at: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
+        // Its run may have just ended, and armed it, after the page was read.
+        if self.node.store.cursors(&[record.id]).await?.pop().flatten().is_some() {
+            return Ok(false);
+        }
+        let Ok(spec) = serde_json::from_str::<ScheduleSpec>(&record.spec) else { return Ok(false) };
+        let Ok(schedule) = Schedule::compile(&spec, &record.id.seed()) else { return Ok(false) };
+        let behind: Progress = record.progress;
+        let Some(cursor) = rearm(&schedule, record.id, behind, ended_at) else { return Ok(false) };
+        let put = SchedulePut {
+            id: record.id,
+            job: record.job,
+            tenant: record.tenant,
+            name: record.name.clone(),
+            spec: record.spec.clone(),
+            enabled: record.enabled,
+            after_finish_ms: spec.after_finish.map(rota_core::duration::Span::as_millis),
+            cursor: Some(cursor),
+            skips: Vec::new(),
+            guard: Some(ScheduleGuard { revision: record.revision, cursor: None }),
+        };
+        let saved = self.node.store.put_schedules(&self.node.write(now), &[put]).await?;
+        let repaired = matches!(saved.first(), Some(ScheduleSaved::Saved { .. }));
+        if repaired {
+            self.found(Finding::ScheduleUnarmed { schedule: record.id });
+            self.node.hints.wake(Topic::Schedules);
+        }
+        Ok(repaired)
+    }
+
+    /// Runs of this node's partitions that are marked as running and that
+    /// nobody here executes. One that is so twice is not just on its way.
+    async fn ownerless(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let marked = self.node.store.inherited(&self.node.territory.parts(), PAGE).await?;
+        let strangers: Vec<Run> = marked.into_iter().filter(|run| self.node.desk.is_flying(run.id).is_none()).collect();
+        let before = std::mem::replace(&mut self.strangers, strangers.iter().map(Run::lease).collect());
+        let mut ended = Vec::new();
+        for run in strangers.into_iter().filter(|run| before.contains(&run.lease())) {
+            let Some(by) = self.node.territory.held(run.part).map(|held| By::Owner(held.epoch)) else { continue };
+            let Ok(change) = run.lose(self.node.options.losses_max, now) else { continue };
+            if self.node.desk.fly(&run, by) {
+                self.found(Finding::RunOwnerless { run: run.id });
+                let end = End::Decided(Box::new(change));
+                ended.push(Ended { run, by, end, at: now, job: None, executed: false });
+            }
+        }
+        let count = ended.len();
+        self.node.post(ended);
+        Ok(count)
+    }
+
+    async fn slots(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let count = self.node.store.recount_slots(&self.node.write(now)).await?;
+        if count > 0 {
+            self.found(Finding::SlotsLeaked { count });
+            self.node.hints.wake(Topic::Ready);
+        }
+        Ok(count as usize)
+    }
+}
+
+#[async_trait]
+impl Stage for Scan {
+    fn name(&self) -> &'static str {
+        "scan"
+    }
+
+    async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
+        let next_at = Some(self.node.options.scan_every.after(now));
+        let mut done = 0;
+        if !self.node.territory.is_empty() && !self.node.is_quiet(now) {
+            done += self.overdue(now).await?;
+            done += self.ownerless(now).await?;
+        }
+        if self.node.territory.is_steward() {
+            done += self.unarmed(now).await?;
+            if self.passes.is_multiple_of(RECOUNT_EVERY) {
+                done += self.slots(now).await?;
+            }
+            self.passes = self.passes.wrapping_add(1);
+        }
+        self.node.stats.findings.set(done);
+        Ok(PassReport { done, more: false, next_at })
+    }
+}

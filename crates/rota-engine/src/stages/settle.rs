@@ -1,0 +1,256 @@
+//! Settle: decides what becomes of ended attempts, and has the store apply it.
+//!
+//! A pass takes what has gathered, decides each with [`Run::settle`] and commits
+//! all in one batch. While one batch commits the next gathers; several settlers
+//! may be at it. The right to settle (an epoch or a lease) is checked by the
+//! store: what is not ours any more changes nothing, and that is an answer.
+//!
+//! A batch that the store did not answer for stays here, under its own name,
+//! until it does: outcomes survive an outage, and none is applied twice.
+
+use std::sync::{Arc, LazyLock};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rota_core::{
+    job::{
+        failure::{ErrorKind, Failure},
+        retry::RetryPolicy,
+    },
+    ports::Topic,
+    run::{CancelRequest, Change, Outcome, Refusal, Run, RunState, SettlePolicy},
+    store::{Guarded, Settled, Settlement, StoreError, Write},
+};
+
+use super::{PassReport, Stage};
+use crate::{
+    events::Event,
+    node::Node,
+    outbox::{End, Ended},
+};
+
+/// A batch that is refused so often, while the store is there, is taken apart.
+const TRIES: u32 = 3;
+
+/// One batch on its way to the store.
+struct Batch {
+    write: Write,
+    ended: Vec<Ended>,
+    settlements: Vec<Settlement>,
+    tries: u32,
+}
+
+pub struct Settle {
+    node: Arc<Node>,
+    pending: Option<Batch>,
+}
+
+impl Settle {
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node, pending: None }
+    }
+
+    fn gather(&self, now: Timestamp) -> Option<Batch> {
+        let (taken, left) = self.node.outbox.take(self.node.options.settle_batch);
+        if left > 0 {
+            // There is work for another settler.
+            self.node.bells.settle.notify_one();
+        }
+        if taken.is_empty() { None } else { self.decide(taken, now) }
+    }
+
+    fn decide(&self, taken: Vec<Ended>, now: Timestamp) -> Option<Batch> {
+        let cancels = self.node.desk.cancels(taken.iter().map(|ended| &ended.run.id));
+        let mut ended = Vec::with_capacity(taken.len());
+        let mut settlements = Vec::with_capacity(taken.len());
+        for mut one in taken {
+            if let Some(request) = cancels.get(&one.run.id) {
+                ask_to_stop(&mut one.run, request.clone());
+            }
+            match self.change(&mut one) {
+                Ok(change) => {
+                    settlements.push(Settlement { lease: one.run.lease(), part: one.run.part, by: one.by, change });
+                    ended.push(one);
+                }
+                Err(refusal) => {
+                    tracing::error!(run = %one.run.id, %refusal, "an ended attempt cannot be settled");
+                    self.node.desk.drop_flight(one.run.lease());
+                    self.let_go(std::iter::once(&one));
+                }
+            }
+        }
+        (!ended.is_empty()).then(|| Batch { write: self.node.write(now), ended, settlements, tries: 0 })
+    }
+
+    fn change(&self, ended: &mut Ended) -> Result<Change, Refusal> {
+        let (run, lease, at) = (&ended.run, ended.run.lease(), ended.at);
+        let policy = ended.job.as_ref().map_or(&*NO_RETRY, |job| &job.settle);
+        match &mut ended.end {
+            // An output may be large; success is never decided twice.
+            End::Outcome(Outcome::Succeeded { output }) => {
+                run.settle(lease, Outcome::Succeeded { output: output.take() }, policy, 0.5, at)
+            }
+            End::Outcome(outcome) => run.settle(lease, outcome.clone(), policy, self.node.random.unit(), at),
+            End::GraceOver => {
+                let cancelled = || run.settle(lease, Outcome::Cancelled, policy, 0.5, at);
+                run.grace_over(at).or_else(|_| cancelled())
+            }
+            End::HandedBack => run.hand_back(lease, at),
+            End::Decided(change) => Ok(change.as_ref().clone()),
+        }
+    }
+
+    async fn commit(&mut self, batch: Batch) -> Result<usize, StoreError> {
+        match self.node.store.settle(&batch.write, &batch.settlements).await {
+            Ok(settled) => Ok(self.take_settled(batch, settled)),
+            Err(error) => {
+                self.keep(batch, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps a batch for the next pass. Where the store is there and refuses it
+    /// again and again, something in it is to blame: it is halved until that
+    /// one is found, whose outcome is then replaced by the refusal.
+    fn keep(&mut self, mut batch: Batch, error: &StoreError) {
+        batch.tries += 1;
+        let at_fault = matches!(error, StoreError::NotApplied { .. } | StoreError::Corrupt(_));
+        if !at_fault || batch.tries < TRIES || self.node.is_quiet(batch.write.now) {
+            self.pending = Some(batch);
+            return;
+        }
+        let now = batch.write.now;
+        if batch.ended.len() > 1 {
+            let half = batch.ended.len() / 2;
+            let rest = batch.ended.split_off(half).into_iter().zip(batch.settlements.split_off(half));
+            let decided =
+                rest.map(|(ended, settlement)| Ended { end: End::Decided(Box::new(settlement.change)), ..ended });
+            self.node.post(decided.collect());
+            self.pending = Some(Batch { write: self.node.write(now), tries: 0, ..batch });
+            return;
+        }
+        for ended in &mut batch.ended {
+            tracing::error!(run = %ended.run.id, %error, "the store refuses how a run ended");
+            let failure = Failure::new(ErrorKind::InvalidInput, "the store refused its outcome");
+            ended.end = End::Outcome(Outcome::Failed(failure));
+            ended.job = None;
+        }
+        self.pending = self.decide(batch.ended, now);
+    }
+
+    fn take_settled(&self, batch: Batch, settled: Settled) -> usize {
+        self.node.stats.settle_batches.add(1);
+        let (mut again, mut refused) = (Vec::new(), Vec::new());
+        let mut landed = Vec::with_capacity(batch.ended.len());
+        let mut rearmed = false;
+        for ((ended, settlement), answer) in batch.ended.into_iter().zip(&batch.settlements).zip(&settled.answers) {
+            match answer {
+                Guarded::Applied => {
+                    rearmed |= self.applied(&ended.run, &settlement.change);
+                    landed.push(ended);
+                }
+                Guarded::Stale => {
+                    self.node.stats.stale.add(1);
+                    let Run { id: run, job, tenant, .. } = ended.run;
+                    self.node.events.tell(|| Event::SettlementRefused { run, job, tenant });
+                    refused.push(ended);
+                }
+                Guarded::CancelAsked => again.push(asked_meanwhile(ended)),
+            }
+        }
+        let done = landed.len() + refused.len();
+        self.node.desk.land(landed.iter().map(|ended| ended.run.lease()));
+        self.node.desk.drop_flights(refused.iter().map(|ended| ended.run.lease()));
+        self.let_go(landed.iter().chain(&refused));
+        self.node.post(again);
+        self.node.woken(settled.woken);
+        if rearmed {
+            self.node.hints.wake(Topic::Schedules);
+        }
+        done
+    }
+
+    /// Counts and tells what was applied. True where a schedule was armed.
+    fn applied(&self, run: &Run, change: &Change) -> bool {
+        let node = &self.node;
+        let Run { id, job, tenant, .. } = *run;
+        match change {
+            Change::Finish(finish) => {
+                node.stats.count_end(finish.verdict);
+                let (verdict, at) = (finish.verdict, finish.ended_at);
+                node.events.tell(|| Event::RunEnded { run: id, job, tenant, verdict, at });
+                run.trigger.schedule.is_some_and(|schedule| node.catalog.is_after_finish(schedule))
+            }
+            Change::Move(next) => {
+                match next.state {
+                    RunState::Scheduled => {
+                        node.stats.retried.add(1);
+                        node.delayed(next.ready_at);
+                        let (attempt, retry_at) = (next.attempts_used, next.ready_at);
+                        node.events.tell(|| Event::RunRetried { run: id, job, tenant, attempt, retry_at });
+                    }
+                    RunState::Waiting { .. } => node.events.tell(|| Event::RunParked { run: id, job, tenant }),
+                    RunState::Blocked(_)
+                    | RunState::Queued
+                    | RunState::Running { .. }
+                    | RunState::Cancelling { .. }
+                    | RunState::Finished { .. } => {}
+                }
+                false
+            }
+        }
+    }
+
+    fn let_go<'e>(&self, ended: impl Iterator<Item = &'e Ended>) {
+        let executed = ended.filter(|ended| ended.executed).count();
+        if executed > 0 {
+            self.node.executing.settle(executed);
+        }
+        self.node.executing.moved.notify_waiters();
+        if self.node.executing.is_reserved() {
+            self.node.bells.dispatch.notify_one();
+        }
+    }
+}
+
+/// For what nobody will try again.
+static NO_RETRY: LazyLock<SettlePolicy> = LazyLock::new(|| SettlePolicy { retry: RetryPolicy::once(), losses_max: 1 });
+
+fn ask_to_stop(run: &mut Run, request: CancelRequest) {
+    if let RunState::Running { hold, started_at } = run.state {
+        run.state = RunState::Cancelling { hold: Some(hold), started_at: Some(started_at) };
+    }
+    run.cancel.get_or_insert(request);
+}
+
+/// A run that was asked to stop before its end was known: it is decided again
+/// as such.
+fn asked_meanwhile(mut ended: Ended) -> Ended {
+    let request = CancelRequest { at: ended.at, grace_until: ended.at, by: None, reason: None };
+    if let End::Decided(_) = ended.end {
+        ended.end = End::Outcome(Outcome::Cancelled);
+        if ended.run.state == RunState::Queued {
+            ended.run.state = RunState::Cancelling { hold: None, started_at: None };
+        }
+    }
+    ask_to_stop(&mut ended.run, request);
+    ended
+}
+
+#[async_trait]
+impl Stage for Settle {
+    fn name(&self) -> &'static str {
+        "settle"
+    }
+
+    async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
+        let batch = match self.pending.take() {
+            Some(batch) => Some(batch),
+            None => self.gather(now),
+        };
+        let Some(batch) = batch else { return Ok(PassReport::idle()) };
+        let done = self.commit(batch).await?;
+        Ok(PassReport { done, more: self.node.outbox.len() > 0, next_at: None })
+    }
+}

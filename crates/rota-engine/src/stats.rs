@@ -1,0 +1,151 @@
+//! What an engine counts. Plain atomics: whoever serves metrics reads them.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use jiff::SignedDuration;
+use rota_core::run::Verdict;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, n: usize) {
+        self.0.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that comes and goes.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicI64);
+
+impl Gauge {
+    pub fn set(&self, n: usize) {
+        self.0.store(n as i64, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Powers of two of a microsecond: bucket `n` holds what took less than
+/// `2^n` µs, the last one all that took longer (over a minute).
+pub const BUCKETS: usize = 27;
+
+/// How long something took, counted by size.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    sum_micros: AtomicU64,
+}
+
+impl Histogram {
+    pub fn add(&self, took: SignedDuration) {
+        let micros = took.as_micros().clamp(0, i128::from(u32::MAX)) as u64;
+        let bucket = (u64::BITS - micros.leading_zeros()) as usize;
+        self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        self.sum_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    pub fn buckets(&self) -> [u64; BUCKETS] {
+        std::array::from_fn(|n| self.buckets[n].load(Ordering::Relaxed))
+    }
+
+    pub fn count(&self) -> u64 {
+        self.buckets().iter().sum()
+    }
+
+    pub fn sum_micros(&self) -> u64 {
+        self.sum_micros.load(Ordering::Relaxed)
+    }
+
+    /// An upper bound, in microseconds, of the given share (0.99) of all.
+    pub fn quantile_micros(&self, share: f64) -> u64 {
+        let buckets = self.buckets();
+        let wanted = (buckets.iter().sum::<u64>() as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (n, count) in buckets.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return 1 << n;
+            }
+        }
+        0
+    }
+}
+
+/// Everything that an engine counts.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Runs made by schedules.
+    pub fired: Counter,
+    /// Instants that made no run.
+    pub skipped: Counter,
+    /// From an instant's due time to its commit.
+    pub lateness: Histogram,
+    /// Runs made by hand, through the API or from the inbox.
+    pub enqueued: Counter,
+    /// Requests of the inbox that could not be made into runs.
+    pub refused: Counter,
+    pub promoted: Counter,
+    pub started: Counter,
+    /// From ready to started.
+    pub start_delay: Histogram,
+    /// By verdict, in the order of [`Verdict::ALL`].
+    pub ended: [Counter; Verdict::ALL.len()],
+    pub retried: Counter,
+    /// Settlements that were refused because the right to them was gone.
+    pub stale: Counter,
+    /// Attempts stopped because their run was no longer ours.
+    pub lost: Counter,
+    pub reaped: Counter,
+    pub swept: Counter,
+    pub settle_batches: Counter,
+    pub claims: Counter,
+    pub store_errors: Counter,
+    pub executing: Gauge,
+    pub backlog: Gauge,
+    pub partitions: Gauge,
+    /// What cannot be and was found at the last scan; reads 0.
+    pub findings: Gauge,
+    pub overdue: Gauge,
+    /// Microseconds that the clock was off when last measured.
+    pub clock_offset: AtomicI64,
+}
+
+impl Stats {
+    pub fn count_end(&self, verdict: Verdict) {
+        if let Some(n) = Verdict::ALL.iter().position(|one| *one == verdict) {
+            self.ended[n].add(1);
+        }
+    }
+
+    pub fn ended_as(&self, verdict: Verdict) -> u64 {
+        Verdict::ALL.iter().zip(&self.ended).filter(|(one, _)| **one == verdict).map(|(_, count)| count.get()).sum()
+    }
+
+    pub fn ended_in_all(&self) -> u64 {
+        self.ended.iter().map(Counter::get).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_an_upper_bound() {
+        let histogram = Histogram::default();
+        for micros in [0, 1, 5, 900, 1_000_000] {
+            histogram.add(SignedDuration::from_micros(micros));
+        }
+        assert_eq!(histogram.count(), 5);
+        assert_eq!(histogram.quantile_micros(0.8), 1_024);
+        assert_eq!(histogram.quantile_micros(1.0), 1 << 20);
+    }
+}

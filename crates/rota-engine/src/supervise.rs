@@ -1,0 +1,285 @@
+//! Attempts under way: deadline, panic, cancellation and loss.
+//!
+//! Starting an attempt means making its future and polling it once. What ends
+//! there and then, as short handlers do, costs no task of its own: a whole
+//! chunk of attempts shares one. What does not is given a task, a deadline and
+//! an ear for those who want it to stop. To stop an attempt is to drop it.
+
+use std::{
+    any::Any,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::Arc,
+    task::{Context as TaskContext, Poll, Waker},
+};
+
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use rota_core::{
+    job::{
+        failure::{ErrorKind, Failure},
+        kinds::Sleep,
+        step::StepKind,
+    },
+    ports::{Attempt, Context, Executor},
+    run::{Outcome, Run, RunState, WaitFor},
+    store::By,
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::{
+    catalog::JobVersion,
+    events::Event,
+    executing::{Slow, Why},
+    node::Node,
+    outbox::{End, Ended},
+    render::Scope,
+    reports::AttemptReports,
+};
+
+/// Attempts that share a task while they end at once.
+const CHUNK: usize = 32;
+/// An attempt that keeps its chunk longer than this is no neighbour: those
+/// behind it get tasks of their own.
+const CHUNK_PATIENCE_MICROS: i64 = 1_000;
+
+/// A run whose attempt begins.
+pub struct Start {
+    /// As running.
+    pub run: Run,
+    pub by: By,
+    pub job: Arc<JobVersion>,
+}
+
+type Going = Pin<Box<dyn Future<Output = Result<Outcome, Box<dyn Any + Send>>> + Send>>;
+
+/// Begins attempts; their ends come to the outbox.
+pub fn start(node: &Arc<Node>, starts: Vec<Start>) {
+    node.executing.begin(starts.len());
+    node.stats.started.add(starts.len());
+    node.stats.executing.set(node.executing.running());
+    let chunk = if starts.len() <= 8 { 1 } else { CHUNK };
+    let mut starts = starts.into_iter().peekable();
+    while starts.peek().is_some() {
+        let chunk: Vec<Start> = starts.by_ref().take(chunk).collect();
+        spawn_all(node, chunk);
+    }
+}
+
+fn spawn_all(node: &Arc<Node>, starts: Vec<Start>) {
+    let node = Arc::clone(node);
+    tokio::spawn(async move { begin_all(&node, starts) });
+}
+
+fn begin_all(node: &Arc<Node>, starts: Vec<Start>) {
+    let mut ended = Vec::with_capacity(starts.len());
+    let mut starts = starts.into_iter();
+    while let Some(start) = starts.next() {
+        let begun_at = node.clock.now();
+        match begin(node, start, begun_at) {
+            Begun::Ended(one) => ended.push(*one),
+            Begun::Going(attempt) => drop(tokio::spawn(go_on(Arc::clone(node), *attempt))),
+        }
+        let took = node.clock.now().as_microsecond() - begun_at.as_microsecond();
+        if took > CHUNK_PATIENCE_MICROS {
+            starts.by_ref().for_each(|start| spawn_all(node, vec![start]));
+        }
+    }
+    finish(node, ended);
+}
+
+fn finish(node: &Node, ended: Vec<Ended>) {
+    if ended.is_empty() {
+        return;
+    }
+    node.executing.end(ended.len());
+    node.stats.executing.set(node.executing.running());
+    node.post(ended);
+    node.bells.dispatch.notify_one();
+    node.bells.claim.notify_one();
+}
+
+enum Begun {
+    Ended(Box<Ended>),
+    Going(Box<Underway>),
+}
+
+/// An attempt that did not end at once.
+struct Underway {
+    start: Start,
+    going: Going,
+    executor: Arc<dyn Executor>,
+    deadline_at: Option<Timestamp>,
+}
+
+fn begin(node: &Arc<Node>, start: Start, now: Timestamp) -> Begun {
+    tell_started(node, &start, now);
+    let (executor, attempt) = match attempt_of(node, &start, now) {
+        Ok(found) => found,
+        Err(outcome) => return Begun::Ended(Box::new(ended(start, End::Outcome(outcome), now))),
+    };
+    let deadline_at = attempt.deadline_at;
+    let reports =
+        AttemptReports::new(Arc::clone(&node.reports), Arc::clone(&node.clock), attempt.lease, attempt.number);
+    let context = Context { clock: Arc::clone(&node.clock), reports: Arc::new(reports) };
+    let by = Arc::clone(&executor);
+    let mut going: Going =
+        Box::pin(AssertUnwindSafe(async move { by.execute(&attempt, &context).await }).catch_unwind());
+    // Whoever is not done yet is polled again, with a waker, by its own task.
+    match going.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Begun::Ended(Box::new(ended(start, End::Outcome(outcome_of(result)), node.clock.now()))),
+        Poll::Pending => Begun::Going(Box::new(Underway { start, going, executor, deadline_at })),
+    }
+}
+
+fn tell_started(node: &Node, start: &Start, now: Timestamp) {
+    let run = &start.run;
+    node.stats.start_delay.add(run.ready_at.duration_until(now));
+    let attempt = run.attempts_used.saturating_add(1);
+    node.events.tell(|| Event::RunStarted { run: run.id, job: run.job, tenant: run.tenant, attempt, at: now });
+}
+
+fn ended(start: Start, end: End, at: Timestamp) -> Ended {
+    let Start { run, by, job } = start;
+    Ended { run, by, end, at, job: Some(job), executed: true }
+}
+
+/// What is to be done, and by whom; or how the attempt ended before it began.
+fn attempt_of(node: &Node, start: &Start, now: Timestamp) -> Result<(Arc<dyn Executor>, Attempt), Outcome> {
+    let (run, job) = (&start.run, &start.job);
+    let invalid = |message: String| Outcome::Failed(Failure::new(ErrorKind::InvalidInput, message));
+    let (Some(step), Some(policy)) = (job.document.lone_step(), &job.step) else {
+        return Err(invalid("this node cannot execute jobs of several steps".into()));
+    };
+    if let StepKind::Sleep(Sleep::For(span)) = &step.kind {
+        let until = span.after(run.ready_at);
+        let parked = Outcome::Parked { on: WaitFor::Sleep, until: Some(until) };
+        return Err(if now >= until { Outcome::Succeeded { output: None } } else { parked });
+    }
+    let kind = step.kind.name();
+    let executor =
+        node.executors.get(kind).ok_or_else(|| invalid(format!("nobody here executes steps of kind {kind}")))?;
+    let payload: Value = match &run.payload {
+        None => job.payload.clone(),
+        Some(text) => {
+            serde_json::from_str(text).map_err(|error| invalid(format!("the payload is not JSON: {error}")))?
+        }
+    };
+    let number = run.attempts_used.saturating_add(1);
+    let step = if job.templated {
+        let about = json!({ "id": run.id, "attempt": number, "created_at": run.created_at, "planned_at": run.trigger.planned_at });
+        let scope = Scope { payload: &payload, labels: &run.labels, vars: &job.document.vars, run: &about };
+        node.renderer.step(&step.kind, &scope).map_err(invalid)?
+    } else {
+        step.kind.clone()
+    };
+    let deadline_at = policy.timeout.map(|timeout| timeout.after(now));
+    let (lease, tenant) = (run.lease(), run.tenant);
+    Ok((executor, Attempt { lease, number, tenant, job: run.job, version: run.version, step, payload, deadline_at }))
+}
+
+fn outcome_of(result: Result<Outcome, Box<dyn Any + Send>>) -> Outcome {
+    result.unwrap_or_else(|panic| {
+        let told = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let told = told.or_else(|| panic.downcast_ref::<String>().cloned());
+        let message = told.unwrap_or_else(|| "it panicked".to_owned());
+        Outcome::Failed(Failure::new(ErrorKind::Panic, message))
+    })
+}
+
+/// Goes on with an attempt that did not end at once.
+async fn go_on(node: Arc<Node>, attempt: Underway) {
+    let Underway { start, mut going, executor, deadline_at } = attempt;
+    let (stop, mut told) = watch::channel(None);
+    let run = &start.run;
+    let lease = run.lease();
+    let slow = Slow {
+        lease,
+        part: run.part,
+        by: start.by,
+        started_at: run.state.started_at().unwrap_or(run.created_at),
+        marked: start.by == By::Lease,
+        exclusive: start.job.document.is_exclusive(),
+        stop,
+    };
+    node.executing.slow(|all| all.insert(run.id, slow));
+    // A cancel that came while nobody could be told.
+    for (run, request) in node.desk.cancels(std::iter::once(&run.id)) {
+        node.executing.stop(run, Why::Cancelled { grace_until: request.grace_until });
+    }
+    let cancelable = start.job.step.as_ref().is_none_or(|step| step.cancelable);
+    let end = supervise(&node, &mut going, executor.as_ref(), deadline_at, &mut told, lease, cancelable).await;
+    drop(going);
+    node.executing.slow(|all| all.remove(&lease.run));
+    match end {
+        Some(end) => finish(&node, vec![ended(start, end, node.clock.now())]),
+        None => lost(&node, lease),
+    }
+}
+
+/// Nothing is settled for a run that is not ours any more.
+fn lost(node: &Node, lease: rota_core::run::Lease) {
+    node.stats.lost.add(1);
+    node.desk.drop_flight(lease);
+    node.executing.end(1);
+    node.executing.settle(1);
+    node.bells.dispatch.notify_one();
+}
+
+async fn supervise(
+    node: &Node,
+    going: &mut Going,
+    executor: &dyn Executor,
+    deadline_at: Option<Timestamp>,
+    told: &mut watch::Receiver<Option<Why>>,
+    lease: rota_core::run::Lease,
+    cancelable: bool,
+) -> Option<End> {
+    let mut grace_until: Option<Timestamp> = None;
+    let deadline = until(node, deadline_at);
+    tokio::pin!(deadline);
+    loop {
+        let grace = until(node, grace_until);
+        tokio::select! {
+            biased;
+            result = &mut *going => return Some(End::Outcome(outcome_of(result))),
+            why = next_word(told) => match why {
+                Why::Lost => return None,
+                Why::HandBack => return Some(End::HandedBack),
+                Why::Cancelled { .. } if !cancelable => {}
+                Why::Cancelled { grace_until: until } if executor.ask_to_stop(lease) => grace_until = Some(until),
+                Why::Cancelled { .. } => return Some(End::Outcome(Outcome::Cancelled)),
+            },
+            () = &mut deadline => {
+                let message = "it did not end within its time".to_owned();
+                return Some(End::Outcome(Outcome::Failed(Failure::new(ErrorKind::Timeout, message))));
+            }
+            () = grace => return Some(End::GraceOver),
+        }
+    }
+}
+
+async fn until(node: &Node, at: Option<Timestamp>) {
+    match at {
+        Some(at) => node.clock.sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_word(told: &mut watch::Receiver<Option<Why>>) -> Why {
+    loop {
+        if told.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        if let Some(why) = *told.borrow_and_update() {
+            return why;
+        }
+    }
+}
+
+/// A run as its executor holds it from now on.
+pub fn running(mut run: Run, hold: rota_core::run::Hold, now: Timestamp) -> Run {
+    run.state = RunState::Running { hold, started_at: now };
+    run
+}

@@ -1,0 +1,127 @@
+//! The partitions this node holds, and until when its word does.
+//!
+//! Memory, not truth: the store's epochs decide. What is kept here spares a
+//! node work that would be refused, and stops it from starting runs after its
+//! word ran out, when another may own them.
+
+use std::sync::{PoisonError, RwLock};
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::{PARTITIONS, Partition},
+    store::Epoch,
+};
+
+/// One partition as held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub epoch: Epoch,
+    /// Runs made before this may have been in a former owner's hands.
+    pub taken_at: Timestamp,
+    /// To be given away: nothing new is started in it.
+    pub leaving: bool,
+}
+
+#[derive(Debug)]
+struct Map {
+    parts: [Option<Held>; PARTITIONS],
+    word_until: Timestamp,
+    /// Rises with every change, for those who keep something derived.
+    generation: u64,
+    next: usize,
+}
+
+#[derive(Debug)]
+pub struct Territory(RwLock<Map>);
+
+impl Default for Territory {
+    fn default() -> Self {
+        let map = Map { parts: [None; PARTITIONS], word_until: Timestamp::MIN, generation: 0, next: 0 };
+        Self(RwLock::new(map))
+    }
+}
+
+impl Territory {
+    fn read<T>(&self, look: impl FnOnce(&Map) -> T) -> T {
+        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut Map) -> T) -> T {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn held(&self, part: Partition) -> Option<Held> {
+        self.read(|map| map.parts[usize::from(part.0)])
+    }
+
+    /// What is held, as a table by partition.
+    pub fn table(&self) -> [Option<Held>; PARTITIONS] {
+        self.read(|map| map.parts)
+    }
+
+    pub fn parts(&self) -> Vec<Partition> {
+        self.read(|map| Partition::all().filter(|part| map.parts[usize::from(part.0)].is_some()).collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.read(|map| map.parts.iter().all(Option::is_none))
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.read(|map| map.generation)
+    }
+
+    /// Whether the node's word holds at `now`.
+    pub fn word_holds(&self, now: Timestamp) -> bool {
+        self.read(|map| now <= map.word_until)
+    }
+
+    pub fn promise(&self, until: Timestamp) {
+        self.write(|map| map.word_until = until);
+    }
+
+    /// A partition for what this node makes: one of its own, in turn.
+    pub fn pick(&self) -> Option<Partition> {
+        self.write(|map| {
+            let turn = (1..=PARTITIONS).map(|step| (map.next + step) % PARTITIONS);
+            let found = turn.into_iter().find(|n| map.parts[*n].is_some_and(|held| !held.leaving))?;
+            map.next = found;
+            Some(Partition(found as u8))
+        })
+    }
+
+    pub fn take(&self, taken: &[(Partition, Epoch)], now: Timestamp) {
+        self.write(|map| {
+            for (part, epoch) in taken {
+                let held = Held { epoch: *epoch, taken_at: now, leaving: false };
+                map.parts[usize::from(part.0)] = Some(held);
+            }
+            map.generation += 1;
+        });
+    }
+
+    pub fn lose(&self, parts: &[Partition]) {
+        self.write(|map| {
+            for part in parts {
+                map.parts[usize::from(part.0)] = None;
+            }
+            map.generation += 1;
+        });
+    }
+
+    pub fn set_leaving(&self, parts: &[Partition], leaving: bool) {
+        self.write(|map| {
+            for part in parts {
+                if let Some(held) = &mut map.parts[usize::from(part.0)] {
+                    held.leaving = leaving;
+                }
+            }
+            map.generation += 1;
+        });
+    }
+
+    /// Whether this node does what one node must do for all.
+    pub fn is_steward(&self) -> bool {
+        self.held(Partition(0)).is_some()
+    }
+}

@@ -1,0 +1,156 @@
+//! Cancelling, wherever the run is.
+
+use rota_core::{
+    run::{Status, TrailKind, Verdict},
+    store::CancelAnswer,
+};
+use rota_engine::{JobRef, Made, RunAsk};
+use serde_json::json;
+
+use crate::bed::*;
+
+#[tokio::test]
+async fn a_queued_run_is_cancelled_by_its_owner_and_never_starts() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    let id = node.enqueue(&bed, "hello").await;
+    assert_eq!(bed.cancel(id).await, CancelAnswer::Asked);
+    node.look().await;
+    node.work().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+    assert_eq!(bed.work.count(), 0);
+}
+
+#[tokio::test]
+async fn a_running_attempt_is_dropped_and_its_run_cancelled() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("long", "wait")).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    assert_eq!(bed.cancel(id).await, CancelAnswer::Asked);
+    node.look().await;
+    node.drain().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+    assert_eq!(bed.work.going.load(std::sync::atomic::Ordering::SeqCst), 0, "what it started has ended with it");
+}
+
+/// A handler that listens is told, and its own end is what counts.
+#[tokio::test]
+async fn a_handler_that_listens_may_use_its_grace() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("polite", "polite")).await;
+    let id = node.enqueue(&bed, "polite").await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.cancel(id).await;
+    node.look().await;
+    node.drain().await;
+    node.settle().await;
+    let record = bed.record(id).await;
+    assert_eq!(record.run.state.status(), ended(Verdict::Cancelled));
+    assert_eq!(record.failure.unwrap().message, "told to stop");
+}
+
+/// One that listens and does not stop is ended when its grace is over.
+#[tokio::test]
+async fn an_attempt_that_outlasts_its_grace_is_ended_with_a_word() {
+    let bed = Bed::new().await;
+    let builder = bed.builder(rota_engine::Options::default());
+    let node = builder.handler("deaf", |call: rota_engine::executors::Call| async move {
+        let told = call.cancelled();
+        std::future::pending::<()>().await;
+        drop(told);
+        Ok(serde_json::Value::Null)
+    });
+    let mut node = Hands::new(node.node());
+    node.lead().await;
+    node.look().await;
+    bed.save(&node.node, job("deaf", "deaf")).await;
+    let id = node.enqueue(&bed, "deaf").await;
+    node.dispatch().await;
+    bed.clock.wait_for_sleepers(1).await;
+    bed.cancel(id).await;
+    node.look().await;
+    // The deadline of five minutes, and the grace.
+    bed.clock.wait_for_sleepers(2).await;
+    assert_eq!(bed.status(id).await, Status::Cancelling);
+    bed.go(30_000);
+    node.drain().await;
+    node.lead().await;
+    node.settle().await;
+    let record = bed.record(id).await;
+    assert_eq!(record.run.state.status(), ended(Verdict::Cancelled));
+    assert!(record.trail.iter().any(|entry| entry.kind == TrailKind::GraceOver), "{:?}", record.trail);
+}
+
+/// The answer given must be what is stored: success before the word arrived
+/// stands.
+#[tokio::test]
+async fn success_in_the_same_moment_as_a_cancel_stands() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    let id = node.enqueue(&bed, "hello").await;
+    node.dispatch().await;
+    node.drain().await;
+    assert_eq!(bed.cancel(id).await, CancelAnswer::Asked);
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
+
+/// A failure in that moment is not retried: it was asked to stop.
+#[tokio::test]
+async fn failure_in_the_same_moment_as_a_cancel_is_cancelled_and_not_retried() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("fails", "fail")).await;
+    let id = node.enqueue(&bed, "fails").await;
+    node.dispatch().await;
+    node.drain().await;
+    bed.cancel(id).await;
+    node.settle().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+    node.look().await;
+    assert_eq!(node.work().await, 0);
+    assert_eq!(bed.work.calls_of(id), 1);
+}
+
+#[tokio::test]
+async fn a_run_in_backoff_or_delayed_is_cancelled_at_once() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("fails", "fail")).await;
+    let retried = node.enqueue(&bed, "fails").await;
+    node.work().await;
+    let ask = RunAsk::of(bed.tenant, JobRef::Name("fails".into())).at(at(60_000));
+    let Made::Run { id: delayed, .. } = node.ask(&bed, ask).await else { panic!("it was not made") };
+    for id in [retried, delayed] {
+        assert_eq!(bed.status(id).await, Status::Scheduled);
+        assert_eq!(bed.cancel(id).await, CancelAnswer::Cancelled);
+        assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+        assert_eq!(bed.cancel(id).await, CancelAnswer::Ended);
+    }
+}
+
+/// A leased attempt hears of its cancel when leases are extended.
+#[tokio::test]
+async fn a_leased_attempt_is_told_by_the_extension_of_its_lease() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(rota_engine::Options { traits: vec!["gpu".into()], ..Default::default() }).await;
+    bed.save(&node.node, with(job("long", "wait"), json!({ "requires": ["gpu"] }))).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.claim().await;
+    bed.work.wait_for_going(1).await;
+    bed.cancel(id).await;
+    bed.go(2_000);
+    node.execute().await;
+    node.drain().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+}

@@ -1,0 +1,169 @@
+//! From enqueued to ended.
+
+use std::sync::atomic::Ordering;
+
+use rota_core::run::{Status, Verdict};
+use rota_engine::{JobRef, Made, Options, RunAsk};
+use serde_json::json;
+
+use crate::bed::*;
+
+/// The whole way of an ordinary run: one write to make it, one to settle it.
+#[tokio::test]
+async fn an_owned_run_is_made_executed_and_settled_in_two_writes() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    let before = bed.faults.writes.load(Ordering::SeqCst);
+    let ask = RunAsk::of(bed.tenant, JobRef::Name("hello".into())).with_payload(json!({ "n": 1 }));
+    let Made::Run { id, status } = node.ask(&bed, ask).await else { panic!("it was not made") };
+    assert_eq!(status, Status::Queued);
+    bed.go(5);
+    assert_eq!(node.work().await, 1);
+    assert_eq!(bed.faults.writes.load(Ordering::SeqCst) - before, 2);
+    let record = bed.record(id).await;
+    assert_eq!(record.run.state.status(), ended(Verdict::Succeeded));
+    assert_eq!(record.started_at, Some(at(5)));
+    assert_eq!(record.output.as_deref(), Some("{\"seen\":{\"n\":1}}"));
+    assert_eq!(bed.work.calls_of(id), 1);
+}
+
+#[tokio::test]
+async fn many_runs_are_settled_in_few_batches() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    for _ in 0..500 {
+        node.enqueue(&bed, "hello").await;
+    }
+    let before = node.node.stats.settle_batches.get();
+    node.work().await;
+    assert_eq!(node.node.stats.ended_as(Verdict::Succeeded), 500);
+    assert!(node.node.stats.settle_batches.get() - before <= 3);
+    assert_eq!(bed.work.count(), 500);
+}
+
+/// Runs that an API node makes are found by their notice.
+#[tokio::test]
+async fn a_run_that_others_made_is_found_by_its_notice() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let api = bed.builder(Options { schedules: false, executes: false, ..Options::default() }).node();
+    let api = Hands::new(api);
+    bed.save(&node.node, job("hello", "noop")).await;
+    let id = api.enqueue(&bed, "hello").await;
+    assert_eq!(node.work().await, 0, "nobody has told it yet");
+    node.look().await;
+    assert_eq!(node.work().await, 1);
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+    assert_eq!(bed.store.notices(&node.node.territory.parts(), 10).await.unwrap(), []);
+}
+
+/// A tenant with a mountain of runs must not delay another's first.
+#[tokio::test]
+async fn tenants_take_turns() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(Options { slots: 10, dispatch_batch: 10, ..Options::default() }).await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    for _ in 0..100 {
+        node.enqueue(&bed, "hello").await;
+    }
+    let put =
+        rota_core::store::TenantPut { name: "small".into(), tier: rota_core::store::Tier::Unlimited, quotas: None };
+    let small = bed.store.put_tenants(&[put], at(0)).await.unwrap()[0];
+    let document = rota_core::job::JobDocument::from_value(job("hello", "noop")).unwrap();
+    let expect = rota_core::store::Expect::Anything;
+    rota_engine::definitions::save_job(&node.node, small, &document, None, expect, at(0)).await.unwrap();
+    bed.go(1);
+    let Made::Run { id, .. } = node.ask(&bed, RunAsk::of(small, JobRef::Name("hello".into()))).await else {
+        panic!("it was not made")
+    };
+    node.work().await;
+    let place = bed.work.order().iter().position(|run| *run == id).unwrap();
+    assert!(place < 10, "it was number {place}");
+}
+
+#[tokio::test]
+async fn a_higher_priority_starts_first() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("low", "noop")).await;
+    bed.save(&node.node, with(job("high", "noop"), json!({ "priority": 1 }))).await;
+    let low = node.enqueue(&bed, "low").await;
+    let high = node.enqueue(&bed, "high").await;
+    node.work().await;
+    assert_eq!(bed.work.order(), [high, low]);
+}
+
+#[tokio::test]
+async fn a_delayed_run_starts_when_its_time_has_come() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    node.promote().await;
+    let ask = RunAsk::of(bed.tenant, JobRef::Name("hello".into())).at(at(2_500));
+    let Made::Run { id, status } = node.ask(&bed, ask).await else { panic!("it was not made") };
+    assert_eq!(status, Status::Scheduled);
+    node.beat_for(&bed, 2_499).await;
+    let report = node.promote().await;
+    assert_eq!((report.done, report.next_at), (0, Some(at(2_500))));
+    node.beat_for(&bed, 1).await;
+    assert_eq!(node.promote().await.done, 1);
+    node.work().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
+
+/// Lanes that only some nodes can execute are leased in writing.
+#[tokio::test]
+async fn a_claimed_lane_is_leased_executed_and_settled() {
+    let bed = Bed::new().await;
+    let options = Options { traits: vec!["gpu".into()], ..Options::default() };
+    let mut node = bed.node_with(options).await;
+    let mut plain = Hands::new(bed.builder(Options::default()).node());
+    bed.save(&node.node, with(job("hello", "noop"), json!({ "requires": ["gpu"] }))).await;
+    let id = node.enqueue(&bed, "hello").await;
+    plain.lead().await;
+    plain.look().await;
+    plain.claim().await;
+    assert_eq!(bed.work.count(), 0, "it does not offer what the job requires");
+    node.claim().await;
+    node.drain().await;
+    assert_eq!(bed.status(id).await, Status::Running);
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+    assert_eq!(bed.work.calls_of(id), 1);
+}
+
+/// What does not fit in memory waits in the store and is read in order.
+#[tokio::test]
+async fn a_backlog_larger_than_memory_drains() {
+    let bed = Bed::new().await;
+    let options = Options { backlog_max: 32, slots: 8, dispatch_batch: 8, ..Options::default() };
+    let mut node = bed.node_with(options).await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    for _ in 0..200 {
+        bed.go(1);
+        node.enqueue(&bed, "hello").await;
+    }
+    for _ in 0..100 {
+        node.lead().await;
+        node.work().await;
+        node.look().await;
+        if node.node.stats.ended_in_all() == 200 {
+            break;
+        }
+    }
+    assert_eq!(node.node.stats.ended_as(Verdict::Succeeded), 200);
+    assert_eq!(bed.work.count(), 200, "each was executed once");
+}
+
+#[tokio::test]
+async fn an_unknown_job_and_a_bad_key_are_answers() {
+    let bed = Bed::new().await;
+    let node = bed.node().await;
+    let keyed = json!({ "concurrency": { "limit": 1, "key": "{{ payload.account }}" } });
+    bed.save(&node.node, with(job("keyed", "noop"), keyed)).await;
+    assert_eq!(node.ask(&bed, RunAsk::of(bed.tenant, JobRef::Name("nobody".into()))).await, Made::NoJob);
+    let made = node.ask(&bed, RunAsk::of(bed.tenant, JobRef::Name("keyed".into()))).await;
+    assert!(matches!(&made, Made::BadKey(why) if why.contains("payload.account")), "{made:?}");
+}

@@ -1,0 +1,139 @@
+//! The whole engine, turned by its driver.
+
+use std::sync::Arc;
+
+use rota_core::{
+    duration::Span,
+    job::JobDocument,
+    run::{CancelAsk, Status, Verdict},
+    store::{Expect, Store, TenantPut, Tier},
+};
+use rota_engine::{Engine, Event, JobRef, Made, RunAsk, executors::Call};
+use rota_store::sqlite::SqliteStore;
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+use crate::bed::{at, job, with};
+
+async fn next_end(events: &mut broadcast::Receiver<Event>) -> (rota_core::ids::RunId, Verdict) {
+    loop {
+        if let Event::RunEnded { run, verdict, .. } = events.recv().await.unwrap() {
+            return (run, verdict);
+        }
+    }
+}
+
+struct Whole {
+    engine: Engine,
+    store: Arc<dyn Store>,
+    tenant: rota_core::ids::TenantId,
+}
+
+async fn start() -> Whole {
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::memory().unwrap());
+    let put = TenantPut { name: "acme".into(), tier: Tier::Unlimited, quotas: None };
+    let tenant = store.put_tenants(&[put], at(0)).await.unwrap()[0];
+    let engine = Engine::builder(Arc::clone(&store))
+        .handler("noop", |call: Call| async move { Ok(json!({ "n": call.payload["n"] })) })
+        .handler("forever", |_: Call| async move {
+            std::future::pending::<()>().await;
+            Ok(Value::Null)
+        })
+        .start()
+        .await
+        .unwrap();
+    Whole { engine, store, tenant }
+}
+
+impl Whole {
+    async fn save(&self, document: Value) {
+        let document = JobDocument::from_value(document).unwrap();
+        self.engine.save_job(self.tenant, &document, None, Expect::Anything).await.unwrap();
+    }
+
+    fn ask(&self, job: &str) -> RunAsk {
+        RunAsk::of(self.tenant, JobRef::Name(job.into()))
+    }
+}
+
+#[tokio::test]
+async fn what_is_enqueued_runs_and_ends() {
+    let whole = start().await;
+    whole.save(job("hello", "noop")).await;
+    let mut events = whole.engine.subscribe();
+    let asks = (0..100).map(|n| whole.ask("hello").with_payload(json!({ "n": n }))).collect();
+    let made = whole.engine.enqueue(asks).await.unwrap();
+    assert!(made.iter().all(|made| matches!(made, Made::Run { status: Status::Queued, .. })));
+    for _ in 0..100 {
+        assert_eq!(next_end(&mut events).await.1, Verdict::Succeeded);
+    }
+    assert_eq!(whole.engine.stats().ended_as(Verdict::Succeeded), 100);
+    whole.engine.stop(Span::secs(1)).await.unwrap();
+    assert_eq!(whole.store.nodes(whole.engine.now()).await.unwrap(), [], "it has left");
+}
+
+#[tokio::test]
+async fn a_schedule_saved_on_a_running_engine_fires() {
+    let whole = start().await;
+    let mut events = whole.engine.subscribe();
+    whole.save(with(job("tick", "noop"), json!({ "schedules": [{ "name": "now", "every": "1s" }] }))).await;
+    assert_eq!(next_end(&mut events).await.1, Verdict::Succeeded);
+    whole.engine.stop(Span::secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_running_attempt_is_cancelled_through_the_handle() {
+    let whole = start().await;
+    whole.save(job("forever", "forever")).await;
+    let mut events = whole.engine.subscribe();
+    let Made::Run { id, .. } = whole.engine.enqueue(vec![whole.ask("forever")]).await.unwrap().remove(0) else {
+        panic!("it was not made")
+    };
+    loop {
+        if let Event::RunStarted { run, .. } = events.recv().await.unwrap() {
+            assert_eq!(run, id);
+            break;
+        }
+    }
+    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    whole.engine.cancel(&[id], &ask).await.unwrap();
+    assert_eq!(next_end(&mut events).await, (id, Verdict::Cancelled));
+    whole.engine.stop(Span::secs(1)).await.unwrap();
+}
+
+/// What does not end within the limit is handed back at once, and its
+/// partitions are free.
+#[tokio::test]
+async fn a_stop_hands_back_what_does_not_end_in_time() {
+    let whole = start().await;
+    whole.save(job("forever", "forever")).await;
+    let mut events = whole.engine.subscribe();
+    let Made::Run { id, .. } = whole.engine.enqueue(vec![whole.ask("forever")]).await.unwrap().remove(0) else {
+        panic!("it was not made")
+    };
+    while !matches!(events.recv().await.unwrap(), Event::RunStarted { .. }) {}
+    whole.engine.stop(Span::millis(1)).await.unwrap();
+    let record = whole.store.runs(&[id]).await.unwrap().remove(0).unwrap();
+    assert_eq!(record.run.state.status(), Status::Queued);
+    assert_eq!((record.run.losses, record.run.attempts_used), (0, 0), "at no cost");
+    let held = whole.store.partitions().await.unwrap();
+    assert!(held.iter().all(|lease| lease.node.is_none()));
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_driven_again() {
+    let whole = start().await;
+    whole.save(with(job("gone", "nobody"), json!({ "retry": { "max_attempts": 1 } }))).await;
+    whole.save(job("hello", "noop")).await;
+    let mut events = whole.engine.subscribe();
+    let Made::Run { id, .. } = whole.engine.trigger(whole.tenant, JobRef::Name("hello".into())).await.unwrap() else {
+        panic!("it was not made")
+    };
+    assert_eq!(next_end(&mut events).await, (id, Verdict::Succeeded));
+    let made = whole.engine.redrive(&[id], Some("ann".into()), false).await.unwrap().remove(0);
+    let Some(Made::Run { id: again, .. }) = made else { panic!("{made:?}") };
+    assert_eq!(next_end(&mut events).await, (again, Verdict::Succeeded));
+    let record = whole.store.runs(&[again]).await.unwrap().remove(0).unwrap();
+    assert_eq!(record.run.trigger.metadata, Some(json!({ "from": id })));
+    whole.engine.stop(Span::secs(1)).await.unwrap();
+}

@@ -1,0 +1,231 @@
+//! Attempts under way: deadlines, panics, retries, logs.
+
+use rota_core::{
+    duration::Span,
+    job::failure::ErrorKind,
+    run::{Status, Verdict},
+    store::LogQuery,
+};
+use rota_engine::{
+    Options,
+    executors::{Call, HandlerError},
+};
+use serde_json::json;
+
+use crate::bed::*;
+
+#[tokio::test]
+async fn an_attempt_that_outlives_its_timeout_is_stopped_and_retried() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let rules = json!({ "timeout": "2s", "retry": { "max_attempts": 2, "initial": "1s", "jitter": 0.0 } });
+    bed.save(&node.node, with(job("long", "wait"), rules)).await;
+    let id = node.enqueue(&bed, "long").await;
+    for _ in 0..2 {
+        node.lead().await;
+        node.dispatch().await;
+        bed.work.wait_for_going(1).await;
+        bed.clock.wait_for_sleepers(1).await;
+        bed.go(2_000);
+        node.drain().await;
+        node.settle().await;
+        bed.go(1_000);
+        node.lead().await;
+        node.promote().await;
+    }
+    let record = bed.record(id).await;
+    assert_eq!(record.run.state.status(), ended(Verdict::Dead));
+    assert_eq!((record.run.attempts_used, record.failure.unwrap().kind), (2, ErrorKind::Timeout));
+}
+
+/// A handler's panic is its own failure, and nobody else's.
+#[tokio::test]
+async fn a_panic_is_a_failure_of_its_own_run_only() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, with(job("bad", "panic"), json!({ "retry": { "max_attempts": 1 } }))).await;
+    bed.save(&node.node, job("good", "noop")).await;
+    let bad = node.enqueue(&bed, "bad").await;
+    let good: Vec<_> = [node.enqueue(&bed, "good").await, node.enqueue(&bed, "good").await].into();
+    node.work().await;
+    let record = bed.record(bad).await;
+    let failure = record.failure.unwrap();
+    assert_eq!((failure.kind, failure.message.as_str()), (ErrorKind::Panic, "out of luck"));
+    for id in good {
+        assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+    }
+}
+
+#[tokio::test]
+async fn a_retryable_failure_is_tried_again_until_its_attempts_are_used() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, with(job("fails", "fail"), json!({ "retry": { "max_attempts": 3 } }))).await;
+    let id = node.enqueue(&bed, "fails").await;
+    let mut attempts = Vec::new();
+    for _ in 0..5 {
+        node.work().await;
+        attempts.push(bed.work.calls_of(id));
+        node.beat_for(&bed, 1_000).await;
+        node.promote().await;
+    }
+    assert_eq!(attempts, [1, 2, 3, 3, 3]);
+    let record = bed.record(id).await;
+    assert_eq!((record.run.state.status(), record.run.attempts_used), (ended(Verdict::Dead), 3));
+    assert_eq!(record.trail.len(), 2, "each failed attempt but the last has left a line");
+    assert_eq!(node.node.stats.retried.get(), 2);
+}
+
+#[tokio::test]
+async fn a_handlers_own_advice_decides_over_its_retries() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("refuses", "refuse")).await;
+    bed.save(&node.node, job("later", "later")).await;
+    let (refused, later) = (node.enqueue(&bed, "refuses").await, node.enqueue(&bed, "later").await);
+    node.work().await;
+    assert_eq!(bed.status(refused).await, ended(Verdict::Failed));
+    assert_eq!(bed.record(later).await.run.ready_at, at(5_000));
+    node.beat_for(&bed, 5_000).await;
+    node.promote().await;
+    node.work().await;
+    assert_eq!(bed.status(later).await, ended(Verdict::Succeeded));
+}
+
+/// What lasts is marked, so that a death does not leave it unnamed; its right
+/// to settle stays.
+#[tokio::test]
+async fn an_attempt_that_lasts_is_marked_as_running_and_settles() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("long", "wait")).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.clock.wait_for_sleepers(1).await;
+    bed.go(999);
+    node.execute().await;
+    assert_eq!(bed.status(id).await, Status::Queued);
+    bed.go(1);
+    node.execute().await;
+    assert_eq!(bed.status(id).await, Status::Running);
+    bed.work.open();
+    node.drain().await;
+    node.lead().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
+
+/// A run ten lease times long with a live worker runs once.
+#[tokio::test]
+async fn a_leased_attempt_outlives_many_leases() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(Options { traits: vec!["gpu".into()], ..Options::default() }).await;
+    bed.save(&node.node, with(job("long", "wait"), json!({ "requires": ["gpu"] }))).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.claim().await;
+    bed.work.wait_for_going(1).await;
+    for _ in 0..60 {
+        node.beat_for(&bed, 1_000).await;
+        node.execute().await;
+        assert_eq!(node.reap().await.done, 0);
+    }
+    assert_eq!(bed.status(id).await, Status::Running);
+    bed.work.open();
+    node.drain().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+    assert_eq!(bed.work.calls_of(id), 1);
+}
+
+#[tokio::test]
+async fn log_lines_and_progress_reach_the_store() {
+    let bed = Bed::new().await;
+    let builder = bed.builder(Options::default()).handler("talk", |call: Call| async move {
+        call.log("first");
+        call.log("second");
+        call.progress(rota_core::ports::Progress { percent: Some(40), ..Default::default() });
+        std::future::pending::<()>().await;
+        Ok::<_, HandlerError>(serde_json::Value::Null)
+    });
+    let mut node = Hands::new(builder.node());
+    node.lead().await;
+    node.look().await;
+    bed.save(&node.node, job("talks", "talk")).await;
+    let id = node.enqueue(&bed, "talks").await;
+    node.dispatch().await;
+    bed.clock.wait_for_sleepers(1).await;
+    node.execute().await;
+    let logs = bed.store.logs(&LogQuery { run: id, attempt: None, after: None, limit: 10 }).await.unwrap();
+    let lines: Vec<&str> = logs.iter().flat_map(|chunk| chunk.lines.lines()).collect();
+    assert!(lines.len() == 2 && lines[0].contains("first") && lines[1].contains("second"), "{lines:?}");
+    assert_eq!(bed.record(id).await.progress.as_deref(), Some("{\"percent\":40}"));
+}
+
+/// A job that waited too long must not start as if nothing had happened.
+#[tokio::test]
+async fn a_run_that_was_not_started_by_its_deadline_expires() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(Options { slots: 1, ..Options::default() }).await;
+    bed.save(&node.node, job("long", "wait")).await;
+    bed.save(&node.node, with(job("hasty", "noop"), json!({ "start_deadline": "10s" }))).await;
+    node.enqueue(&bed, "long").await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    let id = node.enqueue(&bed, "hasty").await;
+    node.beat_for(&bed, 9_999).await;
+    node.dispatch().await;
+    assert_eq!(bed.status(id).await, Status::Queued);
+    node.beat_for(&bed, 1).await;
+    node.dispatch().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Expired));
+    assert_eq!(bed.work.calls_of(id), 0);
+}
+
+/// A step that sleeps holds no worker, and goes on when its time has come.
+#[tokio::test]
+async fn a_sleeping_run_is_parked_and_ends_when_it_wakes() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, json!({ "name": "nap", "steps": [{ "id": "s", "sleep": { "for": "10s" } }] })).await;
+    let id = node.enqueue(&bed, "nap").await;
+    node.work().await;
+    assert_eq!(bed.status(id).await, Status::Waiting);
+    node.beat_for(&bed, 10_000).await;
+    assert_eq!(node.sweep().await.done, 1);
+    node.look().await;
+    node.work().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
+
+/// Without the store nobody else can take an attempt, so it goes on; one that
+/// must never run twice is stopped before another could begin.
+#[tokio::test]
+async fn only_exclusive_attempts_stop_when_the_store_is_away() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("plain", "wait")).await;
+    bed.save(&node.node, with(job("exclusive", "wait"), json!({ "exclusive": true }))).await;
+    let (plain, exclusive) = (node.enqueue(&bed, "plain").await, node.enqueue(&bed, "exclusive").await);
+    node.dispatch().await;
+    bed.work.wait_for_going(2).await;
+    bed.faults.set_away(true);
+    for _ in 0..40 {
+        let now = bed.clock.advance(Span::secs(1));
+        use rota_engine::stages::Stage;
+        assert!(node.lead.pass(now).await.is_err());
+        drop(node.execute.pass(now).await);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(node.node.executing.running(), 1);
+    bed.faults.set_away(false);
+    node.lead().await;
+    node.settle().await;
+    assert_eq!(bed.status(exclusive).await, Status::Queued, "handed back");
+    bed.work.open();
+    node.drain().await;
+    node.settle().await;
+    assert_eq!(bed.status(plain).await, ended(Verdict::Succeeded));
+    assert_eq!(bed.work.calls_of(plain), 1);
+}

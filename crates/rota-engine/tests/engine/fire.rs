@@ -1,0 +1,332 @@
+//! Schedules, from due to fired.
+
+use rota_core::{
+    fire::SkipReason,
+    run::{Status, Verdict},
+    store::{Pause, PauseTarget},
+};
+use rota_engine::{definitions, stages::Stage};
+use serde_json::{Value, json};
+
+use crate::bed::*;
+
+fn every(name: &str, handler: &str, span: &str, extra: Value) -> Value {
+    let schedule = with(json!({ "name": "beat", "every": span, "anchor": at(0) }), extra);
+    with(job(name, handler), json!({ "schedules": [schedule] }))
+}
+
+fn pause_of(bed: &Bed, until: Option<i64>) -> Pause {
+    Pause { since: bed.now(), until: until.map(at), note: None, by: None }
+}
+
+#[tokio::test]
+async fn a_schedule_fires_at_its_instant_and_not_before() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+    let report = node.fire().await;
+    assert_eq!((report.done, report.next_at), (0, Some(at(1_001))), "the next look comes first");
+    node.beat_for(&bed, 9_998).await;
+    assert_eq!(node.fire().await.next_at, Some(at(10_000)), "it wakes at the instant itself");
+    node.beat_for(&bed, 1).await;
+    assert_eq!(node.fire().await.done, 1);
+    assert_eq!(node.work().await, 1, "the run was handed over in memory");
+    assert_eq!(bed.planned().await, [10_000]);
+    assert_eq!(node.node.stats.lateness.quantile_micros(1.0), 1);
+}
+
+/// Two nodes that overlap for a moment must make each run once.
+#[tokio::test]
+async fn two_nodes_that_fire_the_same_instant_make_one_run() {
+    let bed = Bed::new().await;
+    let mut first = bed.node().await;
+    bed.go(1);
+    bed.save(&first.node, every("tick", "noop", "10s", json!({}))).await;
+    let mut second = bed.node().await;
+    let table = first.node.territory.table();
+    let stolen: Vec<_> =
+        rota_core::ids::Partition::all().filter_map(|part| Some((part, table[usize::from(part.0)]?.epoch))).collect();
+    second.node.territory.take(&stolen, bed.now());
+    first.fire().await;
+    second.fire().await;
+    first.beat_for(&bed, 9_999).await;
+    let done = first.fire().await.done + second.fire().await.done;
+    assert_eq!((done, bed.planned().await), (1, vec![10_000]));
+}
+
+/// An owner that fires what it remembers would fire the old time after the edit
+/// was acknowledged.
+#[tokio::test]
+async fn a_schedule_edited_inside_the_horizon_fires_by_its_new_time() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+    node.fire().await;
+    bed.go(500);
+    let saved = bed.save(&node.node, every("tick", "noop", "15s", json!({}))).await;
+    node.beat_for(&bed, 9_499).await;
+    node.fire().await;
+    node.fire().await;
+    assert_eq!(bed.planned().await, [0_i64; 0], "nothing fires by the old definition");
+    node.beat_for(&bed, 5_000).await;
+    node.fire().await;
+    assert_eq!(bed.planned().await, [15_000]);
+    assert_eq!(bed.skips(bed.schedule(saved, "beat").await).await, []);
+}
+
+#[tokio::test]
+async fn a_schedule_moved_forward_is_found_by_the_next_look() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    bed.save(&node.node, every("tick", "noop", "30s", json!({}))).await;
+    node.fire().await;
+    bed.save(&node.node, every("tick", "noop", "2s", json!({}))).await;
+    node.beat_for(&bed, 2_000).await;
+    assert_eq!(node.fire().await.done, 1);
+    assert_eq!(bed.planned().await, [2_000]);
+}
+
+/// A payload edit leaves the cursor alone; the run must be of the new version.
+#[tokio::test]
+async fn a_job_edited_before_the_instant_fires_its_new_version() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+    node.beat_for(&bed, 9_999).await;
+    node.fire().await;
+    node.work().await;
+    let edited = with(every("tick", "noop", "10s", json!({})), json!({ "input": { "default": { "v": 2 } } }));
+    bed.save(&node.node, edited).await;
+    node.beat_for(&bed, 10_000).await;
+    node.fire().await;
+    node.fire().await;
+    node.work().await;
+    let versions: Vec<i32> = bed.runs().await.iter().map(|record| record.run.version).collect();
+    assert_eq!(versions, [1, 2]);
+    assert_eq!(bed.runs().await[1].output.as_deref(), Some("{\"seen\":{\"v\":2}}"));
+}
+
+#[tokio::test]
+async fn a_deleted_schedule_fires_nothing_that_memory_still_holds() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+    node.fire().await;
+    bed.save(&node.node, job("tick", "noop")).await;
+    node.beat_for(&bed, 9_999).await;
+    node.fire().await;
+    node.fire().await;
+    assert_eq!(bed.planned().await, [0_i64; 0]);
+}
+
+/// A pause at each level holds the schedule; resuming records what it covered
+/// and fires from then on.
+#[tokio::test]
+async fn a_pause_at_every_level_holds_a_schedule_until_it_is_lifted() {
+    for level in 0..4 {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.go(1);
+        let saved = bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+        let schedule = bed.schedule(saved, "beat").await;
+        node.fire().await;
+        let target = match level {
+            0 => PauseTarget::Schedule(schedule),
+            1 => PauseTarget::Job(saved.job),
+            2 => PauseTarget::Queue(bed.tenant, "default".into()),
+            _ => PauseTarget::Tenant(bed.tenant),
+        };
+        let write = node.node.write(bed.now());
+        let targets = [target.clone()];
+        assert_eq!(bed.store.set_pauses(&write, &targets, Some(&pause_of(&bed, None))).await.unwrap(), [true]);
+        for _ in 0..3 {
+            node.beat_for(&bed, 10_000).await;
+            node.fire().await;
+            node.fire().await;
+        }
+        assert_eq!(bed.planned().await, [0_i64; 0], "{target:?}");
+        bed.go(1);
+        assert_eq!(definitions::resume(&node.node, &targets, bed.now()).await.unwrap(), [true]);
+        node.beat_for(&bed, 1_000).await;
+        node.fire().await;
+        node.fire().await;
+        assert_eq!(bed.planned().await, [0_i64; 0], "{target:?}: what the pause covered is not caught up");
+        let skips = bed.skips(schedule).await;
+        assert_eq!(skips.len(), 1, "{target:?}: {skips:?}");
+        assert_eq!((skips[0].range.reason, skips[0].range.count), (SkipReason::Paused, 3), "{target:?}");
+        node.beat_for(&bed, 8_999).await;
+        node.fire().await;
+        assert_eq!(bed.planned().await, [40_000], "{target:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pause_with_an_end_lifts_by_itself() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+    let pause = pause_of(&bed, Some(25_000));
+    let targets = [PauseTarget::Tenant(bed.tenant)];
+    bed.store.set_pauses(&node.node.write(bed.now()), &targets, Some(&pause)).await.unwrap();
+    for _ in 0..31 {
+        node.beat_for(&bed, 1_000).await;
+        node.fire().await;
+        node.fire().await;
+    }
+    assert_eq!(bed.planned().await, [30_000]);
+}
+
+/// A paused queue holds what is queued, and lets it go afterwards.
+#[tokio::test]
+async fn a_paused_queue_or_tenant_starts_nothing_until_it_is_lifted() {
+    for tenant_wide in [false, true] {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.save(&node.node, job("hello", "noop")).await;
+        let queue = PauseTarget::Queue(bed.tenant, "default".into());
+        let target = if tenant_wide { PauseTarget::Tenant(bed.tenant) } else { queue };
+        let targets = [target];
+        bed.store.set_pauses(&node.node.write(bed.now()), &targets, Some(&pause_of(&bed, None))).await.unwrap();
+        node.look().await;
+        let id = node.enqueue(&bed, "hello").await;
+        assert_eq!(node.work().await, 0);
+        bed.go(1);
+        definitions::resume(&node.node, &targets, bed.now()).await.unwrap();
+        node.look().await;
+        assert_eq!(node.work().await, 1);
+        assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+    }
+}
+
+#[tokio::test]
+async fn overlap_policies_are_obeyed() {
+    // What becomes of three instants while the first run goes on.
+    for (overlap, live, skipped) in
+        [("skip", 1, 2), ("queue_one", 2, 1), ("queue_all", 3, 0), ("allow", 3, 0), ("cancel_running", 2, 0)]
+    {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.go(1);
+        let saved = bed.save(&node.node, every("tick", "wait", "10s", json!({ "overlap": overlap }))).await;
+        let schedule = bed.schedule(saved, "beat").await;
+        for instant in 1..=3_i64 {
+            while bed.now() < at(instant * 10_000) {
+                node.beat_for(&bed, 1_000).await;
+            }
+            node.fire().await;
+            node.look().await;
+            node.dispatch().await;
+            tokio::task::yield_now().await;
+            if overlap == "cancel_running" && instant > 1 {
+                node.drain_cancelled().await;
+            }
+        }
+        let runs = bed.runs().await;
+        let alive = runs.iter().filter(|record| !matches!(record.run.state.status(), Status::Ended(_))).count();
+        let skips: u64 = bed.skips(schedule).await.iter().map(|skip| skip.range.count).sum();
+        let live = if overlap == "cancel_running" { 1 } else { live };
+        assert_eq!((alive, skips), (live, skipped), "{overlap}: {runs:?}");
+        if overlap == "cancel_running" {
+            let cancelled = runs.iter().filter(|record| record.run.state.status() == ended(Verdict::Cancelled)).count();
+            assert_eq!(cancelled, 2);
+        }
+    }
+}
+
+/// A run that waits behind another must start when that one has ended.
+#[tokio::test]
+async fn a_run_queued_behind_another_starts_when_it_ends() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    bed.save(&node.node, every("tick", "wait", "10s", json!({ "overlap": "queue_one", "ends_at": at(20_000) }))).await;
+    for _ in 0..2 {
+        node.beat_for(&bed, 10_000).await;
+        node.fire().await;
+        node.dispatch().await;
+        bed.work.wait_for_going(1).await;
+    }
+    assert_eq!(bed.work.count(), 1);
+    bed.work.open();
+    node.drain().await;
+    node.settle().await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    assert_eq!(bed.work.count(), 2);
+    bed.work.open();
+    node.drain().await;
+    node.settle().await;
+    assert!(bed.runs().await.iter().all(|record| record.run.state.status() == ended(Verdict::Succeeded)));
+}
+
+/// A day of downtime must not make a day's worth of runs.
+#[tokio::test]
+async fn catch_up_fires_what_its_mode_says() {
+    for (mode, fired, skipped) in [("latest", 1, 1_439), ("none", 1, 1_439), ("all", 1_440, 0)] {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.go(1);
+        let rules = json!({ "catch_up": { "mode": mode, "window": "2d" }, "overlap": "allow" });
+        let saved = bed.save(&node.node, every("tick", "noop", "1m", rules)).await;
+        let schedule = bed.schedule(saved, "beat").await;
+        bed.go(86_400_000);
+        for _ in 0..5 {
+            bed.go(1_000);
+            node.lead().await;
+            node.fire().await;
+            node.fire().await;
+        }
+        let skips: u64 = bed.skips(schedule).await.iter().map(|skip| skip.range.count).sum();
+        assert_eq!((bed.planned().await.len(), skips), (fired, skipped), "{mode}");
+    }
+}
+
+/// "The next one is made by the last one" is how schedules silently die.
+#[tokio::test]
+async fn an_after_finish_schedule_is_armed_by_the_end_of_its_run_however_it_ends() {
+    for handler in ["noop", "refuse"] {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        let schedule = json!({ "name": "beat", "after_finish": "5s" });
+        bed.save(&node.node, with(job("tick", handler), json!({ "schedules": [schedule] }))).await;
+        for _ in 0..3 {
+            node.fire().await;
+            assert_eq!(node.work().await, 1, "{handler}");
+            node.fire.doubt();
+            node.beat_for(&bed, 5_000).await;
+        }
+        assert_eq!(bed.planned().await, [0, 5_000, 10_000], "{handler}");
+    }
+}
+
+/// Ten thousand at once are fired in batches, each once.
+#[tokio::test]
+async fn many_schedules_of_one_instant_all_fire_once() {
+    let bed = Bed::new().await;
+    let options = rota_engine::Options { fire_batch: 100, cursors_max: 300, ..rota_engine::Options::default() };
+    let mut node = bed.node_with(options).await;
+    bed.go(1);
+    let schedules: Vec<Value> = (0..1_000)
+        .map(|n| json!({ "name": format!("beat-{n}"), "every": "10s", "anchor": at(0), "overlap": "allow" }))
+        .collect();
+    bed.save(&node.node, with(job("tick", "noop"), json!({ "schedules": schedules[..100] }))).await;
+    for chunk in 1..10 {
+        let name = format!("tick-{chunk}");
+        let some = &schedules[chunk * 100..(chunk + 1) * 100];
+        bed.save(&node.node, with(job(&name, "noop"), json!({ "schedules": some }))).await;
+    }
+    node.beat_for(&bed, 9_999).await;
+    let mut passes = 0;
+    while node.fire().await.more {
+        passes += 1;
+        assert!(passes < 50, "it comes to an end");
+    }
+    let planned = bed.planned().await;
+    assert!(planned.len() == 1_000 && planned.iter().all(|at| *at == 10_000), "{} fired", planned.len());
+}

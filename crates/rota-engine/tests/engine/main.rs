@@ -1,0 +1,18 @@
+//! The stages on the real store, pass by pass.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::wildcard_imports, reason = "every case uses most of the bed")]
+#![allow(clippy::items_after_statements, reason = "short names belong where they are used")]
+
+mod bed;
+mod faulty;
+
+mod cancel;
+mod dispatch;
+mod driver;
+mod execute;
+mod fire;
+mod lead;
+mod limits;
+mod poison;
+mod unknown;
