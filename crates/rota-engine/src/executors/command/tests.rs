@@ -5,8 +5,12 @@ use serde_json::{Value, json};
 use super::*;
 use crate::executors::testing::{self, World, failure, output, world};
 
+/// Each under a lease of its own: a command that ends takes everything along
+/// that carries its lease, in whatever process the tests run.
 fn attempt(command: &Value) -> Attempt {
-    testing::attempt(&json!({ "command": command }))
+    let mut attempt = testing::attempt(&json!({ "command": command }));
+    attempt.lease.run = rota_core::ids::RunId(uuid::Uuid::now_v7());
+    attempt
 }
 
 fn executor(policy: CommandPolicy) -> CommandExecutor {
@@ -105,13 +109,15 @@ async fn a_program_gets_its_own_small_environment_input_and_directory() {
     let command = json!({
         "shell": "env; echo; pwd; cat", "env": { "LEVEL": "1", "ROTA_RUN": "forged" }, "stdin": "given", "directory": folder.path(""),
     });
-    let said = output(&run(&command).await)["stdout"].as_str().unwrap().to_owned();
+    let attempt = attempt(&command);
+    let outcome = executor(CommandPolicy::Any).execute(&attempt, &world().context).await;
+    let said = output(&outcome)["stdout"].as_str().unwrap().to_owned();
     let (env, rest) = said.split_once("\n\n").unwrap();
     let mut names: Vec<&str> = env.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     names.sort_unstable();
     // The shell itself adds PWD.
     assert_eq!(names, ["HOME", "LANG", "LEVEL", "PATH", "PWD", "ROTA_ATTEMPT", "ROTA_JOB", "ROTA_LEASE", "ROTA_RUN"]);
-    assert!(env.contains("LEVEL=1") && env.contains(&format!("ROTA_RUN={}", testing::RUN)));
+    assert!(env.contains("LEVEL=1") && env.contains(&format!("ROTA_RUN={}", attempt.lease.run)));
     let real = folder.0.canonicalize().unwrap();
     assert_eq!(rest, format!("{}\ngiven", real.display()));
     let failed = failure(run(&json!({ "program": "true", "directory": "/no/such/place" })).await);
