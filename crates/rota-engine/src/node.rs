@@ -22,10 +22,9 @@ use crate::{
     desk::{Desk, Known, pair_of},
     events::Events,
     executing::Executing,
-    executors::Executors,
+    executors::{Executors, render::Renderer},
     options::Options,
     outbox::Outbox,
-    render::Renderer,
     reports::Gathered,
     stats::Stats,
     territory::Territory,
@@ -39,7 +38,6 @@ pub struct Parts {
     pub system_clock: Option<Arc<SystemClock>>,
     pub random: Arc<dyn Random>,
     pub hints: Arc<dyn Hints>,
-    pub renderer: Arc<dyn Renderer>,
     pub executors: Executors,
     pub options: Options,
 }
@@ -53,8 +51,8 @@ pub struct Node {
     pub clock: Arc<dyn Clock>,
     pub system_clock: Option<Arc<SystemClock>>,
     pub random: Arc<dyn Random>,
+    pub renderer: Renderer,
     pub hints: Arc<dyn Hints>,
-    pub renderer: Arc<dyn Renderer>,
     pub executors: Executors,
     pub options: Options,
     pub catalog: Catalog,
@@ -99,7 +97,7 @@ struct Outage {
 
 impl Node {
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, clock, system_clock, random, hints, renderer, executors, options } = parts;
+        let Parts { store, clock, system_clock, random, hints, executors, options } = parts;
         let now = clock.now();
         Self {
             id: NodeId::new(random.as_ref(), now),
@@ -122,7 +120,7 @@ impl Node {
             system_clock,
             random,
             hints,
-            renderer,
+            renderer: Renderer::new(),
             executors,
             options,
         }

@@ -170,7 +170,7 @@ fn attempt_of(node: &Node, start: &Start, now: Timestamp) -> Result<(Arc<dyn Exe
     let step = if job.templated {
         let about = json!({ "id": run.id, "attempt": number, "created_at": run.created_at, "planned_at": run.trigger.planned_at });
         let scope = Scope { payload: &payload, labels: &run.labels, vars: &job.document.vars, run: &about };
-        node.renderer.step(&step.kind, &scope).map_err(invalid)?
+        node.renderer.step(&step.kind, || scope.values())?
     } else {
         step.kind.clone()
     };
