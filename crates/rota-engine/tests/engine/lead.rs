@@ -119,6 +119,7 @@ async fn nothing_is_started_after_the_nodes_word_ran_out() {
     let id = node.enqueue(&bed, "hello").await;
     bed.go(3_001);
     node.dispatch().await;
+    node.let_run().await;
     assert_eq!(bed.work.calls_of(id), 0);
     node.lead().await;
     node.work().await;
