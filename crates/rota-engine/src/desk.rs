@@ -400,3 +400,91 @@ impl Papers {
         self.backlog.remove(flight.pair, &flight.place);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rota_core::{
+        ids::{JobId, LaneId},
+        order::Priority,
+        ports::Seeded,
+        run::{Labels, NewRun, RunState, Source, Trigger},
+        store::Epoch,
+    };
+
+    use super::*;
+
+    fn run() -> Run {
+        let now = Timestamp::from_second(1_767_607_200).unwrap();
+        let new = NewRun {
+            id: RunId::new(&Seeded::new(1), now),
+            tenant: TenantId(1),
+            job: JobId(1),
+            version: 1,
+            lane: LaneId(1),
+            part: Partition(7),
+            priority: Priority::default(),
+            ready_at: now,
+            expires_at: None,
+            trigger: Trigger::plain(Source::Api),
+            labels: Labels::new(),
+            payload: None,
+            slot: None,
+            unique: None,
+            parent: None,
+            after: Vec::new(),
+            rearms: false,
+        };
+        new.born(RunState::Queued, now)
+    }
+
+    fn desk() -> (Desk, Territory) {
+        let territory = Territory::default();
+        territory.take(&[(Partition(7), Epoch(3))], Timestamp::UNIX_EPOCH);
+        (Desk::new(100), territory)
+    }
+
+    fn offer(desk: &Desk, run: &Run) -> usize {
+        desk.offer([Known { run: run.clone(), suspect: false }])
+    }
+
+    /// A look that began before a settlement still sees the run as ready.
+    #[test]
+    fn what_was_settled_a_moment_ago_is_not_offered_again() {
+        let (desk, territory) = desk();
+        let run = run();
+        assert_eq!(offer(&desk, &run), 1);
+        let taken = desk.take(10, &territory, |_| true);
+        assert_eq!((taken.len(), taken[0].by), (1, By::Owner(Epoch(3))));
+        assert_eq!((offer(&desk, &run), desk.owned_flights(Partition(7))), (0, 1), "it flies");
+        desk.land([run.lease()]);
+        assert_eq!((offer(&desk, &run), desk.owned_flights(Partition(7))), (0, 0), "it was settled");
+        let retried = Run { fence: run.fence.next(), ..run };
+        assert_eq!(offer(&desk, &retried), 1, "under a new lease it is another try");
+    }
+
+    #[test]
+    fn what_was_not_settled_may_be_offered_again() {
+        let (desk, territory) = desk();
+        let run = run();
+        offer(&desk, &run);
+        desk.take(10, &territory, |_| true);
+        desk.drop_flight(run.lease());
+        assert_eq!(offer(&desk, &run), 1);
+    }
+
+    /// A run of a partition that went, or is about to go, is its next owner's.
+    #[test]
+    fn nothing_is_taken_from_a_partition_that_is_lost_or_leaving() {
+        for leaving in [false, true] {
+            let (desk, territory) = desk();
+            offer(&desk, &run());
+            if leaving {
+                territory.set_leaving(&[Partition(7)], true);
+            } else {
+                territory.lose(&[Partition(7)]);
+            }
+            assert_eq!(desk.take(10, &territory, |_| true).len(), 0);
+            assert_eq!(desk.owned_flights(Partition(7)), 0);
+        }
+    }
+}

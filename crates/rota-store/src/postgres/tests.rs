@@ -489,3 +489,13 @@ async fn a_callers_own_transaction_can_enqueue() {
     drop(client);
     bed.done().await;
 }
+
+/// Nodes measure their clocks by the server's, so it must be one that goes on.
+#[tokio::test]
+async fn the_servers_clock_can_be_read_and_goes_on() {
+    let bed = Bed::new().await;
+    let first = bed.store.time().await.unwrap().expect("the server has a clock");
+    let second = bed.store.time().await.unwrap().expect("the server has a clock");
+    assert!(first <= second);
+    bed.done().await;
+}
