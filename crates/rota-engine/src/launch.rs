@@ -107,7 +107,7 @@ impl Launch {
             By::Lease => true,
         };
         if !right {
-            self.node.desk.drop_flight(lease);
+            self.node.drop_flights([lease]);
         }
         right && self.node.desk.is_flying(ready.run.id) == Some(lease)
     }
@@ -256,7 +256,7 @@ impl Launch {
                 }
                 (Guarded::CancelAsked, _) => ended.push(cancelled(one.ready, now)),
                 // Another's by now.
-                (Guarded::Applied | Guarded::Stale, _) => node.desk.drop_flight(run.lease()),
+                (Guarded::Applied | Guarded::Stale, _) => node.drop_flights([run.lease()]),
             }
         }
         node.post(ended);
@@ -331,7 +331,7 @@ impl Launch {
         for ready in all {
             match ready.by {
                 // It lies queued in the store, where its next owner finds it.
-                By::Owner(_) => self.node.desk.drop_flight(ready.run.lease()),
+                By::Owner(_) => self.node.drop_flights([ready.run.lease()]),
                 By::Lease => ended.push(Ended {
                     run: ready.run,
                     by: By::Lease,

@@ -11,7 +11,7 @@ use rota_core::{
     ids::{BatchId, NodeId, Partition, WorkerId},
     lane::{LaneKey, LaneMode},
     ports::{Clock, Hints, Random, Topic},
-    run::Run,
+    run::{Lease, Run},
     store::{Store, Woken, Write},
 };
 use tokio::sync::Notify;
@@ -178,6 +178,20 @@ impl Node {
     pub(crate) fn ready(&self, runs: impl Iterator<Item = Run>) {
         let offered = self.desk.offer(runs.map(|run| Known { run, suspect: false }));
         if offered > 0 {
+            self.bells.dispatch.notify_one();
+        }
+    }
+
+    /// Lets go of runs that were settled.
+    pub(crate) fn land(&self, leases: impl IntoIterator<Item = Lease>) {
+        if self.desk.land(leases) {
+            self.bells.dispatch.notify_one();
+        }
+    }
+
+    /// Lets go of runs that were not settled.
+    pub(crate) fn drop_flights(&self, leases: impl IntoIterator<Item = Lease>) {
+        if self.desk.drop_flights(leases) {
             self.bells.dispatch.notify_one();
         }
     }

@@ -221,7 +221,7 @@ async fn go_on(node: Arc<Node>, attempt: Underway) {
 /// Nothing is settled for a run that is not ours any more.
 fn lost(node: &Node, lease: rota_core::run::Lease) {
     node.stats.lost.add(1);
-    node.desk.drop_flight(lease);
+    node.drop_flights([lease]);
     node.executing.end(1);
     node.executing.settle(1);
     node.bells.dispatch.notify_one();

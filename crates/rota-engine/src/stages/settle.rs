@@ -74,7 +74,7 @@ impl Settle {
                 }
                 Err(refusal) => {
                     tracing::error!(run = %one.run.id, %refusal, "an ended attempt cannot be settled");
-                    self.node.desk.drop_flight(one.run.lease());
+                    self.node.drop_flights([one.run.lease()]);
                     self.let_go(std::iter::once(&one));
                 }
             }
@@ -160,8 +160,8 @@ impl Settle {
             }
         }
         let done = landed.len() + refused.len();
-        self.node.desk.land(landed.iter().map(|ended| ended.run.lease()));
-        self.node.desk.drop_flights(refused.iter().map(|ended| ended.run.lease()));
+        self.node.land(landed.iter().map(|ended| ended.run.lease()));
+        self.node.drop_flights(refused.iter().map(|ended| ended.run.lease()));
         self.let_go(landed.iter().chain(&refused));
         self.node.post(again);
         self.node.woken(settled.woken);
