@@ -268,11 +268,22 @@ async fn light(engine: &Engine, load: &Load) -> Result<(), Failure> {
 }
 
 /// Schedules that fire every second, for a while; answers how many fired in one.
+/// They are taken away again, so that a later measurement has its peace.
 async fn beats(engine: &Engine, load: &Load, schedules: u64) -> Result<u64, Failure> {
+    save_beats(engine, load, schedules, true).await?;
+    let (before, started) = (engine.stats().fired.get(), Instant::now());
+    clock::sleep(Span::secs(WATCHED_S)).await;
+    let fired = (engine.stats().fired.get() - before) as f64 / started.elapsed().as_secs_f64();
+    save_beats(engine, load, schedules, false).await?;
+    Ok(fired.round() as u64)
+}
+
+async fn save_beats(engine: &Engine, load: &Load, schedules: u64, there: bool) -> Result<(), Failure> {
     let (tenant, _) = load.jobs[0];
+    // As many as a job may have.
     let per_job = 100;
     for job in 0..schedules.div_ceil(per_job) {
-        let count = per_job.min(schedules - job * per_job);
+        let count = if there { per_job.min(schedules - job * per_job) } else { 0 };
         let schedules: Vec<Value> =
             (0..count).map(|n| json!({ "name": format!("s{n}"), "every": "1s", "overlap": "allow" })).collect();
         let document = read(&json!({
@@ -281,8 +292,5 @@ async fn beats(engine: &Engine, load: &Load, schedules: u64) -> Result<u64, Fail
         }))?;
         engine.save_job(tenant, &document, None, Expect::Anything).await.context("saving schedules")?;
     }
-    let (before, started) = (engine.stats().fired.get(), Instant::now());
-    clock::sleep(Span::secs(WATCHED_S)).await;
-    let fired = (engine.stats().fired.get() - before) as f64 / started.elapsed().as_secs_f64();
-    Ok(fired.round() as u64)
+    Ok(())
 }
