@@ -3,4 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its case should panic")]
 
+mod books;
+mod cluster;
 mod cron;
+mod node;
+mod serve;
