@@ -37,6 +37,9 @@ fn check(flags: &Flags, printer: &mut Printer) -> Result<(), Failure> {
     let config = config::load(flags)?;
     let jobs = config.jobs.as_deref().map(job_files::read_directory).transpose()?;
     printer.line("the configuration can be used")?;
+    for name in config::strangers() {
+        printer.line(&format!("{name} is set, and no setting is called so"))?;
+    }
     if let (Some(jobs), Some(directory)) = (jobs, &config.jobs) {
         printer.line(&format!("job documents in {}: {}, and all can be used", directory.display(), jobs.len()))?;
     }

@@ -53,6 +53,9 @@ pub fn run(args: &ServeArgs, printer: &mut Printer) -> Result<(), Failure> {
         jobs.push(demo_job()?);
     }
     logs::start(config.log_format, config.log_level.clone())?;
+    for variable in config::strangers() {
+        warn!(variable, "a variable is set that no setting is called by");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let left = runtime.block_on(serve(&config, &jobs, printer));
     // Attempts that are left are dropped, and their programs killed with them.

@@ -58,7 +58,7 @@ pub struct Flags {
 }
 
 const CONFIG: &str = "config";
-const CONFIG_VARIABLE: &str = "ROTA_CONFIG";
+pub const CONFIG_VARIABLE: &str = "ROTA_CONFIG";
 
 impl clap::Args for Flags {
     fn augment_args(command: clap::Command) -> clap::Command {

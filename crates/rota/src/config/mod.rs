@@ -69,6 +69,20 @@ pub fn load(flags: &Flags) -> Result<Config, Failure> {
     read(flags, |name| std::env::var(name).ok()).map(|(config, _)| config)
 }
 
+/// Variables that look like settings and are none: a mistyped name would
+/// otherwise be silence. Not refused, for others may use our prefix too.
+pub fn strangers() -> Vec<String> {
+    strangers_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+}
+
+fn strangers_among(names: impl Iterator<Item = String>) -> Vec<String> {
+    let known =
+        |name: &str| name == layers::CONFIG_VARIABLE || SETTINGS.iter().any(|setting| setting.variable() == name);
+    let mut strangers: Vec<String> = names.filter(|name| name.starts_with("ROTA_") && !known(name)).collect();
+    strangers.sort();
+    strangers
+}
+
 /// The configuration in force with where each value came from.
 pub fn show(flags: &Flags) -> Result<Vec<Shown>, Failure> {
     let (config, layers) = read(flags, |name| std::env::var(name).ok())?;

@@ -162,7 +162,7 @@ before the file, the file before the default. `egress.allow` is `allow` in the
 section `[egress]` of the file, `ROTA_EGRESS_ALLOW` in the environment and
 `--egress-allow` as a flag; lists are arrays in the file and comma-separated
 elsewhere. An unknown field and a value that cannot be read are refused, with the
-field and where it was given.
+field and where it was given. A variable `ROTA_…` that is no setting is warned of.
 
 `rota config check` says whether a configuration can be used, job documents
 included; `rota config show` prints what is in force and where each value came

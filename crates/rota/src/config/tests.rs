@@ -137,6 +137,12 @@ fn data_is_kept_where_its_user_keeps_data() {
 }
 
 #[test]
+fn a_variable_that_is_no_setting_is_noticed() {
+    let names = ["ROTA_LISTEN", "ROTA_LSITEN", "ROTA_CONFIG", "HOME", "ROTA_EGRESS_ALLOW"].map(str::to_owned);
+    assert_eq!(strangers_among(names.into_iter()), ["ROTA_LSITEN"]);
+}
+
+#[test]
 fn every_setting_has_a_flag_and_a_variable_of_its_own() {
     let mut names: Vec<String> = SETTINGS.iter().flat_map(|setting| [setting.flag(), setting.variable()]).collect();
     names.extend(["config".to_owned(), "ROTA_CONFIG".to_owned()]);

@@ -1,7 +1,7 @@
 //! Nodes that share a PostgreSQL database, found by `ROTA_TEST_POSTGRES`. Each
 //! test has a schema of its own.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use rota_store::postgres::{Options, PostgresStore};
 use rustix::process::Signal;
@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use crate::{
     books::{Books, every_second},
     node::{Node, Place, ledger},
+    proxy::Proxy,
 };
 
 /// Failover is promised within this.
@@ -30,10 +31,20 @@ impl Cluster {
     }
 
     fn node(&self, name: &str) -> Node {
+        self.node_at(name, &self.url)
+    }
+
+    fn node_at(&self, name: &str, url: &str) -> Node {
         let jobs = self.place.text("jobs");
-        let store = ["--store", &self.url, "--postgres-schema", &self.schema, "--postgres-connections", "3"];
+        let store = ["--store", url, "--postgres-schema", &self.schema, "--postgres-connections", "3"];
         let rest = ["--name", name, "--jobs", &jobs, "--commands-policy", "any"];
         Node::start(&self.place, &[&store[..], &rest].concat())
+    }
+
+    /// The address of the server, as it stands in its URL.
+    fn server(&self) -> SocketAddr {
+        let authority = self.url.rsplit_once('@').unwrap().1;
+        authority.split('/').next().unwrap().parse().unwrap()
     }
 
     fn ledger(&self) -> Vec<String> {
@@ -112,5 +123,29 @@ fn a_frozen_node_is_taken_over_and_changes_nothing_when_it_wakes() {
     a.wait_for("runs on both nodes", |_| cluster.ledger().len() >= before + 2);
     assert_eq!(a.stop().0.code(), Some(0));
     assert_eq!(b.stop().0.code(), Some(0));
+    cluster.close();
+}
+
+/// An outage is waited out: the node says that it is not ready, lives on, and
+/// catches up with what it owed.
+#[test]
+fn a_node_whose_database_goes_away_says_so_and_goes_on_when_it_is_back() {
+    let cluster = Cluster::new();
+    let proxy = Proxy::before(cluster.server());
+    let url = cluster.url.replace(&cluster.server().to_string(), &proxy.address().to_string());
+    let mut node = cluster.node_at("a", &url);
+    node.until_ready();
+    node.wait_for("a run", |_| !cluster.ledger().is_empty());
+    proxy.cut();
+    node.wait_for("the node to notice", |node| {
+        node.get("/readyz").is_some_and(|(status, why)| status == 503 && why.contains("the store does not answer"))
+    });
+    assert_eq!(node.get("/healthz").unwrap().0, 200);
+    assert!(node.metric("rota_store_errors_total").unwrap() >= 1.0);
+    proxy.mend();
+    node.until_ready();
+    let before = cluster.ledger().len();
+    node.wait_for("runs after the outage", |_| cluster.ledger().len() >= before + 2);
+    assert_eq!(node.stop().0.code(), Some(0));
     cluster.close();
 }

@@ -7,4 +7,5 @@ mod books;
 mod cluster;
 mod cron;
 mod node;
+mod proxy;
 mod serve;

@@ -234,6 +234,21 @@ fn a_strange_host_is_not_answered() {
     assert!(node.stop().0.success());
 }
 
+/// Headers that never end must not fill memory.
+#[test]
+fn a_request_with_too_much_in_its_head_is_refused() {
+    let place = Place::new();
+    let node = Node::ready(&place, &[]);
+    for head in [format!("X-Long: {}\r\n", "x".repeat(64 << 10)), "X-Many: x\r\n".repeat(100)] {
+        let mut stream = std::net::TcpStream::connect(node.address()).unwrap();
+        // Who is refused before all was said may also find the line cut.
+        let sent = write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n{head}\r\n");
+        let answer = sent.and_then(|()| std::io::read_to_string(stream)).unwrap_or_default();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+    assert!(node.stop().0.success());
+}
+
 #[test]
 fn a_bad_setting_is_refused_with_its_field_and_source() {
     let place = Place::new();
