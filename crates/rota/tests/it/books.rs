@@ -6,23 +6,33 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
-use rota_core::store::{RunQuery, RunRecord, ScheduleQuery, SkipRecord, Store};
+use jiff::{SignedDuration, Timestamp};
+use rota_core::{
+    ids::ScheduleId,
+    store::{RunQuery, RunRecord, ScheduleQuery, SkipRecord, Store},
+};
 use rota_store::{
     postgres::{self, PostgresStore},
     sqlite::{self, SqliteStore},
 };
 
-/// A job that fires every second and writes its run and its planned instant
-/// into a file.
+/// So many schedules that every node of a few has some in its partitions.
+pub const SCHEDULES: usize = 12;
+
+/// A job whose schedules fire every second, and that writes each run and its
+/// planned instant into a file.
 pub fn every_second(ledger: &str) -> String {
+    let schedule = |n| format!("  - {{ name: s{n}, every: 1s, overlap: allow, catch_up: {{ mode: all }} }}\n");
+    let schedules: String = (0..SCHEDULES).map(schedule).collect();
     format!(
         "\
 name: tick
-schedules: [{{ name: often, every: 1s, overlap: allow, catch_up: {{ mode: all }} }}]
-steps:
+schedules:
+{schedules}steps:
   - id: write
-    command: {{ shell: 'echo \"$RUN $PLANNED\" >> {ledger}', env: {{ RUN: '{{{{ run.id }}}}', PLANNED: '{{{{ run.planned_at }}}}' }} }}
+    command:
+      shell: 'echo \"$RUN $PLANNED\" >> {ledger}'
+      env: {{ RUN: '{{{{ run.id }}}}', PLANNED: '{{{{ run.planned_at }}}}' }}
 "
     )
 }
@@ -69,26 +79,32 @@ impl Books {
         Self { runs, skips }
     }
 
-    fn planned(&self) -> BTreeMap<Timestamp, usize> {
-        let mut planned = BTreeMap::new();
+    /// How many runs each instant of each schedule made.
+    fn planned(&self) -> BTreeMap<ScheduleId, BTreeMap<Timestamp, usize>> {
+        let mut planned: BTreeMap<ScheduleId, BTreeMap<Timestamp, usize>> = BTreeMap::new();
         for record in &self.runs {
-            *planned.entry(record.run.trigger.planned_at.unwrap()).or_default() += 1;
+            let trigger = &record.run.trigger;
+            let instants = planned.entry(trigger.schedule.unwrap()).or_default();
+            *instants.entry(trigger.planned_at.unwrap()).or_default() += 1;
         }
         planned
     }
 
-    /// From the first instant to the last, each made one run or is a recorded
-    /// skip; none made two.
+    /// From the first instant of a schedule to its last, each made one run or is
+    /// a recorded skip; none made two.
     pub fn each_instant_has_one_end(&self) {
         let planned = self.planned();
-        let twice: Vec<_> = planned.iter().filter(|(_, count)| **count > 1).collect();
-        assert!(twice.is_empty(), "instants that fired twice: {twice:?}");
-        let (first, last) = (*planned.keys().next().unwrap(), *planned.keys().next_back().unwrap());
-        let mut at = first;
-        while at <= last {
-            let skipped = self.skips.iter().any(|record| record.range.from <= at && at <= record.range.to);
-            assert!(planned.contains_key(&at) != skipped, "{at} made {:?} runs, skipped: {skipped}", planned.get(&at));
-            at += jiff::SignedDuration::from_secs(1);
+        assert_eq!(planned.len(), SCHEDULES);
+        for (schedule, instants) in planned {
+            let (first, last) = (*instants.keys().next().unwrap(), *instants.keys().next_back().unwrap());
+            let mut at = first;
+            while at <= last {
+                let skips = self.skips.iter().filter(|record| record.schedule == schedule);
+                let skipped = skips.filter(|record| record.range.from <= at && at <= record.range.to).count();
+                let made = instants.get(&at).copied().unwrap_or_default();
+                assert_eq!(made + skipped, 1, "{at} of schedule {schedule} made {made} runs and {skipped} skips");
+                at += SignedDuration::from_secs(1);
+            }
         }
     }
 

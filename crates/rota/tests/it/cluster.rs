@@ -7,7 +7,7 @@ use rota_store::postgres::{Options, PostgresStore};
 use rustix::process::Signal;
 
 use crate::{
-    books::{Books, every_second},
+    books::{Books, SCHEDULES, every_second},
     node::{Node, Place, ledger},
     proxy::Proxy,
 };
@@ -67,13 +67,13 @@ fn a_node_on_postgres_fires_and_goes_on_after_a_kill() {
     let cluster = Cluster::new();
     let mut node = cluster.node("a");
     node.until_ready();
-    node.wait_for("two runs", |_| cluster.ledger().len() >= 2);
+    node.wait_for("runs", |_| cluster.ledger().len() >= 2 * SCHEDULES);
     node.signal(Signal::KILL);
     drop(node.end());
     let mut node = cluster.node("b");
     node.until_ready();
     let before = cluster.ledger().len();
-    node.wait_for("two more runs", |_| cluster.ledger().len() >= before + 2);
+    node.wait_for("more runs", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
     assert_eq!(node.stop().0.code(), Some(0));
     cluster.close();
 }
@@ -89,7 +89,7 @@ fn a_node_that_goes_hands_over_at_once() {
     // Less than a lease: nobody had to be presumed dead.
     b.wait_within(Duration::from_secs(2), "all partitions", |b| b.partitions() == 256);
     let before = cluster.ledger().len();
-    b.wait_for("runs on the other node", |_| cluster.ledger().len() >= before + 2);
+    b.wait_for("runs on the other node", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
     assert_eq!(b.stop().0.code(), Some(0));
     cluster.close();
 }
@@ -106,11 +106,13 @@ fn a_frozen_node_is_taken_over_and_changes_nothing_when_it_wakes() {
         let (a, b) = (a.partitions(), b.partitions());
         a > 0 && b > 0 && a + b == 256
     });
+    // It must have something to be wrong about.
+    a.wait_for("the first node to fire", |a| a.metric("rota_fires_total").is_some_and(|fires| fires > 0.0));
     a.signal(Signal::STOP);
     let took = b.wait_for("the other node to take over", |b| b.partitions() == 256);
     assert!(took < FAILOVER_MAX, "the take-over took {took:?}");
     let before = cluster.ledger().len();
-    b.wait_for("runs on the other node", |_| cluster.ledger().len() >= before + 3);
+    b.wait_for("runs on the other node", |_| cluster.ledger().len() >= before + 3 * SCHEDULES);
     a.signal(Signal::CONT);
     a.wait_for("the frozen node to see that it was presumed dead", |a| {
         a.log.iter().any(|line| line.contains("no longer holds partitions"))
@@ -120,7 +122,7 @@ fn a_frozen_node_is_taken_over_and_changes_nothing_when_it_wakes() {
         a > 0 && b > 0 && a + b == 256
     });
     let before = cluster.ledger().len();
-    a.wait_for("runs on both nodes", |_| cluster.ledger().len() >= before + 2);
+    a.wait_for("runs on both nodes", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
     assert_eq!(a.stop().0.code(), Some(0));
     assert_eq!(b.stop().0.code(), Some(0));
     cluster.close();
@@ -145,7 +147,7 @@ fn a_node_whose_database_goes_away_says_so_and_goes_on_when_it_is_back() {
     proxy.mend();
     node.until_ready();
     let before = cluster.ledger().len();
-    node.wait_for("runs after the outage", |_| cluster.ledger().len() >= before + 2);
+    node.wait_for("runs after the outage", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
     assert_eq!(node.stop().0.code(), Some(0));
     cluster.close();
 }

@@ -5,7 +5,7 @@ use std::{io::Write as _, net::TcpListener, os::unix::fs::PermissionsExt as _};
 use rustix::process::Signal;
 
 use crate::{
-    books::{Books, every_second},
+    books::{Books, SCHEDULES, every_second},
     node::{Node, Place, ended, is_alive, ledger, rota},
 };
 
@@ -102,7 +102,7 @@ fn a_killed_node_goes_on_where_it_was_and_fires_nothing_twice() {
     for life in 1..=3 {
         let mut node = Node::ready(&place, &arguments);
         let before = ledger(&place.path("ledger")).len();
-        node.wait_for("the schedule to fire again", |_| ledger(&place.path("ledger")).len() >= before + 2);
+        node.wait_for("the schedule to fire again", |_| ledger(&place.path("ledger")).len() >= before + 2 * SCHEDULES);
         if life < 3 {
             node.signal(Signal::KILL);
             assert!(!node.end().0.success());
