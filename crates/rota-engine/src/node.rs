@@ -250,6 +250,11 @@ impl Node {
         }
     }
 
+    /// Whether the store did not answer when it was last asked.
+    pub fn is_store_away(&self) -> bool {
+        self.outage.away.load(Ordering::Relaxed)
+    }
+
     /// Whether the store is away, or was until less than a lease time ago: then
     /// others could not keep their word either, and nobody is presumed dead.
     pub fn is_quiet(&self, now: Timestamp) -> bool {

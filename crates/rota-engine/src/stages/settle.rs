@@ -178,6 +178,9 @@ impl Settle {
         match change {
             Change::Finish(finish) => {
                 node.stats.count_end(finish.verdict);
+                if let Some(started_at) = run.state.started_at() {
+                    node.stats.duration.add(started_at.duration_until(finish.ended_at));
+                }
                 let (verdict, at) = (finish.verdict, finish.ended_at);
                 node.events.tell(|| Event::RunEnded { run: id, job, tenant, verdict, at });
                 run.trigger.schedule.is_some_and(|schedule| node.catalog.is_after_finish(schedule))
