@@ -41,8 +41,10 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a request's line and headers together.
 const HEADER_BYTES_MAX: usize = 32 << 10;
 const HEADERS_MAX: usize = 64;
-/// A client that is slower than this with its headers is not waited for.
-const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
+/// A client that is slower than this with its headers, or silent for so long
+/// between two requests, is not waited for. No round number: a scraper that asks
+/// every 15 or 30 seconds must not find its connection closed as it asks.
+const HEADER_TIME_MAX: Duration = Duration::from_secs(40);
 /// Connections at once; the next one waits in the system's queue.
 const CONNECTIONS_MAX: usize = 1_024;
 /// How long a failure to accept is left alone, so that a machine that is out of
