@@ -36,7 +36,8 @@ check: ## format, lints, scripts, project rules, licences
 	@if command -v cargo-deny >/dev/null; then cargo deny check; \
 	else echo 'cargo-deny is not installed: advisories were not looked up (licences and banned crates were)'; fi
 
-bench: ## measure the stores on this machine
+bench: ## measure the stores and the engine on this machine
 	cargo build --release --locked --package rota
 	target/release/rota bench store
+	target/release/rota bench engine
 	@scripts/services with $(SHELL) $(.SHELLFLAGS) 'target/release/rota bench store --store "$$ROTA_TEST_POSTGRES"'

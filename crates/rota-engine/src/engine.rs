@@ -316,6 +316,12 @@ impl Engine {
         })
     }
 
+    /// Returns when this engine has broken down, with the stage that did: it does
+    /// nothing more, and the process had better end.
+    pub async fn broken(&self) -> &'static str {
+        self.driver.broken().await
+    }
+
     /// Drains and leaves: attempts under way may take up to `limit`.
     pub async fn stop(&self, limit: Span) -> Result<(), EngineError> {
         Ok(self.driver.stop(limit).await?)

@@ -1,10 +1,14 @@
 //! The whole engine, turned by its driver.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use rota_core::{
     duration::Span,
     job::JobDocument,
+    ports::{Random, Seeded},
     run::{CancelAsk, Status, Verdict},
     store::{Expect, Store, TenantPut, Tier},
 };
@@ -187,4 +191,41 @@ async fn thousands_of_runs_on_several_threads_each_end_once() {
     assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 2_020, "each once, and twenty twice");
     assert_eq!(engine.stats().stale.get(), 0);
     engine.stop(Span::secs(5)).await.unwrap();
+}
+
+/// Chance that runs out: whoever asks for more panics.
+struct Chance {
+    bits: Seeded,
+    out: AtomicBool,
+}
+
+impl Random for Chance {
+    fn bits(&self) -> u64 {
+        assert!(!self.out.load(Ordering::SeqCst), "out of chance");
+        self.bits.bits()
+    }
+}
+
+/// A node that goes on without one of its stages accepts work it never ends.
+#[tokio::test]
+async fn a_stage_that_panics_is_told_of_and_ends_the_engine() {
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::memory().unwrap());
+    let put = TenantPut { name: "acme".into(), tier: Tier::Unlimited, quotas: None };
+    let tenant = store.put_tenants(&[put], at(0)).await.unwrap()[0];
+    let chance = Arc::new(Chance { bits: Seeded::new(1), out: AtomicBool::new(false) });
+    let theirs = Arc::clone(&chance);
+    let engine = Engine::builder(Arc::clone(&store))
+        .random(chance)
+        .handler("last", move |_: Call| {
+            // The settlement needs a name for its batch.
+            theirs.out.store(true, Ordering::SeqCst);
+            async move { Ok(Value::Null) }
+        })
+        .start()
+        .await
+        .unwrap();
+    let whole = Whole { engine, store, tenant };
+    whole.save(job("last", "last")).await;
+    whole.engine.enqueue(vec![whole.ask("last")]).await.unwrap();
+    assert!(!whole.engine.broken().await.is_empty());
 }

@@ -149,7 +149,10 @@ Ctrl-C stops.
 }
 
 async fn until_drained(config: &Config, engine: Engine, node: &Node, signals: &mut Signals) -> anyhow::Result<Left> {
-    let (name, _) = signals.next().await;
+    let name = tokio::select! {
+        (name, _) = signals.next() => name,
+        stage = engine.broken() => anyhow::bail!("the engine broke down: its stage `{stage}` panicked; start rota again, it goes on where it stood"),
+    };
     info!(signal = name, limit = %config.drain, "draining; a second signal leaves at once");
     node.draining();
     tokio::select! {
