@@ -295,6 +295,13 @@ impl<'c> Work<'c> {
     }
 
     fn follow_up(&mut self) -> Result<(), StoreError> {
+        self.follow()?;
+        self.store_slots()?;
+        self.store_rollups()
+    }
+
+    /// Opens joins and lets in those who wait, until nothing more follows.
+    pub fn follow(&mut self) -> Result<(), StoreError> {
         self.flush()?;
         loop {
             if let Some((run, parent, needed)) = self.ended.pop() {
@@ -302,11 +309,9 @@ impl<'c> Work<'c> {
             } else if let Some(key) = self.freed.pop() {
                 self.admit(key)?;
             } else {
-                break;
+                return Ok(());
             }
         }
-        self.store_slots()?;
-        self.store_rollups()
     }
 
     /// As [`Work::done`], for a write that makes runs: one of its own that was

@@ -157,6 +157,8 @@ fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
                 cancel_one(work, &row.run()?, ask)?;
             }
         }
+        // What they leave goes to those who have waited, before the new ones come.
+        work.follow()?;
     }
     let mut answers = Vec::with_capacity(item.runs.len());
     for run in &item.runs {

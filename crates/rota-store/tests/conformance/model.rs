@@ -350,6 +350,8 @@ impl Model {
             for id in &item.cancel {
                 self.cancel_one(&mut work, *id, ask);
             }
+            // What they leave goes to those who have waited, before the new ones come.
+            self.follow_up(&mut work);
         }
         let mut fired = item.due.cursor.fired;
         let mut answers = Vec::new();
