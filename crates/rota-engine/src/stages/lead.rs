@@ -69,6 +69,7 @@ impl Lead {
         let (keep, give): (Vec<_>, Vec<_>) = Partition::all().partition(|part| falls_to_me(*part));
         let taken = self.take(&keep, &stored, &live, now).await?;
         self.give(&give, now).await?;
+        self.give_strays(&give, &stored).await?;
         let held = self.node.territory.parts().len();
         self.node.stats.partitions.set(held);
         Ok(taken)
@@ -140,6 +141,21 @@ impl Lead {
             self.leaving_since = None;
             self.keep_until = Span::millis(node.options.give_patience.as_millis() * 10).after(now);
             self.ring();
+        }
+        Ok(())
+    }
+
+    /// A take whose answer was lost left partitions that the store has for this
+    /// node and the node has not. Those that fall to it are taken again; nobody
+    /// else can have the others for as long as it lives.
+    async fn give_strays(&self, give: &[Partition], stored: &[PartitionLease]) -> Result<(), StoreError> {
+        let of_part = |part: &Partition| stored[usize::from(part.0)];
+        let is_stray =
+            |lease: &PartitionLease| lease.node == Some(self.node.id) && self.node.territory.held(lease.part).is_none();
+        let strays: Vec<(Partition, Epoch)> =
+            give.iter().map(of_part).filter(is_stray).map(|lease| (lease.part, lease.epoch)).collect();
+        if !strays.is_empty() {
+            self.node.store.give_partitions(self.node.id, &strays).await?;
         }
         Ok(())
     }

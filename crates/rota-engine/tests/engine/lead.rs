@@ -63,6 +63,27 @@ async fn two_nodes_share_partitions_and_takeover_fires_within_a_lease() {
     assert_eq!(parts(&second).len(), 256);
 }
 
+/// A take whose answer was lost must not leave a partition that its node does
+/// not know of and nobody else may take.
+#[tokio::test]
+async fn partitions_taken_without_an_answer_are_given_to_whom_they_fall() {
+    let bed = Bed::new().await;
+    let mut first = bed.node().await;
+    let mut second = bed.node().await;
+    bed.go(1_000);
+    first.lead().await;
+    second.lead().await;
+    let theirs = parts(&second);
+    second.lead.leave().await.unwrap();
+    bed.store.take_partitions(first.node.id, &theirs, bed.now()).await.unwrap();
+    second.lead().await;
+    assert_eq!(parts(&second), [], "a live node has them");
+    first.lead().await;
+    bed.go(1_000);
+    second.lead().await;
+    assert_eq!(parts(&second), theirs);
+}
+
 /// A node that was away and does not know that it is presumed dead must change
 /// nothing.
 #[tokio::test]
