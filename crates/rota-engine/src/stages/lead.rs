@@ -67,9 +67,10 @@ impl Lead {
         let draining = self.node.executing.is_draining();
         let falls_to_me = |part: Partition| !draining && owner(&live, part) == Some(self.node.id);
         let (keep, give): (Vec<_>, Vec<_>) = Partition::all().partition(|part| falls_to_me(*part));
+        self.stay(&keep);
         let taken = self.take(&keep, &stored, &live, now).await?;
-        self.give(&give, now).await?;
         self.give_strays(&give, &stored).await?;
+        self.give(&give, now).await?;
         let held = self.node.territory.parts().len();
         self.node.stats.partitions.set(held);
         Ok(taken)
@@ -116,6 +117,17 @@ impl Lead {
             self.ring();
         }
         Ok(taken.len())
+    }
+
+    /// What was to be given away and falls to this node again, because the other
+    /// went, stays: nothing would be started in it for ever.
+    fn stay(&self, keep: &[Partition]) {
+        let is_leaving = |part: &Partition| self.node.territory.held(*part).is_some_and(|held| held.leaving);
+        let staying: Vec<Partition> = keep.iter().copied().filter(is_leaving).collect();
+        if !staying.is_empty() {
+            self.node.territory.set_leaving(&staying, false);
+            self.ring();
+        }
     }
 
     /// Gives away what falls to others, as soon as nothing is under way in it.

@@ -218,6 +218,28 @@ async fn a_partition_is_given_away_only_when_nothing_is_under_way_in_it() {
     assert_eq!(first.node.stats.ended_as(Verdict::Succeeded), 256);
 }
 
+/// A partition that was about to be given to a node that went must be worked on.
+#[tokio::test]
+async fn what_was_to_be_given_away_stays_when_the_other_goes() {
+    let bed = Bed::new().await;
+    let mut first = bed.node().await;
+    bed.save(&first.node, job("long", "wait")).await;
+    for _ in 0..256 {
+        first.enqueue(&bed, "long").await;
+    }
+    first.dispatch().await;
+    bed.work.wait_for_going(256).await;
+    let mut second = bed.node().await;
+    bed.go(1_000);
+    first.lead().await;
+    let leaving = |node: &Hands| node.node.territory.table().iter().flatten().filter(|held| held.leaving).count();
+    assert!(leaving(&first) > 80);
+    second.lead.leave().await.unwrap();
+    bed.go(1_000);
+    first.lead().await;
+    assert_eq!(leaving(&first), 0);
+}
+
 /// The file of a sole process needs nobody's word to run out.
 #[tokio::test]
 async fn a_sole_node_takes_over_at_once() {

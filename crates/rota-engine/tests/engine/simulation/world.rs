@@ -14,7 +14,7 @@ use std::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{BatchId, TenantId},
+    ids::{BatchId, Partition, TenantId},
     ports::{Clock, Hints, Seeded, Topic},
     store::{Pause, PauseTarget, Store, StoreError, TenantPut, Tier, Write},
 };
@@ -498,14 +498,28 @@ impl World {
 
     fn stuck(&self) -> String {
         let records = wait(self.store.runs(&self.witness.live())).unwrap();
+        let parts = wait(self.store.partitions()).unwrap();
+        let owner = |part: Partition| {
+            let node = parts[usize::from(part.0)].node;
+            let mut living = self.sites.iter().filter_map(|site| site.process.as_ref());
+            living
+                .find(|process| Some(process.node.id) == node)
+                .map(|process| (process.number, process.node.territory.held(part).is_some()))
+        };
         let runs: Vec<String> = records
             .into_iter()
             .flatten()
             .map(|record| {
                 let run = record.run;
                 format!(
-                    "{} of job {} in {:?} lane {}: {:?}, losses {}",
-                    run.id, run.job, run.part, run.lane, run.state, run.losses
+                    "{} of job {} in {:?} of {:?}, lane {}: {:?}, losses {}",
+                    run.id,
+                    run.job,
+                    run.part,
+                    owner(run.part),
+                    run.lane,
+                    run.state,
+                    run.losses
                 )
             })
             .collect();
