@@ -29,16 +29,20 @@ use crate::{
     outbox::{End, Ended},
 };
 
-/// A batch that is refused so often, while the store is there, is taken apart.
-const TRIES: u32 = 3;
+/// A batch that is refused so often, with a beat that the store took between
+/// each two, is taken apart.
+const TRIES: u32 = 2;
+/// A single outcome that is refused so often is to blame. More than for a batch:
+/// it is lost by it.
+const TRIES_ALONE: u32 = 5;
 
 /// One batch on its way to the store.
 struct Batch {
     write: Write,
     ended: Vec<Ended>,
     settlements: Vec<Settlement>,
-    /// How often it was refused in a row while the store was there, and since
-    /// when.
+    /// How often it was refused while the store did what others asked, and when
+    /// last.
     refused: Option<(u32, Timestamp)>,
 }
 
@@ -122,9 +126,14 @@ impl Settle {
             self.pending = Some(Batch { refused: None, ..batch });
             return;
         }
-        let (refused, since) = batch.refused.map_or((1, now), |(times, since)| (times + 1, since));
-        if refused < TRIES || !self.node.store_was_there_after(since) {
-            self.pending = Some(Batch { refused: Some((refused, since)), ..batch });
+        let refused = match batch.refused {
+            None => (1, now),
+            Some((times, last)) if self.node.store_was_there_after(last) => (times + 1, now),
+            Some(same) => same,
+        };
+        let tries = if batch.ended.len() > 1 { TRIES } else { TRIES_ALONE };
+        if refused.0 < tries {
+            self.pending = Some(Batch { refused: Some(refused), ..batch });
             return;
         }
         if batch.ended.len() > 1 {
