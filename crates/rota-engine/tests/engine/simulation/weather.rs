@@ -167,16 +167,16 @@ impl Weather {
         let roll = self.dice.below(1_000);
         match kind {
             Kind::Read => match roll {
-                0..8 => Fate::Refused,
-                8..18 => Fate::Late { arrives_at: None, answered_at: Some(self.later()) },
+                0..14 => Fate::Refused,
+                14..32 => Fate::Late { arrives_at: None, answered_at: Some(self.later()) },
                 _ => Fate::Through,
             },
             Kind::Plain | Kind::Named => match roll {
-                0..12 => Fate::Refused,
-                12..32 => Fate::Unanswered,
-                32..42 => Fate::Vanished,
-                42..60 => Fate::Late { arrives_at: Some(self.later()), answered_at: None },
-                60..80 => Fate::Late { arrives_at: None, answered_at: Some(self.later()) },
+                0..20 => Fate::Refused,
+                20..50 => Fate::Unanswered,
+                50..66 => Fate::Vanished,
+                66..90 => Fate::Late { arrives_at: Some(self.later()), answered_at: None },
+                90..115 => Fate::Late { arrives_at: None, answered_at: Some(self.later()) },
                 _ => Fate::Through,
             },
         }

@@ -42,9 +42,9 @@ use crate::{
 };
 
 /// Steps of the storm.
-const STEPS: usize = 260;
+const STEPS: usize = 200;
 /// Everything must have come to rest so long after the storm.
-const CALM_MAX: Span = Span::secs(180);
+const CALM_MAX: Span = Span::secs(120);
 /// Runs that kill their processes.
 const POISON_MAX: usize = 2;
 
