@@ -17,12 +17,9 @@ TEST_ALL := if cargo nextest --version >/dev/null 2>&1; \
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-run: ## build Rota and show what it can do today
+run: ## build Rota and serve a demo job; Ctrl-C stops
 	cargo build --release --locked --package rota
-	@target/release/rota --help
-	@echo
-	@echo '$$ rota cron next "0 9 * * MON-FRI" --tz Asia/Ho_Chi_Minh'
-	@target/release/rota cron next "0 9 * * MON-FRI" --tz Asia/Ho_Chi_Minh
+	target/release/rota serve --demo --data target/rota-data
 
 test: ## run every test, with the servers they need
 	@scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
@@ -39,7 +36,8 @@ check: ## format, lints, scripts, project rules, licences
 	@if command -v cargo-deny >/dev/null; then cargo deny check; \
 	else echo 'cargo-deny is not installed: advisories were not looked up (licences and banned crates were)'; fi
 
-bench: ## measure the stores on this machine
+bench: ## measure the stores and the engine on this machine
 	cargo build --release --locked --package rota
 	target/release/rota bench store
+	target/release/rota bench engine
 	@scripts/services with $(SHELL) $(.SHELLFLAGS) 'target/release/rota bench store --store "$$ROTA_TEST_POSTGRES"'

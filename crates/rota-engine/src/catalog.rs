@@ -273,8 +273,7 @@ impl Catalog {
         Some(entry)
     }
 
-    /// Schedules at the revisions asked for; none where one is not that any
-    /// more. The second list names those that cannot be read, and why.
+    /// Schedules at the revisions asked for.
     pub async fn schedules(&self, wanted: &[(ScheduleId, i32)]) -> Result<Vec<ScheduleFound>, StoreError> {
         let at_hand: Vec<Option<Arc<ScheduleEntry>>> = self.caches(|caches| {
             let fresh = |(id, revision): &(ScheduleId, i32)| {

@@ -3,7 +3,9 @@
 //! A run is known (ready, in memory), flying (taken and not yet settled) or
 //! neither. What flies is never offered again under the same lease, and neither
 //! is what was settled a moment ago: a look that began before a settlement
-//! still sees the run as ready.
+//! still sees the run as ready. What is offered under a later one waits until
+//! the flight has landed: a retry may be promoted before its settlement's answer
+//! is heard.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -49,6 +51,9 @@ pub struct Flight {
     place: Place,
     /// It was asked to stop.
     pub cancel: Option<CancelRequest>,
+    /// The same run, ready again under a later fence: the answer to its
+    /// settlement has yet to be heard, and another stage was quicker.
+    next: Option<Box<Known>>,
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +181,21 @@ impl Desk {
         })
     }
 
+    /// As [`Desk::fly`], for a run whose former flight is known to be over: the
+    /// store gave it out under a later fence before its settlement's answer was
+    /// heard.
+    pub fn fly_again(&self, run: &Run, by: By) -> bool {
+        self.with(|papers| {
+            let former = papers.flying.get(&run.id).map(|flight| flight.lease);
+            let Some(former) = former.filter(|lease| lease.fence < run.fence) else { return false };
+            papers.recent.push(former);
+            papers.land(former);
+            papers.forget_known(run.id);
+            papers.fly(run, by);
+            true
+        })
+    }
+
     /// The run is held by a written lease from now on.
     pub fn leased(&self, lease: Lease) {
         self.with(|papers| {
@@ -189,31 +209,23 @@ impl Desk {
     }
 
     /// Lets go of runs that were settled: whoever still sees one as ready under
-    /// that lease has looked before.
-    pub fn land(&self, leases: impl IntoIterator<Item = Lease>) {
+    /// that lease has looked before. True where one of them is ready again.
+    #[must_use]
+    pub fn land(&self, leases: impl IntoIterator<Item = Lease>) -> bool {
         self.with(|papers| {
+            let mut again = false;
             for lease in leases {
                 papers.recent.push(lease);
-                if papers.flying.get(&lease.run).is_some_and(|flight| flight.lease == lease) {
-                    papers.land(lease.run);
-                }
+                again |= papers.land(lease);
             }
-        });
+            again
+        })
     }
 
     /// Lets go of a run that was not settled: whoever finds it ready may have it.
-    pub fn drop_flight(&self, lease: Lease) {
-        self.drop_flights([lease]);
-    }
-
-    pub fn drop_flights(&self, leases: impl IntoIterator<Item = Lease>) {
-        self.with(|papers| {
-            for lease in leases {
-                if papers.flying.get(&lease.run).is_some_and(|flight| flight.lease == lease) {
-                    papers.land(lease.run);
-                }
-            }
-        });
+    #[must_use]
+    pub fn drop_flights(&self, leases: impl IntoIterator<Item = Lease>) -> bool {
+        self.with(|papers| leases.into_iter().fold(false, |again, lease| papers.land(lease) | again))
     }
 
     /// A run of an owned lane was asked to stop.
@@ -327,7 +339,13 @@ impl Desk {
             let stays: HashSet<RunId> =
                 runs.iter().filter(|known| !papers.may_be_offered(&known.run)).map(|known| known.run.id).collect();
             if papers.backlog.read(window, &places, |place| stays.contains(&place.1)) {
-                runs.into_iter().filter(|known| !stays.contains(&known.run.id)).for_each(|known| papers.keep(known));
+                for known in runs {
+                    if stays.contains(&known.run.id) {
+                        papers.wait_for_landing(known);
+                    } else {
+                        papers.keep(known);
+                    }
+                }
             }
         });
     }
@@ -340,6 +358,7 @@ impl Papers {
 
     fn offer(&mut self, known: Known) -> bool {
         if !self.may_be_offered(&known.run) {
+            self.wait_for_landing(known);
             return false;
         }
         let kept = self.backlog.offer(pair_of(&known.run), place_of(&known.run));
@@ -347,6 +366,14 @@ impl Papers {
             self.keep(known);
         }
         kept
+    }
+
+    fn wait_for_landing(&mut self, known: Known) {
+        if let Some(flight) = self.flying.get_mut(&known.run.id)
+            && flight.lease.fence < known.run.fence
+        {
+            flight.next = Some(Box::new(known));
+        }
     }
 
     fn keep(&mut self, known: Known) {
@@ -386,17 +413,143 @@ impl Papers {
         }
         let cancel = run.cancel.clone();
         self.cancels += usize::from(cancel.is_some());
-        let flight =
-            Flight { lease: run.lease(), by, part: run.part, pair: pair_of(run), place: place_of(run), cancel };
+        let flight = Flight {
+            lease: run.lease(),
+            by,
+            part: run.part,
+            pair: pair_of(run),
+            place: place_of(run),
+            cancel,
+            next: None,
+        };
         self.flying.insert(run.id, flight);
     }
 
-    fn land(&mut self, id: RunId) {
-        let Some(flight) = self.flying.remove(&id) else { return };
+    /// The flight under this lease is over. True where its run is ready again.
+    fn land(&mut self, lease: Lease) -> bool {
+        if self.flying.get(&lease.run).is_none_or(|flight| flight.lease != lease) {
+            return false;
+        }
+        let Some(flight) = self.flying.remove(&lease.run) else { return false };
         if matches!(flight.by, By::Owner(_)) {
             self.owned[usize::from(flight.part.0)] -= 1;
         }
         self.cancels -= usize::from(flight.cancel.is_some());
         self.backlog.remove(flight.pair, &flight.place);
+        flight.next.is_some_and(|known| self.offer(*known))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rota_core::{
+        ids::{JobId, LaneId},
+        order::Priority,
+        ports::Seeded,
+        run::{Labels, NewRun, RunState, Source, Trigger},
+        store::Epoch,
+    };
+
+    use super::*;
+
+    fn run() -> Run {
+        let now = Timestamp::from_second(1_767_607_200).unwrap();
+        let new = NewRun {
+            id: RunId::new(&Seeded::new(1), now),
+            tenant: TenantId(1),
+            job: JobId(1),
+            version: 1,
+            lane: LaneId(1),
+            part: Partition(7),
+            priority: Priority::default(),
+            ready_at: now,
+            expires_at: None,
+            trigger: Trigger::plain(Source::Api),
+            labels: Labels::new(),
+            payload: None,
+            slot: None,
+            unique: None,
+            parent: None,
+            after: Vec::new(),
+            rearms: false,
+        };
+        new.born(RunState::Queued, now)
+    }
+
+    fn desk() -> (Desk, Territory) {
+        let territory = Territory::default();
+        territory.take(&[(Partition(7), Epoch(3))], Timestamp::UNIX_EPOCH);
+        (Desk::new(100), territory)
+    }
+
+    fn offer(desk: &Desk, run: &Run) -> usize {
+        desk.offer([Known { run: run.clone(), suspect: false }])
+    }
+
+    /// A look that began before a settlement still sees the run as ready.
+    #[test]
+    fn what_was_settled_a_moment_ago_is_not_offered_again() {
+        let (desk, territory) = desk();
+        let run = run();
+        assert_eq!(offer(&desk, &run), 1);
+        let taken = desk.take(10, &territory, |_| true);
+        assert_eq!((taken.len(), taken[0].by), (1, By::Owner(Epoch(3))));
+        assert_eq!((offer(&desk, &run), desk.owned_flights(Partition(7))), (0, 1), "it flies");
+        assert!(!desk.land([run.lease()]));
+        assert_eq!((offer(&desk, &run), desk.owned_flights(Partition(7))), (0, 0), "it was settled");
+        let retried = Run { fence: run.fence.next(), ..run };
+        assert_eq!(offer(&desk, &retried), 1, "under a new lease it is another try");
+    }
+
+    #[test]
+    fn what_was_not_settled_may_be_offered_again() {
+        let (desk, territory) = desk();
+        let run = run();
+        offer(&desk, &run);
+        desk.take(10, &territory, |_| true);
+        assert!(!desk.drop_flights([run.lease()]));
+        assert_eq!(offer(&desk, &run), 1);
+    }
+
+    /// A run of a partition that went, or is about to go, is its next owner's.
+    #[test]
+    fn nothing_is_taken_from_a_partition_that_is_lost_or_leaving() {
+        for leaving in [false, true] {
+            let (desk, territory) = desk();
+            offer(&desk, &run());
+            if leaving {
+                territory.set_leaving(&[Partition(7)], true);
+            } else {
+                territory.lose(&[Partition(7)]);
+            }
+            assert_eq!(desk.take(10, &territory, |_| true).len(), 0);
+            assert_eq!(desk.owned_flights(Partition(7)), 0);
+        }
+    }
+
+    /// A retry with a short backoff may be promoted before the answer to its
+    /// settlement is heard; forgotten, it would wait for the next full look.
+    #[test]
+    fn a_run_that_is_ready_again_before_its_flight_has_landed_is_not_forgotten() {
+        let (desk, run) = (Desk::new(10), run());
+        assert!(desk.fly(&run, By::Owner(Epoch(1))));
+        let mut again = run.clone();
+        again.fence = again.fence.next();
+        assert_eq!(desk.offer([Known { run: again.clone(), suspect: false }]), 0, "not beside its own flight");
+        assert_eq!(desk.len(), 0);
+        assert!(desk.land([run.lease()]));
+        assert_eq!(desk.len(), 1);
+    }
+
+    #[test]
+    fn a_run_claimed_again_before_its_flight_has_landed_flies_under_its_new_lease() {
+        let (desk, run) = (Desk::new(10), run());
+        assert!(desk.fly(&run, By::Lease));
+        assert!(!desk.fly_again(&run, By::Lease), "the same lease is no news");
+        let mut again = run.clone();
+        again.fence = again.fence.next();
+        assert!(!desk.fly(&again, By::Lease) && desk.fly_again(&again, By::Lease));
+        assert!(!desk.land([run.lease()]));
+        assert_eq!(desk.is_flying(run.id), Some(again.lease()));
     }
 }

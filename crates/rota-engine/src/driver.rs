@@ -5,15 +5,22 @@
 //! asked again after a while that doubles and is spread by chance, so that a
 //! fleet does not come back as one. What to do is the stages' business.
 //!
+//! A stage that panics takes the whole engine down: what it held in memory is in
+//! doubt, and a node without one of its stages is worse than none. Nothing is
+//! lost by it that a crash would not lose; another node takes over, or the next
+//! process on the same store goes on.
+//!
 //! To stop is to drain: nothing new is begun and partitions are given up at
 //! once; attempts under way may end within a limit, and what is left of them is
 //! handed back; what has ended is settled before the node leaves.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
@@ -53,6 +60,8 @@ struct Calls {
 pub struct Driver {
     node: Arc<Node>,
     phase: watch::Sender<Phase>,
+    /// The stage that panicked, if one did.
+    broken: Arc<watch::Sender<Option<&'static str>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -63,7 +72,8 @@ impl Driver {
         let (mut lead, mut look) = (Lead::new(Arc::clone(&node)), Look::new(Arc::clone(&node)));
         lead.pass(now).await?;
         look.pass(now).await?;
-        let driver = Self { phase: watch::Sender::new(Phase::Running), tasks: Mutex::default(), node };
+        let (phase, broken) = (watch::Sender::new(Phase::Running), Arc::new(watch::Sender::new(None)));
+        let driver = Self { phase, broken, tasks: Mutex::default(), node };
         driver.turn(lead, Phase::Stopped, Some(|bells| &bells.lead), None);
         driver.turn(look, Phase::Stopped, Some(|bells| &bells.look), Some(Topic::Ready));
         driver.start_the_rest();
@@ -99,8 +109,30 @@ impl Driver {
         topic: Option<Topic>,
     ) {
         let calls = Calls { bell, listener: topic.map(|topic| self.node.hints.listen(topic)) };
-        let task = turn(Arc::clone(&self.node), Box::new(stage), calls, self.phase.subscribe(), until);
+        let name = stage.name();
+        let turning = turn(Arc::clone(&self.node), Box::new(stage), calls, self.phase.subscribe(), until);
+        let (phase, broken) = (self.phase.clone(), Arc::clone(&self.broken));
+        let task = async move {
+            if AssertUnwindSafe(turning).catch_unwind().await.is_err() {
+                tracing::error!(stage = name, "a stage panicked; the engine stops where it stands");
+                broken.send_replace(Some(name));
+                phase.send_replace(Phase::Stopped);
+            }
+        };
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(tokio::spawn(task));
+    }
+
+    /// Returns when a stage has panicked, with its name.
+    pub async fn broken(&self) -> &'static str {
+        let mut broken = self.broken.subscribe();
+        loop {
+            if let Some(stage) = *broken.borrow_and_update() {
+                return stage;
+            }
+            if broken.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     /// Drains, and leaves. Attempts under way may take up to `limit`.
@@ -118,7 +150,6 @@ impl Driver {
         self.phase.send_replace(Phase::Stopped);
         let tasks: Vec<_> = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
-            // A stage that panicked has said so; the others must still end.
             drop(task.await);
         }
         Execute::new(Arc::clone(node)).write_reports().await?;

@@ -27,7 +27,6 @@ use crate::{
     making::{self, JobRef, Made, RunAsk, take_made},
     node::{Node, Parts},
     options::Options,
-    render::{Plain, Renderer},
     stats::Stats,
 };
 
@@ -50,7 +49,6 @@ pub struct Builder {
     clock: Option<Arc<dyn Clock>>,
     random: Option<Arc<dyn Random>>,
     hints: Option<Arc<dyn Hints>>,
-    renderer: Arc<dyn Renderer>,
     handlers: Handlers,
     executors: Vec<Arc<dyn Executor>>,
 }
@@ -76,11 +74,6 @@ impl Builder {
     #[must_use]
     pub fn hints(self, hints: Arc<dyn Hints>) -> Self {
         Self { hints: Some(hints), ..self }
-    }
-
-    #[must_use]
-    pub fn renderer(self, renderer: Arc<dyn Renderer>) -> Self {
-        Self { renderer, ..self }
     }
 
     /// The executor of another kind of step.
@@ -114,7 +107,6 @@ impl Builder {
             system_clock,
             random: self.random.unwrap_or_else(|| Arc::new(Seeded::new(seed()))),
             hints: self.hints.unwrap_or_else(|| Arc::new(LocalHints::default())),
-            renderer: self.renderer,
             executors,
             options: self.options,
         }))
@@ -156,7 +148,6 @@ impl Engine {
             clock: None,
             random: None,
             hints: None,
-            renderer: Arc::new(Plain),
             handlers: Handlers::default(),
             executors: Vec::new(),
         }
@@ -323,6 +314,12 @@ impl Engine {
             "ended": stats.ended_in_all(),
             "findings": stats.findings.get(),
         })
+    }
+
+    /// Returns when this engine has broken down, with the stage that did: it does
+    /// nothing more, and the process had better end.
+    pub async fn broken(&self) -> &'static str {
+        self.driver.broken().await
     }
 
     /// Drains and leaves: attempts under way may take up to `limit`.

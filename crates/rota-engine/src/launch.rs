@@ -93,10 +93,23 @@ impl Launch {
         {
             due.push(first.remove());
         }
-        // What is not ours any more is not started.
-        due.retain(|ready| self.node.desk.is_flying(ready.run.id) == Some(ready.run.lease()));
+        due.retain(|ready| self.is_ours(ready));
         done += self.start(due, now).await?;
         Ok(done)
+    }
+
+    /// Whether a run that waited here may still be started by this node. One
+    /// whose lease or partition was lost meanwhile is let go of.
+    fn is_ours(&self, ready: &Ready) -> bool {
+        let lease = ready.run.lease();
+        let right = match ready.by {
+            By::Owner(epoch) => self.node.territory.held(ready.run.part).is_some_and(|held| held.epoch == epoch),
+            By::Lease => true,
+        };
+        if !right {
+            self.node.drop_flights([lease]);
+        }
+        right && self.node.desk.is_flying(ready.run.id) == Some(lease)
     }
 
     /// Starts runs that were taken in hand; answers how many.
@@ -243,7 +256,7 @@ impl Launch {
                 }
                 (Guarded::CancelAsked, _) => ended.push(cancelled(one.ready, now)),
                 // Another's by now.
-                (Guarded::Applied | Guarded::Stale, _) => node.desk.drop_flight(run.lease()),
+                (Guarded::Applied | Guarded::Stale, _) => node.drop_flights([run.lease()]),
             }
         }
         node.post(ended);
@@ -278,8 +291,7 @@ impl Launch {
     }
 
     async fn start_alone(&mut self, ready: Ready, now: Timestamp) -> Result<usize, StoreError> {
-        // Its lease may have been lost while it waited.
-        if self.node.desk.is_flying(ready.run.id) != Some(ready.run.lease()) {
+        if !self.is_ours(&ready) {
             return Ok(0);
         }
         let version = match self.node.catalog.version(ready.run.job, ready.run.version).await {
@@ -319,7 +331,7 @@ impl Launch {
         for ready in all {
             match ready.by {
                 // It lies queued in the store, where its next owner finds it.
-                By::Owner(_) => self.node.desk.drop_flight(ready.run.lease()),
+                By::Owner(_) => self.node.drop_flights([ready.run.lease()]),
                 By::Lease => ended.push(Ended {
                     run: ready.run,
                     by: By::Lease,

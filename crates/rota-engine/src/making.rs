@@ -115,7 +115,7 @@ impl Blueprint<'_> {
             run: &Value::Null,
         };
         let slot = slot_ask(node, self.job, self.tenant, &scope)?;
-        Ok(Keys { slot, unique: unique_ask(self.job, self.tenant, &scope, now)? })
+        Ok(Keys { slot, unique: unique_ask(node, self.job, self.tenant, &scope, now)? })
     }
 
     /// The run to be made.
@@ -156,20 +156,22 @@ pub struct Keys {
 fn slot_ask(node: &Node, job: &JobVersion, tenant: TenantId, scope: &Scope<'_>) -> Result<Option<SlotAsk>, String> {
     let Some(terms) = &job.terms.slot else { return Ok(None) };
     let rendered = match &terms.key {
-        Some(template) => node.renderer.text(template, scope)?,
+        Some(template) => node.renderer.text(template, &scope.values()).map_err(|error| error.to_string())?,
         None => String::new(),
     };
     Ok(Some(terms.ask(tenant, job.job, &rendered)))
 }
 
 fn unique_ask(
+    node: &Node,
     job: &JobVersion,
     tenant: TenantId,
     scope: &Scope<'_>,
     now: Timestamp,
 ) -> Result<Option<UniqueAsk>, String> {
     let Some(unique) = &job.document.unique else { return Ok(None) };
-    let values = unique.by.iter().map(|path| reference(path, scope)).collect::<Result<Vec<_>, _>>()?;
+    let values = unique.by.iter().map(|path| reference(&node.renderer, path, scope)).collect::<Result<Vec<_>, _>>();
+    let values = values.map_err(|error| error.to_string())?;
     let key = UniqueKey::new(tenant, job.job, &Value::Array(values).to_string());
     Ok(Some(UniqueAsk { key, until: unique.within.after(now) }))
 }
@@ -177,7 +179,8 @@ fn unique_ask(
 /// The key under which a run counts against its job's rate.
 pub fn rate_key(node: &Node, job: &JobVersion, tenant: TenantId, scope: &Scope<'_>) -> Result<String, String> {
     let template = job.document.rate_limit.as_ref().and_then(|limit| limit.key.as_deref());
-    let rendered = template.map(|template| node.renderer.text(template, scope)).transpose()?.unwrap_or_default();
+    let rendered = template.map(|template| node.renderer.text(template, &scope.values())).transpose();
+    let rendered = rendered.map_err(|error| error.to_string())?.unwrap_or_default();
     Ok(format!("{tenant}/{}/{rendered}", job.job))
 }
 

@@ -11,7 +11,7 @@ use rota_core::{
     ids::{BatchId, NodeId, Partition, WorkerId},
     lane::{LaneKey, LaneMode},
     ports::{Clock, Hints, Random, Topic},
-    run::Run,
+    run::{Lease, Run},
     store::{Store, Woken, Write},
 };
 use tokio::sync::Notify;
@@ -22,10 +22,9 @@ use crate::{
     desk::{Desk, Known, pair_of},
     events::Events,
     executing::Executing,
-    executors::Executors,
+    executors::{Executors, render::Renderer},
     options::Options,
     outbox::Outbox,
-    render::Renderer,
     reports::Gathered,
     stats::Stats,
     territory::Territory,
@@ -39,7 +38,6 @@ pub struct Parts {
     pub system_clock: Option<Arc<SystemClock>>,
     pub random: Arc<dyn Random>,
     pub hints: Arc<dyn Hints>,
-    pub renderer: Arc<dyn Renderer>,
     pub executors: Executors,
     pub options: Options,
 }
@@ -53,8 +51,8 @@ pub struct Node {
     pub clock: Arc<dyn Clock>,
     pub system_clock: Option<Arc<SystemClock>>,
     pub random: Arc<dyn Random>,
+    pub renderer: Renderer,
     pub hints: Arc<dyn Hints>,
-    pub renderer: Arc<dyn Renderer>,
     pub executors: Executors,
     pub options: Options,
     pub catalog: Catalog,
@@ -101,7 +99,7 @@ struct Outage {
 
 impl Node {
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, clock, system_clock, random, hints, renderer, executors, options } = parts;
+        let Parts { store, clock, system_clock, random, hints, executors, options } = parts;
         let now = clock.now();
         Self {
             id: NodeId::new(random.as_ref(), now),
@@ -128,7 +126,7 @@ impl Node {
             system_clock,
             random,
             hints,
-            renderer,
+            renderer: Renderer::new(),
             executors,
             options,
         }
@@ -190,6 +188,20 @@ impl Node {
         }
     }
 
+    /// Lets go of runs that were settled.
+    pub(crate) fn land(&self, leases: impl IntoIterator<Item = Lease>) {
+        if self.desk.land(leases) {
+            self.bells.dispatch.notify_one();
+        }
+    }
+
+    /// Lets go of runs that were not settled.
+    pub(crate) fn drop_flights(&self, leases: impl IntoIterator<Item = Lease>) {
+        if self.desk.drop_flights(leases) {
+            self.bells.dispatch.notify_one();
+        }
+    }
+
     /// Runs that are ready for others, or to be claimed.
     pub(crate) fn ready_elsewhere<'r>(&self, runs: impl Iterator<Item = &'r Run>) {
         let gate = self.catalog.gate();
@@ -243,6 +255,11 @@ impl Node {
             let quiet = self.options.node_lease.max(self.options.run_lease).after(now);
             self.outage.quiet_until.store(quiet.as_microsecond(), Ordering::Relaxed);
         }
+    }
+
+    /// Whether the store did not answer when it was last asked.
+    pub fn is_store_away(&self) -> bool {
+        self.outage.away.load(Ordering::Relaxed)
     }
 
     /// Whether the store is away, or was until less than a lease time ago: then

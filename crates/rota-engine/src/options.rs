@@ -115,7 +115,7 @@ impl Default for Options {
             extend_every: Span::secs(2),
             give_patience: Span::secs(3),
             horizon: Span::secs(60),
-            cursors_max: 20_000,
+            cursors_max: 5_000,
             fire_batch: 1_000,
             promote_batch: 1_000,
             promote_gap: Span::millis(10),

@@ -96,6 +96,8 @@ pub struct Stats {
     pub started: Counter,
     /// From ready to started.
     pub start_delay: Histogram,
+    /// From the start of a run's last attempt to its end.
+    pub duration: Histogram,
     /// By verdict, in the order of [`Verdict::ALL`].
     pub ended: [Counter; Verdict::ALL.len()],
     pub retried: Counter,

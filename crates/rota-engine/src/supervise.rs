@@ -170,7 +170,7 @@ fn attempt_of(node: &Node, start: &Start, now: Timestamp) -> Result<(Arc<dyn Exe
     let step = if job.templated {
         let about = json!({ "id": run.id, "attempt": number, "created_at": run.created_at, "planned_at": run.trigger.planned_at });
         let scope = Scope { payload: &payload, labels: &run.labels, vars: &job.document.vars, run: &about };
-        node.renderer.step(&step.kind, &scope).map_err(invalid)?
+        node.renderer.step(&step.kind, || scope.values())?
     } else {
         step.kind.clone()
     };
@@ -221,7 +221,7 @@ async fn go_on(node: Arc<Node>, attempt: Underway) {
 /// Nothing is settled for a run that is not ours any more.
 fn lost(node: &Node, lease: rota_core::run::Lease) {
     node.stats.lost.add(1);
-    node.desk.drop_flight(lease);
+    node.drop_flights([lease]);
     node.executing.end(1);
     node.executing.settle(1);
     node.bells.dispatch.notify_one();

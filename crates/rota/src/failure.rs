@@ -16,6 +16,8 @@ pub enum Failure {
     Output(io::Error),
     /// Something else went wrong on the way.
     Other(anyhow::Error),
+    /// Made to leave before it was done.
+    Signal { number: u8 },
 }
 
 impl Failure {
@@ -23,6 +25,7 @@ impl Failure {
         match self {
             Self::BadInput { .. } => 2,
             Self::Output(_) | Self::Other(_) => 1,
+            Self::Signal { number } => 128 + *number,
         }
     }
 

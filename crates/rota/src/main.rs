@@ -1,11 +1,17 @@
 //! Rota's command line: reads arguments, calls a command, sets the exit code.
 //!
-//! Exit codes: 0 done, 1 failed, 2 the input was wrong.
+//! Exit codes: 0 done, 1 failed, 2 the input was wrong, 128 and a signal's number
+//! when that made it leave at once.
 
 mod clock;
 mod commands;
+mod config;
+mod demo;
 mod failure;
+mod job_files;
+mod logs;
 mod printer;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -31,9 +37,14 @@ enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(commands::bench::Command),
+    /// Check and show the configuration
+    #[command(subcommand)]
+    Config(commands::config::Command),
     /// Explain cron expressions and list their instants
     #[command(subcommand)]
     Cron(commands::cron::Command),
+    /// Run jobs: fire schedules, execute, keep history
+    Serve(commands::serve::ServeArgs),
 }
 
 fn main() -> ExitCode {
@@ -41,7 +52,9 @@ fn main() -> ExitCode {
     let mut printer = Printer::new();
     let done = match cli.command {
         Command::Bench(command) => commands::bench::run(command, &mut printer),
+        Command::Config(command) => commands::config::run(&command, &mut printer),
         Command::Cron(command) => commands::cron::run(command, &mut printer),
+        Command::Serve(args) => commands::serve::run(&args, &mut printer),
     };
     let done = done.and_then(|()| printer.flush().map_err(Failure::from));
     match done {

@@ -39,6 +39,11 @@ impl Printer {
         self.out.write_all(b"\n")
     }
 
+    /// Prints a text that has its own line ends.
+    pub fn text(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())
+    }
+
     /// Prints one value as JSON on one line.
     pub fn json_line(&mut self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut self.out, value)?;
@@ -62,11 +67,26 @@ impl Printer {
                 format!("error: {message} [{code}]\n{}", place.as_ref().map_or_else(String::new, pointer))
             }
             Failure::Output(error) => format!("error: cannot read or write: {error}\n"),
-            Failure::Other(error) => format!("error: {error:#}\n"),
+            Failure::Other(error) => format!("error: {}\n", chain(error)),
+            Failure::Signal { number } => {
+                format!("error: left at once after signal {number}; attempts were broken off\n")
+            }
         };
         // Nobody is left to hear about a failure to report a failure.
         let _unheard = self.out.flush().and_then(|()| io::stderr().lock().write_all(text.as_bytes()));
     }
+}
+
+/// An error and its causes, without those that the one before has repeated.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text.push_str(if text.is_empty() { "" } else { ": " });
+            text.push_str(&cause);
+        }
+    }
+    text
 }
 
 /// The text with a mark under the part to blame.

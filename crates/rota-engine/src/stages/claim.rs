@@ -71,8 +71,15 @@ impl Claim {
                 claims.claimed(share, &keys);
             }
         });
-        let ours = runs.into_iter().filter(|run| self.node.desk.fly(run, By::Lease));
+        let ours = runs.into_iter().filter(|run| self.node.desk.fly(run, By::Lease) || self.fly_again(run));
         Ok(ours.map(|run| Ready { run, by: By::Lease, suspect: false }).collect())
+    }
+
+    /// A retry may be claimed before the answer to its settlement is heard.
+    /// Where the former attempt is still under way, this one is given back.
+    fn fly_again(&self, run: &Run) -> bool {
+        let under_way = self.node.executing.slow(|all| all.contains_key(&run.id));
+        !under_way && self.node.desk.fly_again(run, By::Lease)
     }
 }
 

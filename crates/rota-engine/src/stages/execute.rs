@@ -120,7 +120,7 @@ impl Execute {
                 && let Some(lease) = by_run.get(run)
             {
                 // Held back, or already on its way to be settled.
-                self.node.desk.drop_flight(*lease);
+                self.node.drop_flights([*lease]);
             }
         }
         self.tell_cancelled(&extended.cancelling, now).await?;

@@ -23,15 +23,18 @@ use rota_core::{
     duration::Span,
     fire::{self, Input, Live, Start},
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
+    job::template::has_tags,
     run::{CancelAsk, NewRun, Source, Status, Trigger},
     schedule::Overlap,
     store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, PauseTarget, Pauses, StoreError, Write},
 };
+use serde_json::{Value, json};
 
 use super::{PassReport, Stage, is_unknown};
 use crate::{
     catalog::{JobEntry, ScheduleEntry, ScheduleFound},
     events::{Event, Finding},
+    executors::render::Values,
     making::{Blueprint, take_made},
     node::Node,
 };
@@ -326,7 +329,7 @@ impl Knowledge {
             lane,
             part: self.part,
             best: node.catalog.best_priority(entry.record.tenant),
-            payload: (!entry.spec.payload.is_null()).then(|| entry.spec.payload.clone()),
+            payload: payload_of(node, job, entry, planned.planned_at),
             labels: entry.spec.labels.clone(),
             ready_at: planned.due_at,
             trigger,
@@ -355,6 +358,25 @@ impl Knowledge {
         }
         pauses
     }
+}
+
+/// A schedule's payload, with what its templates say of this instant.
+fn payload_of(node: &Node, job: &JobEntry, entry: &ScheduleEntry, planned_at: Timestamp) -> Option<Value> {
+    let payload = &entry.spec.payload;
+    if payload.is_null() || !has_tags(&payload.to_string()) {
+        return (!payload.is_null()).then(|| payload.clone());
+    }
+    let about = json!({ "name": entry.spec.name, "planned_at": planned_at, "timezone": entry.spec.timezone });
+    let values = Values::new()
+        .with("schedule", about)
+        .with("labels", &entry.spec.labels)
+        .with("vars", &job.version.document.vars);
+    let rendered = node.renderer.value(payload, &values).unwrap_or_else(|error| {
+        // The instant must not be lost for it; the payload shows what was meant.
+        tracing::warn!(schedule = %entry.record.id, %error, "a schedule's payload cannot be rendered");
+        payload.clone()
+    });
+    Some(rendered)
 }
 
 #[async_trait]

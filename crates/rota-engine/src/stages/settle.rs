@@ -80,7 +80,7 @@ impl Settle {
                 }
                 Err(refusal) => {
                     tracing::error!(run = %one.run.id, %refusal, "an ended attempt cannot be settled");
-                    self.node.desk.drop_flight(one.run.lease());
+                    self.node.drop_flights([one.run.lease()]);
                     self.let_go(std::iter::once(&one));
                 }
             }
@@ -175,8 +175,8 @@ impl Settle {
             }
         }
         let done = landed.len() + refused.len();
-        self.node.desk.land(landed.iter().map(|ended| ended.run.lease()));
-        self.node.desk.drop_flights(refused.iter().map(|ended| ended.run.lease()));
+        self.node.land(landed.iter().map(|ended| ended.run.lease()));
+        self.node.drop_flights(refused.iter().map(|ended| ended.run.lease()));
         self.let_go(landed.iter().chain(&refused));
         self.node.post(again);
         self.node.woken(settled.woken);
@@ -193,6 +193,9 @@ impl Settle {
         match change {
             Change::Finish(finish) => {
                 node.stats.count_end(finish.verdict);
+                if let Some(started_at) = run.state.started_at() {
+                    node.stats.duration.add(started_at.duration_until(finish.ended_at));
+                }
                 let (verdict, at) = (finish.verdict, finish.ended_at);
                 node.events.tell(|| Event::RunEnded { run: id, job, tenant, verdict, at });
                 run.trigger.schedule.is_some_and(|schedule| node.catalog.is_after_finish(schedule))

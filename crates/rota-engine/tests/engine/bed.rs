@@ -386,7 +386,19 @@ impl Hands {
 
     /// Returns when no attempt is under way.
     pub async fn drain(&self) {
-        while self.node.executing.running() > 0 {
+        for _ in 0..1_000_000 {
+            if self.node.executing.running() == 0 {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("attempts that should have ended are still under way");
+    }
+
+    /// Lets whatever was begun come as far as it can by itself, so that what
+    /// must not have begun would be seen.
+    pub async fn let_run(&self) {
+        for _ in 0..50 {
             tokio::task::yield_now().await;
         }
     }
@@ -402,9 +414,7 @@ impl Hands {
         for _ in 0..3 {
             self.look().await;
             self.settle().await;
-            for _ in 0..20 {
-                tokio::task::yield_now().await;
-            }
+            self.let_run().await;
             self.settle().await;
             self.dispatch().await;
         }

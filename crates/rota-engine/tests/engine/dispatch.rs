@@ -59,6 +59,30 @@ async fn a_run_that_others_made_is_found_by_its_notice() {
     assert_eq!(bed.store.notices(&node.node.territory.parts(), 10).await.unwrap(), []);
 }
 
+/// The store has a run in hand as ready until it is settled; a look must not
+/// bring it a second time.
+#[tokio::test]
+async fn a_run_in_hand_is_not_started_again_by_a_look() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("long", "wait")).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.clock.wait_for_sleepers(1).await;
+    for _ in 0..3 {
+        node.beat_for(&bed, 30_000).await;
+        node.look().await;
+        node.dispatch().await;
+        node.let_run().await;
+    }
+    assert_eq!(bed.work.calls_of(id), 1);
+    bed.work.open();
+    node.drain().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
+
 /// A tenant with a mountain of runs must not delay another's first.
 #[tokio::test]
 async fn tenants_take_turns() {

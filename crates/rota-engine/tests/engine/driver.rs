@@ -1,10 +1,14 @@
 //! The whole engine, turned by its driver.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use rota_core::{
     duration::Span,
     job::JobDocument,
+    ports::{Random, Seeded},
     run::{CancelAsk, Status, Verdict},
     store::{Expect, Store, TenantPut, Tier},
 };
@@ -136,4 +140,92 @@ async fn a_dead_letter_is_driven_again() {
     let record = whole.store.runs(&[again]).await.unwrap().remove(0).unwrap();
     assert_eq!(record.run.trigger.metadata, Some(json!({ "from": id })));
     whole.engine.stop(Span::secs(1)).await.unwrap();
+}
+
+/// Settlers, dispatch and looks at work on several threads at once: each run is
+/// executed once, under slots, retries and more runs than memory holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn thousands_of_runs_on_several_threads_each_end_once() {
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::memory().unwrap());
+    let put = TenantPut { name: "acme".into(), tier: Tier::Unlimited, quotas: None };
+    let tenant = store.put_tenants(&[put], at(0)).await.unwrap()[0];
+    let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let options = rota_engine::Options { backlog_max: 500, slots: 64, ..Default::default() };
+    let engine = Engine::builder(Arc::clone(&store))
+        .options(options)
+        .handler("count", move |call: Call| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            async move {
+                if call.payload["n"].as_u64().is_some_and(|n| n % 100 == 0) && call.attempt == 1 {
+                    return Err(rota_engine::executors::HandlerError::retry_after("once", Span::millis(5)));
+                }
+                if call.payload["n"].as_u64().is_some_and(|n| n % 7 == 0) {
+                    tokio::task::yield_now().await;
+                }
+                Ok(Value::Null)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let keyed = json!({ "concurrency": { "limit": 3, "key": "{{ payload.key }}" } });
+    for document in [job("plain", "count"), with(job("keyed", "count"), keyed)] {
+        let document = JobDocument::from_value(document).unwrap();
+        engine.save_job(tenant, &document, None, Expect::Anything).await.unwrap();
+    }
+    let mut events = engine.subscribe();
+    for batch in 0..10_u64 {
+        let ask = |n: u64| {
+            let name = if n.is_multiple_of(10) { "keyed" } else { "plain" };
+            let payload = json!({ "n": batch * 200 + n, "key": n % 4 });
+            RunAsk::of(tenant, JobRef::Name(name.into())).with_payload(payload)
+        };
+        engine.enqueue((0..200).map(ask).collect()).await.unwrap();
+    }
+    while engine.stats().ended_in_all() < 2_000 {
+        // A feed that is read slowly says so, and the counters tell.
+        drop(events.recv().await);
+    }
+    assert_eq!(engine.stats().ended_as(Verdict::Succeeded), 2_000);
+    assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 2_020, "each once, and twenty twice");
+    assert_eq!(engine.stats().stale.get(), 0);
+    engine.stop(Span::secs(5)).await.unwrap();
+}
+
+/// Chance that runs out: whoever asks for more panics.
+struct Chance {
+    bits: Seeded,
+    out: AtomicBool,
+}
+
+impl Random for Chance {
+    fn bits(&self) -> u64 {
+        assert!(!self.out.load(Ordering::SeqCst), "out of chance");
+        self.bits.bits()
+    }
+}
+
+/// A node that goes on without one of its stages accepts work it never ends.
+#[tokio::test]
+async fn a_stage_that_panics_is_told_of_and_ends_the_engine() {
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::memory().unwrap());
+    let put = TenantPut { name: "acme".into(), tier: Tier::Unlimited, quotas: None };
+    let tenant = store.put_tenants(&[put], at(0)).await.unwrap()[0];
+    let chance = Arc::new(Chance { bits: Seeded::new(1), out: AtomicBool::new(false) });
+    let theirs = Arc::clone(&chance);
+    let engine = Engine::builder(Arc::clone(&store))
+        .random(chance)
+        .handler("last", move |_: Call| {
+            // The settlement needs a name for its batch.
+            theirs.out.store(true, Ordering::SeqCst);
+            async move { Ok(Value::Null) }
+        })
+        .start()
+        .await
+        .unwrap();
+    let whole = Whole { engine, store, tenant };
+    whole.save(job("last", "last")).await;
+    whole.engine.enqueue(vec![whole.ask("last")]).await.unwrap();
+    assert!(!whole.engine.broken().await.is_empty());
 }

@@ -36,6 +36,25 @@ async fn a_schedule_fires_at_its_instant_and_not_before() {
     assert_eq!(node.node.stats.lateness.quantile_micros(1.0), 1);
 }
 
+/// A payload that speaks of its instant is filled in when that instant fires,
+/// in the schedule's own zone; a caller's braces are only text.
+#[tokio::test]
+async fn a_schedules_payload_is_filled_in_for_its_instant() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    let schedule = json!({
+        "timezone": "Pacific/Kiritimati",
+        "payload": { "day": "{{ schedule.planned_at | date }}", "plain": 7, "by": "{{ schedule.name }}" },
+    });
+    bed.save(&node.node, every("tick", "noop", "10s", schedule)).await;
+    node.beat_for(&bed, 9_999).await;
+    node.fire().await;
+    let run = bed.runs().await.remove(0).run;
+    let payload: Value = serde_json::from_str(run.payload.as_deref().unwrap()).unwrap();
+    assert_eq!(payload, json!({ "day": "2026-01-06", "plain": 7, "by": "beat" }));
+}
+
 /// Two nodes that overlap for a moment must make each run once.
 #[tokio::test]
 async fn two_nodes_that_fire_the_same_instant_make_one_run() {

@@ -140,6 +140,7 @@ async fn nothing_is_started_after_the_nodes_word_ran_out() {
     let id = node.enqueue(&bed, "hello").await;
     bed.go(3_001);
     node.dispatch().await;
+    node.let_run().await;
     assert_eq!(bed.work.calls_of(id), 0);
     node.lead().await;
     node.work().await;
@@ -162,6 +163,27 @@ async fn attempts_stop_when_their_partition_is_lost() {
     zombie.drain().await;
     assert_eq!(zombie.node.stats.lost.get(), 1);
     assert_eq!(zombie.settle().await.done, 0, "there is nothing to settle");
+}
+
+/// A run that waits for a token goes with its partition.
+#[tokio::test]
+async fn a_run_that_waited_in_hand_is_not_started_after_its_partition_was_lost() {
+    let bed = Bed::new().await;
+    let mut zombie = bed.node().await;
+    bed.save(&zombie.node, with(job("rated", "noop"), json!({ "rate_limit": { "runs": 1, "per": "10s" } }))).await;
+    for _ in 0..3 {
+        zombie.enqueue(&bed, "rated").await;
+    }
+    zombie.work().await;
+    assert_eq!(bed.work.count(), 2, "one waits for a token");
+    bed.go(9_000);
+    let _heir = bed.node().await;
+    zombie.lead().await;
+    bed.go(1_000);
+    zombie.lead().await;
+    zombie.dispatch().await;
+    zombie.let_run().await;
+    assert_eq!(bed.work.count(), 2);
 }
 
 /// Everybody missed their beats while the store was away; nobody has died.

@@ -92,9 +92,7 @@ async fn a_poison_run_is_dead_after_few_deaths_and_its_neighbours_are_whole() {
             node.promote().await;
             node.look().await;
             node.dispatch().await;
-            for _ in 0..50 {
-                tokio::task::yield_now().await;
-            }
+            node.let_run().await;
             if bed.work.going.load(std::sync::atomic::Ordering::SeqCst) > 0 {
                 break;
             }
@@ -146,18 +144,22 @@ async fn a_run_that_lost_two_workers_is_executed_alone() {
     second.promote().await;
     second.dispatch().await;
     second.dispatch().await;
+    second.let_run().await;
     assert_eq!(bed.work.calls_of(suspect), 1, "it waits until nothing is beside it");
     let late = second.enqueue(&bed, "long").await;
     second.dispatch().await;
+    second.let_run().await;
     assert_eq!(bed.work.calls_of(late), 0, "and nothing new is begun");
     bed.work.open();
     second.drain().await;
     second.dispatch().await;
+    second.let_run().await;
     assert_eq!(bed.work.calls_of(suspect), 1, "the others' outcomes must be safe first");
     second.settle().await;
     second.dispatch().await;
     bed.work.wait_for_going(1).await;
     second.dispatch().await;
+    second.let_run().await;
     assert_eq!((bed.work.calls_of(suspect), bed.work.calls_of(late)), (2, 0));
     bed.work.open();
     second.drain().await;

@@ -18,6 +18,8 @@
 mod cancel;
 mod change;
 mod claim;
+#[cfg(test)]
+mod cut;
 mod days;
 mod fault;
 mod fire;

@@ -22,7 +22,10 @@ use rota_core::{
 };
 use uuid::Uuid;
 
-use super::{OpenError, Options, PostgresStore};
+use super::{
+    OpenError, Options, PostgresStore,
+    cut::{Cut, Lines},
+};
 
 fn url() -> String {
     std::env::var("ROTA_TEST_POSTGRES")
@@ -487,5 +490,51 @@ async fn a_callers_own_transaction_can_enqueue() {
     bed.store.enqueue(&bed.write(1), &[bed.run(bed.owned, 0)], &[items[0].id]).await.unwrap();
     assert_eq!(bed.store.inbox(9).await.unwrap(), []);
     drop(client);
+    bed.done().await;
+}
+
+/// Nodes measure their clocks by the server's, so it must be one that goes on.
+#[tokio::test]
+async fn the_servers_clock_can_be_read_and_goes_on() {
+    let bed = Bed::new().await;
+    let first = bed.store.time().await.unwrap().expect("the server has a clock");
+    let second = bed.store.time().await.unwrap().expect("the server has a clock");
+    assert!(first <= second);
+    bed.done().await;
+}
+
+/// A commit whose answer is lost may have happened: asked again under its own
+/// name it answers as it did, and where it did not happen, it does then.
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_happens_once() {
+    let url = url();
+    let (before, rest) = url.split_once('@').expect("an address with a user");
+    let (server, database) = rest.split_once('/').expect("an address with a database");
+    let lines = Lines::to(server.to_owned()).await;
+    let bed = Bed::new().await;
+    let through = format!("{before}@127.0.0.1:{}/{database}", lines.port);
+    let options = Options { schema: bed.store.schema.clone(), ..Options::default() };
+    let store = PostgresStore::open(&through, options).await.unwrap();
+    for how in [Cut::AfterCommit, Cut::BeforeCommit] {
+        let (write, run) = (bed.write(1), bed.run(bed.owned, 0));
+        let runs = [run.clone()];
+        lines.cut(how);
+        let lost = store.enqueue(&write, &runs, &[]).await;
+        assert!(matches!(lost, Err(StoreError::OutcomeUnknown { .. })), "{how:?}: {lost:?}");
+        let there = bed.store.runs(&[run.id]).await.unwrap()[0].is_some();
+        assert_eq!(there, how == Cut::AfterCommit, "{how:?}");
+        let made = store.enqueue(&write, &runs, &[]).await.unwrap();
+        assert_eq!(made, [Enqueued::Made { status: Status::Queued, handed: true }], "{how:?}");
+
+        let (write, ends) = (bed.write(2), [bed.settled(&run, Verdict::Succeeded, 2)]);
+        lines.cut(how);
+        let lost = store.settle(&write, &ends).await;
+        assert!(matches!(lost, Err(StoreError::OutcomeUnknown { .. })), "{how:?}");
+        assert_eq!(store.settle(&write, &ends).await.unwrap().answers, [Guarded::Applied], "{how:?}");
+        assert_eq!(store.settle(&bed.write(3), &ends).await.unwrap().answers, [Guarded::Stale], "{how:?}");
+    }
+    let all = bed.store.list_runs(&RunQuery { tenant: Some(bed.tenant), limit: 10, ..RunQuery::default() }).await;
+    assert_eq!(all.unwrap().runs.len(), 2, "each run once");
+    drop(store);
     bed.done().await;
 }

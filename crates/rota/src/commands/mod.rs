@@ -1,4 +1,6 @@
 //! One file per command.
 
 pub mod bench;
+pub mod config;
 pub mod cron;
+pub mod serve;

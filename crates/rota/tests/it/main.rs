@@ -3,4 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its case should panic")]
 
+mod books;
+mod cluster;
 mod cron;
+mod node;
+mod proxy;
+mod serve;

@@ -2,6 +2,7 @@
 //! run, because machines are noisy and absolute figures travel badly.
 
 mod drive;
+mod engine;
 mod load;
 mod schedules;
 mod target;
@@ -33,6 +34,8 @@ use crate::{
 pub enum Command {
     /// Drive the store alone: create, own or claim, settle
     Store(StoreArgs),
+    /// Drive the whole engine: make, execute, settle
+    Engine(engine::EngineArgs),
     /// Load schedules in bulk, and find the due ones among them
     Schedules(schedules::SchedulesArgs),
 }
@@ -96,6 +99,7 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
     runtime.block_on(async {
         match command {
             Command::Store(args) => store(args, printer).await,
+            Command::Engine(args) => engine::run(args, printer).await,
             Command::Schedules(args) => schedules::run(args, printer).await,
         }
     })

@@ -1,0 +1,141 @@
+//! Guard: what every request must pass before a route sees it.
+//!
+//! There is no login yet, so whoever reaches the port may ask. A page in a
+//! browser on the same machine reaches it too, and by answering for its own
+//! name with this node's address it may even read the answers (DNS rebinding).
+//! Such a request carries the page's name as its host, so a host is an address,
+//! `localhost`, or a name that the operator listed; and where a browser says
+//! from which page it asks, that page must be one of ours.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use axum::{
+    extract::{Request, State},
+    http::header,
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use crate::{BODY_BYTES_MAX, problem::Problem};
+
+/// No answer may take longer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The hosts that a node goes by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosts {
+    /// Names besides `localhost`, in lower case.
+    pub names: Vec<String>,
+    /// It listens on more than this machine's own addresses.
+    pub beyond_loopback: bool,
+}
+
+impl Hosts {
+    /// Whether a host with or without a port is one of ours.
+    fn admits(&self, authority: &str) -> bool {
+        let Some(host) = host_of(authority) else { return false };
+        if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return self.beyond_loopback || address.is_loopback();
+        }
+        let name = host.trim_end_matches('.').to_ascii_lowercase();
+        name == "localhost" || self.names.contains(&name)
+    }
+
+    /// Whether the page that asks is one of ours. Such as `http://localhost:7070`.
+    fn admits_origin(&self, origin: &str) -> bool {
+        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        rest.is_some_and(|authority| self.admits(authority))
+    }
+}
+
+/// The host of `host`, `host:port`, `[address]` or `[address]:port`.
+fn host_of(authority: &str) -> Option<&str> {
+    if authority.starts_with('[') {
+        let end = authority.find(']')?;
+        let rest = &authority[end + 1..];
+        return (rest.is_empty() || is_port(rest.strip_prefix(':')?)).then(|| &authority[..=end]);
+    }
+    let (host, port) = authority.split_once(':').unwrap_or((authority, "0"));
+    (!host.is_empty() && is_port(port)).then_some(host)
+}
+
+fn is_port(text: &str) -> bool {
+    text.parse::<u16>().is_ok()
+}
+
+/// Refuses what must not come in, and bounds the time of the rest.
+pub async fn check(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    match refusal(&hosts, &request) {
+        Some(problem) => problem.into_response(),
+        None => match tokio::time::timeout(ANSWER_TIME_MAX, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => Problem::too_slow().into_response(),
+        },
+    }
+}
+
+fn refusal(hosts: &Hosts, request: &Request) -> Option<Problem> {
+    let headers = request.headers();
+    let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
+    // A whole address in the request line counts before the header.
+    let host = request.uri().authority().map(axum::http::uri::Authority::as_str).or_else(|| text(header::HOST));
+    let host = host.unwrap_or_default();
+    if !hosts.admits(host) {
+        return Some(Problem::wrong_host(host));
+    }
+    if text(header::ORIGIN).is_some_and(|origin| !hosts.admits_origin(origin)) {
+        return Some(Problem::wrong_origin());
+    }
+    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    (length > Some(BODY_BYTES_MAX as u64)).then(|| Problem::too_large(BODY_BYTES_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page whose name resolves to this machine must not be answered.
+    #[test]
+    fn a_host_is_an_address_of_ours_or_a_listed_name() {
+        let hosts = Hosts { names: vec!["rota.internal".into()], beyond_loopback: false };
+        for (host, admitted) in [
+            ("localhost", true),
+            ("localhost:7070", true),
+            ("LOCALHOST.:7070", true),
+            ("127.0.0.1:7070", true),
+            ("127.9.9.9", true),
+            ("[::1]:7070", true),
+            ("[::1]", true),
+            ("rota.internal:80", true),
+            ("10.0.0.1", false),
+            ("attacker.example:7070", false),
+            ("localhost.attacker.example", false),
+            ("127.0.0.1.attacker.example", false),
+            ("localhost:7070:80", false),
+            ("localhost:http", false),
+            ("user@localhost", false),
+            ("[::1]attacker.example", false),
+            ("[::1", false),
+            ("", false),
+        ] {
+            assert_eq!(hosts.admits(host), admitted, "{host}");
+        }
+        let open = Hosts { beyond_loopback: true, ..hosts };
+        assert!(open.admits("10.0.0.1:7070") && open.admits("[fd00::1]"));
+        assert!(!open.admits("attacker.example"));
+    }
+
+    #[test]
+    fn a_page_of_another_site_may_not_ask() {
+        let hosts = Hosts::default();
+        for (origin, admitted) in [
+            ("http://localhost:7070", true),
+            ("http://127.0.0.1:7070", true),
+            ("https://attacker.example", false),
+            ("null", false),
+            ("file://", false),
+        ] {
+            assert_eq!(hosts.admits_origin(origin), admitted, "{origin}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Rota over HTTP: whether a node lives and is ready, what it counts, and the
+//! limits under which anything is answered.
+//!
+//! A request passes the [`guard`] before any route sees it: its host must be
+//! one that this node goes by, its body must not be larger than is read, and
+//! it is answered within a bounded time. Connections are bounded in number, and
+//! so are the headers a client may send and the time it may take to send them.
+//! Whatever is refused is refused with a problem document.
+//!
+//! The address is bound before the store is opened, so that a port that is taken
+//! is told first, and a node that is still starting is seen to live.
+//!
+//! No jobs, runs or logins are served yet, and no TLS: a proxy does that.
+
+mod guard;
+mod health;
+mod metrics;
+mod problem;
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, OnceLock, atomic::AtomicBool, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{Router, extract::DefaultBodyLimit, middleware, routing::get};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+    service::TowerToHyperService,
+};
+use rota_engine::Engine;
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
+
+pub use self::{guard::Hosts, problem::Problem};
+
+/// Bytes of a body that anything here reads.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a request's line and headers together.
+const HEADER_BYTES_MAX: usize = 32 << 10;
+const HEADERS_MAX: usize = 64;
+/// A client that is slower than this with its headers, or silent for so long
+/// between two requests, is not waited for. No round number: a scraper that asks
+/// every 15 or 30 seconds must not find its connection closed as it asks.
+const HEADER_TIME_MAX: Duration = Duration::from_secs(40);
+/// Connections at once; the next one waits in the system's queue.
+const CONNECTIONS_MAX: usize = 1_024;
+/// How long a failure to accept is left alone, so that a machine that is out of
+/// file descriptors does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long requests under way may take when the server stops.
+const LAST_REQUESTS: Duration = Duration::from_secs(3);
+
+/// What the routes know of the node, from before it has started until after it
+/// has stopped. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Node(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    engine: OnceLock<Engine>,
+    draining: AtomicBool,
+}
+
+impl Node {
+    /// The engine has started.
+    pub fn started(&self, engine: Engine) {
+        // A node starts once; were it told twice, the first one stands.
+        drop(self.0.engine.set(engine));
+    }
+
+    /// It takes no more work, and will go.
+    pub fn draining(&self) {
+        self.0.draining.store(true, Ordering::Relaxed);
+    }
+
+    fn engine(&self) -> Option<&Engine> {
+        self.0.engine.get()
+    }
+
+    fn is_draining(&self) -> bool {
+        self.0.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// An address that is bound and not served yet.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Server {
+    pub async fn bind(address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address })
+    }
+
+    /// Where it can be reached; the port that the system chose, where it did.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers requests until `stop`, and then those that are under way.
+    pub async fn serve(self, node: Node, hosts: Hosts, stop: impl Future<Output = ()>) {
+        let service = TowerToHyperService::new(router(node, hosts));
+        let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let graceful = GracefulShutdown::new();
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIME_MAX)
+            .max_headers(HEADERS_MAX)
+            .max_header_size(HEADER_BYTES_MAX);
+        tokio::pin!(stop);
+        loop {
+            let stream = tokio::select! {
+                stream = accept(&self.listener, &connections) => stream,
+                () = &mut stop => break,
+            };
+            let (stream, permit) = match stream {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service.clone()));
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection broke off");
+                }
+                drop(permit);
+            });
+        }
+        drop(self.listener);
+        if timeout(LAST_REQUESTS, graceful.shutdown()).await.is_err() {
+            tracing::warn!("requests were still under way when the server stopped");
+        }
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    connections: &Arc<Semaphore>,
+) -> io::Result<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, permit))
+}
+
+/// Every route there is.
+fn router(node: Node, hosts: Hosts) -> Router {
+    Router::new()
+        .route("/", get(health::index))
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::ready))
+        .route("/metrics", get(metrics::scrape))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        .fallback(async || Problem::not_found())
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard::check))
+        .with_state(node)
+}
+
+#[cfg(test)]
+mod tests;

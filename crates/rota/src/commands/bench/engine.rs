@@ -1,0 +1,296 @@
+//! `rota bench engine`: the whole engine in one process, from the making of a
+//! run to its place in history, with handlers that do nothing.
+//!
+//! Three figures: how many runs a second go through, how long a run waits for
+//! its start when there is little to do, and how late schedules fire.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use anyhow::Context;
+use clap::Args;
+use rota_core::{
+    duration::Span,
+    ids::{JobId, TenantId},
+    job::JobDocument,
+    store::{Expect, Store, TenantPut, Tier},
+};
+use rota_engine::{Engine, JobRef, Options, RunAsk, executors::HandlerError, stats::Histogram};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{bar, fill, load::scatter, target::Target};
+use crate::{
+    clock,
+    failure::Failure,
+    printer::{Output, Printer},
+};
+
+/// Runs that are made and have not ended, at most.
+const UNDERWAY_MAX: u64 = 20_000;
+/// A tenant's jobs; the last of them has a concurrency key.
+const JOBS: usize = 10;
+/// How long light load and schedules are watched.
+const WATCHED_S: u64 = 5;
+/// Runs a second of the light load.
+const LIGHT: u64 = 100;
+
+#[derive(Args)]
+pub struct EngineArgs {
+    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
+    /// afterwards if not given
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// How many runs to put through
+    #[arg(long, value_name = "N", default_value_t = 300_000)]
+    runs: u64,
+    /// Runs made in one batch
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    batch: u64,
+    /// Make sure that so many finished runs are in history before measuring;
+    /// figures that are quoted have 10,000,000
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    history: u64,
+    /// Schedules that fire every second, to see how late they are
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    schedules: u64,
+    /// Only one tenant on one queue, with nothing else in use
+    #[arg(long)]
+    plain: bool,
+    /// Lease runs in writing, as for handlers that only some nodes have
+    #[arg(long)]
+    claimed: bool,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "human")]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Report {
+    store: &'static str,
+    lanes: &'static str,
+    load: &'static str,
+    runs: u64,
+    history: u64,
+    runs_per_s: u64,
+    /// From enqueue to start at 100 runs a second, as upper bounds.
+    start_p50_ms: f64,
+    start_p99_ms: f64,
+    /// From an instant to its commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fires_per_s: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lateness_p99_ms: Option<f64>,
+}
+
+pub async fn run(args: EngineArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let target = Target::parse(args.store.as_deref())?;
+    let history = fill(&target, args.history).await?;
+    let report = measure(&target, &args, history).await?;
+    target.clean()?;
+    match args.output {
+        Output::Json => printer.json(&report)?,
+        Output::Human => print(&report, printer)?,
+    }
+    Ok(())
+}
+
+fn print(report: &Report, printer: &mut Printer) -> Result<(), Failure> {
+    printer.line(&format!(
+        "{} on {}, {} lanes, {} runs, {} finished runs before",
+        report.load, report.store, report.lanes, report.runs, report.history
+    ))?;
+    printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
+    printer.line(&format!(
+        "  {:>9} ms from enqueue to start at {LIGHT} a second, p50; {} ms p99",
+        report.start_p50_ms, report.start_p99_ms
+    ))?;
+    if let (Some(fires), Some(late)) = (report.fires_per_s, report.lateness_p99_ms) {
+        printer.line(&format!("  {late:>9} ms late at {fires} fires a second, p99"))?;
+    }
+    Ok(())
+}
+
+async fn measure(target: &Target, args: &EngineArgs, history: u64) -> Result<Report, Failure> {
+    let store = target.open().await?;
+    let kind = store.kind();
+    let options = Options {
+        sole: true,
+        handlers_everywhere: !args.claimed,
+        look_every: Span::millis(if args.claimed { 100 } else { 1_000 }),
+        ..Options::default()
+    };
+    let engine = start(&store, options.clone()).await?;
+    let load = Load::prepare(&engine, !args.plain).await?;
+    let runs_per_s = throughput(&engine, &load, args).await?;
+    stop(&engine).await?;
+    // A fresh engine counts from nothing.
+    let engine = start(&store, options.clone()).await?;
+    light(&engine, &load).await?;
+    let (start_p50_ms, start_p99_ms) =
+        (millis(&engine.stats().start_delay, 0.5), millis(&engine.stats().start_delay, 0.99));
+    stop(&engine).await?;
+    let mut report = Report {
+        store: kind,
+        lanes: if args.claimed { "claimed" } else { "owned" },
+        load: if args.plain { "plain" } else { "mixed" },
+        runs: args.runs,
+        history,
+        runs_per_s,
+        start_p50_ms,
+        start_p99_ms,
+        fires_per_s: None,
+        lateness_p99_ms: None,
+    };
+    if args.schedules > 0 {
+        let engine = start(&store, options).await?;
+        let fired = beats(&engine, &load, args.schedules).await?;
+        report.fires_per_s = Some(fired);
+        report.lateness_p99_ms = Some(millis(&engine.stats().lateness, 0.99));
+        stop(&engine).await?;
+    }
+    Ok(report)
+}
+
+fn millis(histogram: &Histogram, share: f64) -> f64 {
+    histogram.quantile_micros(share) as f64 / 1_000.0
+}
+
+async fn start(store: &Arc<dyn Store>, options: Options) -> Result<Engine, Failure> {
+    let handler = |call: rota_engine::executors::Call| {
+        let fails = call.attempt == 1 && call.payload["fails"] == true;
+        async move { if fails { Err(HandlerError::new("told to fail once")) } else { Ok(Value::Null) } }
+    };
+    let builder = Engine::builder(Arc::clone(store)).options(options).handler("noop", handler);
+    Ok(builder.start().await.context("starting the engine")?)
+}
+
+async fn stop(engine: &Engine) -> Result<(), Failure> {
+    Ok(engine.stop(Span::secs(30)).await.context("stopping the engine")?)
+}
+
+/// Tenants and jobs to choose from.
+struct Load {
+    jobs: Vec<(TenantId, JobId)>,
+    mixed: bool,
+    text: String,
+}
+
+impl Load {
+    async fn prepare(engine: &Engine, mixed: bool) -> Result<Self, Failure> {
+        let tenants = if mixed { 100 } else { 1 };
+        let puts: Vec<TenantPut> = (0..tenants)
+            .map(|n| TenantPut {
+                name: format!("bench-engine-{n}"),
+                tier: [Tier::Enterprise, Tier::Unlimited][n % 2],
+                quotas: None,
+            })
+            .collect();
+        let tenants = engine.store().put_tenants(&puts, clock::now()).await.context("saving tenants")?;
+        let mut jobs = Vec::new();
+        for (n, tenant) in tenants.into_iter().enumerate() {
+            for job in 0..JOBS {
+                let document =
+                    document(&format!("bench-{job}"), &format!("bench-{}", (n + job) % 3), mixed && job + 1 == JOBS)?;
+                let saved = engine.save_job(tenant, &document, None, Expect::Anything).await.context("saving a job")?;
+                jobs.push((tenant, saved.job));
+            }
+        }
+        Ok(Self { jobs, mixed, text: "x".repeat(150) })
+    }
+
+    fn ask(&self, number: u64) -> RunAsk {
+        let dice = scatter(number);
+        let (tenant, job) = self.jobs[(dice % self.jobs.len() as u64) as usize];
+        let fails = self.mixed && (dice >> 20).is_multiple_of(100);
+        let payload = json!({ "key": (dice >> 32) % 10, "fails": fails, "text": self.text });
+        RunAsk::of(tenant, JobRef::Id(job)).with_payload(payload)
+    }
+}
+
+fn document(name: &str, queue: &str, keyed: bool) -> Result<JobDocument, Failure> {
+    let mut job = json!({
+        "name": name, "queue": queue,
+        "retry": { "max_attempts": 4, "backoff": "fixed", "initial": "1ms", "jitter": 0.0 },
+        "steps": [{ "id": "s", "handler": { "name": "noop" } }],
+    });
+    if keyed {
+        job["concurrency"] = json!({ "limit": 1, "key": "{{ payload.key }}" });
+    }
+    read(&job)
+}
+
+fn read(job: &Value) -> Result<JobDocument, Failure> {
+    let read = JobDocument::from_json(job.to_string().as_bytes());
+    Ok(read.map_err(|problems| anyhow::anyhow!("the benchmark's own job is refused: {problems:?}"))?)
+}
+
+/// Makes runs from two sides as fast as they end, and answers how fast that is.
+async fn throughput(engine: &Engine, load: &Load, args: &EngineArgs) -> Result<u64, Failure> {
+    let bar = bar(args.runs, "runs");
+    let next = AtomicU64::new(0);
+    let started = Instant::now();
+    let make = || async {
+        loop {
+            let first = next.fetch_add(args.batch, Ordering::Relaxed);
+            if first >= args.runs {
+                return Ok::<_, Failure>(());
+            }
+            while first.saturating_sub(engine.stats().ended_in_all()) > UNDERWAY_MAX {
+                clock::sleep(Span::millis(1)).await;
+            }
+            let asks = (first..args.runs.min(first + args.batch)).map(|number| load.ask(number)).collect();
+            engine.enqueue(asks).await.context("making runs")?;
+            bar.inc(args.batch);
+        }
+    };
+    tokio::try_join!(make(), make())?;
+    while engine.stats().ended_in_all() < args.runs {
+        clock::sleep(Span::millis(1)).await;
+    }
+    bar.finish_and_clear();
+    Ok((args.runs as f64 / started.elapsed().as_secs_f64()) as u64)
+}
+
+/// A run every few milliseconds, each by itself.
+async fn light(engine: &Engine, load: &Load) -> Result<(), Failure> {
+    let plain = Load { jobs: load.jobs.clone(), mixed: false, text: load.text.clone() };
+    for number in 0..LIGHT * WATCHED_S {
+        engine.enqueue(vec![plain.ask(number)]).await.context("making a run")?;
+        clock::sleep(Span::millis(1_000 / LIGHT)).await;
+    }
+    Ok(())
+}
+
+/// Schedules that fire every second, for a while; answers how many fired in one.
+/// They are taken away again, so that a later measurement has its peace.
+async fn beats(engine: &Engine, load: &Load, schedules: u64) -> Result<u64, Failure> {
+    save_beats(engine, load, schedules, true).await?;
+    let (before, started) = (engine.stats().fired.get(), Instant::now());
+    clock::sleep(Span::secs(WATCHED_S)).await;
+    let fired = (engine.stats().fired.get() - before) as f64 / started.elapsed().as_secs_f64();
+    save_beats(engine, load, schedules, false).await?;
+    Ok(fired.round() as u64)
+}
+
+async fn save_beats(engine: &Engine, load: &Load, schedules: u64, there: bool) -> Result<(), Failure> {
+    let (tenant, _) = load.jobs[0];
+    // As many as a job may have.
+    let per_job = 100;
+    for job in 0..schedules.div_ceil(per_job) {
+        let count = if there { per_job.min(schedules - job * per_job) } else { 0 };
+        let schedules: Vec<Value> =
+            (0..count).map(|n| json!({ "name": format!("s{n}"), "every": "1s", "overlap": "allow" })).collect();
+        let document = read(&json!({
+            "name": format!("bench-beat-{job}"), "schedules": schedules,
+            "steps": [{ "id": "s", "handler": { "name": "noop" } }],
+        }))?;
+        engine.save_job(tenant, &document, None, Expect::Anything).await.context("saving schedules")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! `rota config`: whether a configuration can be used, and what is in force.
+
+use clap::{Args, Subcommand};
+
+use crate::{
+    config::{self, Flags, Source},
+    failure::Failure,
+    job_files,
+    printer::Printer,
+};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Say whether the configuration can be used, job documents included
+    Check(ConfigArgs),
+    /// Print what is in force and where it came from, without passwords
+    Show(ConfigArgs),
+    /// Print the reference page
+    Reference,
+}
+
+#[derive(Args)]
+pub struct ConfigArgs {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+pub fn run(command: &Command, printer: &mut Printer) -> Result<(), Failure> {
+    match command {
+        Command::Check(args) => check(&args.flags, printer),
+        Command::Show(args) => show(&args.flags, printer),
+        Command::Reference => Ok(printer.text(&config::reference())?),
+    }
+}
+
+fn check(flags: &Flags, printer: &mut Printer) -> Result<(), Failure> {
+    let config = config::load(flags)?;
+    let jobs = config.jobs.as_deref().map(job_files::read_directory).transpose()?;
+    printer.line("the configuration can be used")?;
+    for name in config::strangers() {
+        printer.line(&format!("{name} is set, and no setting is called so"))?;
+    }
+    if let (Some(jobs), Some(directory)) = (jobs, &config.jobs) {
+        printer.line(&format!("job documents in {}: {}, and all can be used", directory.display(), jobs.len()))?;
+    }
+    Ok(())
+}
+
+/// As a file of settings, so that it can be made one.
+fn show(flags: &Flags, printer: &mut Printer) -> Result<(), Failure> {
+    let mut section = "";
+    for shown in config::show(flags)? {
+        let (found, field) = shown.key.split_once('.').unwrap_or(("", shown.key));
+        if found != section {
+            section = found;
+            printer.line(&format!("\n[{section}]"))?;
+        }
+        let setting = format!("{field} = {}", shown.value);
+        match shown.source {
+            Source::Default => printer.line(&setting)?,
+            source => printer.line(&format!("{setting}  # {source}"))?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! `rota serve`: a node, from its start to its orderly end.
+//!
+//! SIGTERM or SIGINT drains: nothing new is begun, partitions are given up at
+//! once, attempts may end within a limit and are then handed back. Health and
+//! metrics are answered until the end. A second signal leaves at once: attempts
+//! are broken off, and their runs are found by the next owner as after a crash.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use rota_core::job::JobDocument;
+use rota_engine::Engine;
+use rota_server::{Node, Server};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+};
+use tracing::{info, warn};
+
+use crate::{
+    config::{self, Config, Flags},
+    demo,
+    failure::Failure,
+    job_files::{self, JobFile},
+    logs,
+    printer::Printer,
+    wire,
+};
+
+/// A signal so soon after the first is the same one: `timeout` and some
+/// supervisors tell the process, and then its group.
+const ECHO_MAX: Duration = Duration::from_millis(500);
+/// How long the process waits for what was told to end.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
+#[derive(Args)]
+#[command(after_help = "\
+Exit codes: 0 drained after SIGTERM or SIGINT; 1 failed; 2 the configuration or a
+job document is wrong; 128 and the signal's number after a second signal.")]
+pub struct ServeArgs {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+pub fn run(args: &ServeArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let config = config::load(&args.flags)?;
+    let mut jobs = config.jobs.as_deref().map(job_files::read_directory).transpose()?.unwrap_or_default();
+    if config.demo {
+        jobs.push(demo_job()?);
+    }
+    logs::start(config.log_format, config.log_level.clone())?;
+    for variable in config::strangers() {
+        warn!(variable, "a variable is set that no setting is called by");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let left = runtime.block_on(serve(&config, &jobs, printer));
+    // Attempts that are left are dropped, and their programs killed with them.
+    // What still blocks a thread must not keep the process.
+    runtime.shutdown_timeout(LAST_MOMENT);
+    match left? {
+        Left::Drained => Ok(()),
+        Left::AtOnce { number } => Err(Failure::Signal { number }),
+    }
+}
+
+/// How a node went.
+enum Left {
+    Drained,
+    AtOnce { number: u8 },
+}
+
+fn demo_job() -> Result<JobFile, Failure> {
+    let document = JobDocument::from_yaml(demo::JOB.as_bytes());
+    let document = document.map_err(|problems| anyhow!("the demo job is wrong: {problems:?}"))?;
+    Ok(JobFile { path: "--demo".into(), document })
+}
+
+async fn serve(config: &Config, jobs: &[JobFile], printer: &mut Printer) -> anyhow::Result<Left> {
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let server = Server::bind(config.listen).await.map_err(|error| wire::not_bound(config, error))?;
+    let address = server.address();
+    let node = Node::default();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let answering = tokio::spawn(server.serve(node.clone(), wire::hosts(config), async {
+        // Whoever is gone cannot say stop, and means it.
+        drop(stopped.await);
+    }));
+    let done = tokio::select! {
+        started = start(config, jobs) => match started {
+            Ok(engine) => {
+                node.started(engine.clone());
+                greet(config, address, printer)?;
+                until_drained(config, engine, &node, &mut signals).await
+            }
+            Err(error) => Err(error),
+        },
+        name = signals.next() => {
+            info!(signal = name.0, "stopped before it had started");
+            Ok(Left::Drained)
+        }
+    };
+    drop(stop);
+    answering.await.context("the HTTP server failed")?;
+    done
+}
+
+async fn start(config: &Config, jobs: &[JobFile]) -> anyhow::Result<Engine> {
+    let store = wire::store(config).await?;
+    let engine = wire::engine(config, store).await?;
+    tokio::spawn(logs::follow(engine.clone()));
+    let saved = save(&engine, jobs).await;
+    if saved.is_err() && engine.stop(config.drain).await.is_err() {
+        warn!("the node could not leave the store in order; its partitions are free when its word has run out");
+    }
+    saved.map(|()| engine)
+}
+
+async fn save(engine: &Engine, jobs: &[JobFile]) -> anyhow::Result<()> {
+    let tenant = wire::tenant(engine).await?;
+    job_files::save(engine, tenant, jobs).await
+}
+
+fn greet(config: &Config, address: SocketAddr, printer: &mut Printer) -> anyhow::Result<()> {
+    let (store, roles) = (config.store.to_string(), config.roles.to_string());
+    info!(url = %format_args!("http://{address}"), store, roles, version = env!("CARGO_PKG_VERSION"), "serving");
+    if !address.ip().is_loopback() {
+        warn!("other machines can reach this node, and there is no login: anybody who does may ask");
+    }
+    if config.demo {
+        printer.text(&format!(
+            "
+Rota runs the job `demo` every 10 seconds. Where to look:
+
+  http://{address}/readyz    whether this node is ready
+  http://{address}/metrics   what it counts: rota_runs_ended_total rises
+
+Jobs of your own: put documents into a directory, and start with --jobs DIR.
+Ctrl-C stops.
+
+"
+        ))?;
+        printer.flush()?;
+    }
+    Ok(())
+}
+
+async fn until_drained(config: &Config, engine: Engine, node: &Node, signals: &mut Signals) -> anyhow::Result<Left> {
+    let name = tokio::select! {
+        (name, _) = signals.next() => name,
+        stage = engine.broken() => anyhow::bail!("the engine broke down: its stage `{stage}` panicked; start rota again, it goes on where it stood"),
+    };
+    info!(signal = name, limit = %config.drain, "draining; a second signal leaves at once");
+    node.draining();
+    tokio::select! {
+        stopped = engine.stop(config.drain) => stopped.context("cannot drain")?,
+        (name, number) = signals.next_after(ECHO_MAX) => {
+            warn!(signal = name, "leaving at once");
+            return Ok(Left::AtOnce { number });
+        }
+    }
+    info!("drained");
+    Ok(Left::Drained)
+}
+
+/// The signals that ask a node to go.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// The next one, by its name and number.
+    async fn next(&mut self) -> (&'static str, u8) {
+        tokio::select! {
+            _ = self.terminate.recv() => ("SIGTERM", 15),
+            _ = self.interrupt.recv() => ("SIGINT", 2),
+        }
+    }
+
+    /// The next one that comes after so long.
+    async fn next_after(&mut self, quiet: Duration) -> (&'static str, u8) {
+        let begun = Instant::now();
+        loop {
+            let next = self.next().await;
+            if begun.elapsed() >= quiet {
+                return next;
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Configuration: read once, in layers, into types.
+//!
+//! Every mistake is reported, not only the first, each with its field and where
+//! it was given. What is read here is what everything else is handed: nothing
+//! else looks at the environment or at a file of settings.
+
+mod layers;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::{fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
+
+use rota_core::duration::Span;
+use rota_engine::executors::{
+    command::{AllowedProgram, CommandPolicy},
+    egress::{Allowed, Egress, Reach},
+};
+
+pub use self::{
+    layers::{Flags, Source},
+    settings::reference,
+    values::{LogFormat, LogLevel, Roles, StoreAddress},
+};
+use self::{
+    layers::{Given, Layers},
+    settings::{SETTINGS, Shape},
+};
+use crate::failure::Failure;
+
+/// What a node is told.
+#[derive(Debug)]
+pub struct Config {
+    pub store: StoreAddress,
+    pub data: PathBuf,
+    pub listen: SocketAddr,
+    pub hosts: Vec<String>,
+    pub roles: Roles,
+    pub name: String,
+    pub jobs: Option<PathBuf>,
+    pub demo: bool,
+    pub attempts_max: usize,
+    pub traits: Vec<String>,
+    pub drain: Span,
+    pub node_lease: Span,
+    pub run_lease: Span,
+    pub history_keep: Span,
+    pub egress: Egress,
+    pub commands: CommandPolicy,
+    pub command_directory: PathBuf,
+    pub connections: usize,
+    pub schema: Option<String>,
+    pub log_format: LogFormat,
+    pub log_level: LogLevel,
+}
+
+/// One line of `rota config show`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub key: &'static str,
+    /// As it would be written in the file.
+    pub value: String,
+    pub source: Source,
+}
+
+/// The configuration in force, or everything that is wrong with it.
+pub fn load(flags: &Flags) -> Result<Config, Failure> {
+    read(flags, |name| std::env::var(name).ok()).map(|(config, _)| config)
+}
+
+/// Variables that look like settings and are none: a mistyped name would
+/// otherwise be silence. Not refused, for others may use our prefix too.
+pub fn strangers() -> Vec<String> {
+    strangers_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+}
+
+fn strangers_among(names: impl Iterator<Item = String>) -> Vec<String> {
+    let known =
+        |name: &str| name == layers::CONFIG_VARIABLE || SETTINGS.iter().any(|setting| setting.variable() == name);
+    let mut strangers: Vec<String> = names.filter(|name| name.starts_with("ROTA_") && !known(name)).collect();
+    strangers.sort();
+    strangers
+}
+
+/// The configuration in force with where each value came from.
+pub fn show(flags: &Flags) -> Result<Vec<Shown>, Failure> {
+    let (config, layers) = read(flags, |name| std::env::var(name).ok())?;
+    Ok(SETTINGS.iter().filter_map(|setting| shown(setting, &config, &layers)).collect())
+}
+
+fn shown(setting: &settings::Setting, config: &Config, layers: &Layers) -> Option<Shown> {
+    let worked_out = match setting.key {
+        "store" => Some(config.store.to_string()),
+        "data" => Some(config.data.display().to_string()),
+        "name" => Some(config.name.clone()),
+        "commands.directory" => Some(config.command_directory.display().to_string()),
+        _ => None,
+    };
+    let given = layers.get(setting.key);
+    let source = given.map_or(Source::Default, |given| given.source.clone());
+    let quoted = |text: &String| toml::Value::from(text.as_str()).to_string();
+    let value = match (setting.shape, worked_out, given) {
+        (_, Some(text), _) => quoted(&text),
+        (Shape::Switch, None, Some(given)) => given.items.concat(),
+        (Shape::Many, None, Some(given)) => {
+            format!("[{}]", given.items.iter().map(quoted).collect::<Vec<_>>().join(", "))
+        }
+        (Shape::One, None, Some(given)) => {
+            let text = given.items.concat();
+            if text.parse::<u64>().is_ok() { text } else { quoted(&text) }
+        }
+        (_, None, None) => return None,
+    };
+    Some(Shown { key: setting.key, value, source })
+}
+
+fn read(flags: &Flags, variable: impl Fn(&str) -> Option<String>) -> Result<(Config, Layers), Failure> {
+    let mut layers = Layers::read(flags, &variable);
+    let mut reading = Reading { problems: std::mem::take(&mut layers.problems), layers: &layers };
+    let config = reading.config(&variable);
+    match (config, reading.problems) {
+        (Some(config), problems) if problems.is_empty() => Ok((config, layers)),
+        (_, problems) => Err(Failure::bad_input("bad_config", told(&problems))),
+    }
+}
+
+fn told(problems: &[String]) -> String {
+    match problems {
+        [one] => format!("the configuration cannot be used: {one}"),
+        many => format!("the configuration cannot be used:\n  {}", many.join("\n  ")),
+    }
+}
+
+/// Values being read, and what is wrong with them.
+struct Reading<'a> {
+    layers: &'a Layers,
+    problems: Vec<String>,
+}
+
+impl Reading<'_> {
+    /// None only where a problem was noted.
+    fn config(&mut self, variable: &impl Fn(&str) -> Option<String>) -> Option<Config> {
+        let data = self.optional::<PathBuf>("data").unwrap_or_else(|| values::default_data(variable));
+        let store = self.optional("store");
+        let listen = self.listen();
+        let (roles, egress, commands) = (self.roles(), self.egress(), self.commands());
+        let (attempts_max, connections) = (self.number("attempts_max"), self.number("postgres.connections"));
+        let (node_lease, run_lease) = (self.span("leases.node", 500), self.span("leases.run", 1_000));
+        let (drain, history_keep) = (self.one("drain"), self.one("history.keep"));
+        let (log_format, log_level) = (self.one("log.format"), self.one("log.level"));
+        let hosts = self.many("hosts");
+        let (jobs, schema) = (self.optional("jobs"), self.optional("postgres.schema"));
+        let (demo, traits) = (self.one("demo").unwrap_or_default(), self.many("traits"));
+        Some(Config {
+            store: store.unwrap_or_else(|| StoreAddress::Sqlite(data.join("rota.db"))),
+            listen: listen?,
+            hosts: hosts.into_iter().map(|host: String| host.to_ascii_lowercase()).collect(),
+            roles: roles?,
+            name: self.optional("name").unwrap_or_else(values::machine_name),
+            jobs,
+            demo,
+            attempts_max: attempts_max?,
+            traits,
+            drain: drain?,
+            node_lease: node_lease?,
+            run_lease: run_lease?,
+            history_keep: history_keep?,
+            egress: egress?,
+            commands: commands?,
+            command_directory: self.optional("commands.directory").unwrap_or_else(|| data.join("commands")),
+            connections: connections?,
+            schema,
+            log_format: log_format?,
+            log_level: log_level?,
+            data,
+        })
+    }
+
+    fn refuse(&mut self, key: &str, message: impl Display) {
+        let source = self.layers.get(key).map_or(Source::Default, |given| given.source.clone());
+        self.problems.push(format!("{key}: {message} ({source})"));
+    }
+
+    fn parse<T: FromStr<Err: Display>>(&mut self, key: &str, text: &str) -> Option<T> {
+        match text.parse() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.refuse(key, values::explained(key, text, &error.to_string()));
+                None
+            }
+        }
+    }
+
+    /// A value that may be left out; one that is wrong is noted.
+    fn optional<T: FromStr<Err: Display>>(&mut self, key: &str) -> Option<T> {
+        let Given { items, .. } = self.layers.get(key)?;
+        if let Some(text) = items.first().filter(|text| !text.is_empty()) {
+            return self.parse(key, text);
+        }
+        self.refuse(key, "a value is missing");
+        None
+    }
+
+    /// A value that has a default.
+    fn one<T: FromStr<Err: Display>>(&mut self, key: &str) -> Option<T> {
+        self.optional(key)
+    }
+
+    fn many<T: FromStr<Err: Display>>(&mut self, key: &str) -> Vec<T> {
+        let Some(Given { items, .. }) = self.layers.get(key) else { return Vec::new() };
+        items.iter().filter_map(|text| self.parse(key, text)).collect()
+    }
+
+    fn number(&mut self, key: &str) -> Option<usize> {
+        let number: usize = self.one(key)?;
+        if (1..=1_000_000).contains(&number) {
+            return Some(number);
+        }
+        self.refuse(key, format_args!("{number} is not between 1 and 1000000"));
+        None
+    }
+
+    fn span(&mut self, key: &str, millis_min: u64) -> Option<Span> {
+        let span: Span = self.one(key)?;
+        if span.as_millis() >= millis_min {
+            return Some(span);
+        }
+        self.refuse(key, format_args!("{span} is too short; at least {} is needed", Span::millis(millis_min)));
+        None
+    }
+
+    fn listen(&mut self) -> Option<SocketAddr> {
+        let insecure: bool = self.one("insecure_listen").unwrap_or_default();
+        let listen: SocketAddr = self.one("listen")?;
+        if listen.ip().is_loopback() || insecure {
+            return Some(listen);
+        }
+        self.refuse(
+            "listen",
+            format_args!(
+                "other machines can reach {listen}, and there is no login yet; listen on 127.0.0.1 behind a proxy \
+                 that has one, or accept that anybody who reaches it may ask, with --insecure-listen"
+            ),
+        );
+        None
+    }
+
+    fn roles(&mut self) -> Option<Roles> {
+        let names: Vec<String> = self.many("roles");
+        match Roles::of(&names) {
+            Ok(roles) => Some(roles),
+            Err(message) => {
+                self.refuse("roles", message);
+                None
+            }
+        }
+    }
+
+    fn egress(&mut self) -> Option<Egress> {
+        let reach: String = self.one("egress.reach")?;
+        let allow: Vec<Allowed> = self.many("egress.allow");
+        let reach = match reach.as_str() {
+            "public" => Reach::Public,
+            "listed" => Reach::Listed,
+            "anything" => Reach::Anything,
+            other => {
+                self.refuse("egress.reach", values::not_one_of(other, &["public", "listed", "anything"]));
+                return None;
+            }
+        };
+        Some(Egress { reach, allow })
+    }
+
+    fn commands(&mut self) -> Option<CommandPolicy> {
+        let policy: String = self.one("commands.policy")?;
+        let allow: Vec<PathBuf> = self.many("commands.allow");
+        for path in allow.iter().filter(|path| !path.is_absolute()) {
+            self.refuse("commands.allow", format_args!("{} is not an absolute path", path.display()));
+        }
+        match (policy.as_str(), allow.is_empty()) {
+            ("off", true) => Some(CommandPolicy::Off),
+            ("any", true) => Some(CommandPolicy::Any),
+            ("listed", false) => Some(CommandPolicy::Listed(allow.into_iter().map(program).collect())),
+            ("listed", true) => {
+                self.refuse("commands.allow", "the policy is `listed`, and nothing is listed");
+                None
+            }
+            ("off" | "any", false) => {
+                self.refuse(
+                    "commands.allow",
+                    format_args!("a list counts only with commands.policy `listed`, not `{policy}`"),
+                );
+                None
+            }
+            (other, _) => {
+                self.refuse("commands.policy", values::not_one_of(other, &["off", "listed", "any"]));
+                None
+            }
+        }
+    }
+}
+
+fn program(path: PathBuf) -> AllowedProgram {
+    let is_directory = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if is_directory { AllowedProgram::Directory(path) } else { AllowedProgram::Program(path) }
+}

@@ -1,0 +1,153 @@
+//! Layers, mistakes and masks.
+
+use clap::{Args as _, FromArgMatches as _};
+
+use super::{values::masked, *};
+
+fn flags(arguments: &[&str]) -> Flags {
+    let command = Flags::augment_args(clap::Command::new("rota").no_binary_name(true));
+    Flags::from_arg_matches(&command.try_get_matches_from(arguments).unwrap()).unwrap()
+}
+
+fn read_with(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(Config, Layers), String> {
+    let variable = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    read(&flags(arguments), variable).map_err(|failure| match failure {
+        Failure::BadInput { message, .. } => message,
+        other => format!("{other:?}"),
+    })
+}
+
+fn file(text: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("rota-config-{}.toml", uuid::Uuid::now_v7()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_flag_counts_before_the_environment_and_that_before_the_file() {
+    let path = file("attempts_max = 1\ndrain = \"1s\"\nname = \"file\"\n[egress]\nallow = [\"10.0.0.0/8\"]\n");
+    let path = path.to_str().unwrap();
+    let variables = [("ROTA_DRAIN", "2s"), ("ROTA_NAME", "variable"), ("ROTA_CONFIG", path)];
+    let (config, layers) = read_with(&["--name", "flag"], &variables).unwrap();
+    assert_eq!((config.attempts_max, config.drain, config.name.as_str()), (1, Span::secs(2), "flag"));
+    assert_eq!(config.egress.allow.len(), 1);
+    assert_eq!(config.history_keep, Span::secs(7 * 86_400));
+    let sources = ["attempts_max", "drain", "name", "history.keep"].map(|key| layers.get(key).unwrap().source.clone());
+    let expected = [
+        Source::File(path.into()),
+        Source::Variable("ROTA_DRAIN".into()),
+        Source::Flag("name".into()),
+        Source::Default,
+    ];
+    assert_eq!(sources, expected);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn every_mistake_is_told_with_its_field_and_source() {
+    let path = file("lisen = 1\nroles = \"api\"\n[egress]\nreach = \"all\"\n[nowhere]\nx = 1\n");
+    let text = path.to_str().unwrap();
+    let arguments = ["--config", text, "--listen", "here", "--attempts-max", "0", "--commands-allow", "/bin/"];
+    let told = read_with(&arguments, &[("ROTA_LEASES_NODE", "1ms"), ("ROTA_LOG_LEVEL", "loud=3")]).unwrap_err();
+    for expected in [
+        format!("lisen: there is no such field ({text})"),
+        format!("roles: a list of texts is expected, not string ({text})"),
+        format!("egress.reach: `all` is not one of public, listed, anything ({text})"),
+        format!("nowhere: there is no such field ({text})"),
+        "listen: `here` is not an address and port such as 127.0.0.1:7070 (--listen)".into(),
+        "attempts_max: 0 is not between 1 and 1000000 (--attempts-max)".into(),
+        "commands.allow: a list counts only with commands.policy `listed`, not `off` (--commands-allow)".into(),
+        "leases.node: 1ms is too short; at least 500ms is needed (ROTA_LEASES_NODE)".into(),
+        "log.level: `loud=3` is not a level".into(),
+    ] {
+        assert!(told.contains(&expected), "{expected}\nin\n{told}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+/// There is no login yet: whoever reaches the port may ask.
+#[test]
+fn an_address_that_others_reach_must_be_asked_for_by_name() {
+    for address in ["0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070"] {
+        let told = read_with(&["--listen", address], &[]).unwrap_err();
+        assert!(told.contains("listen: ") && told.contains("--insecure-listen"), "{told}");
+        read_with(&["--listen", address, "--insecure-listen"], &[]).unwrap();
+    }
+    read_with(&["--listen", "[::1]:0"], &[]).unwrap();
+}
+
+#[test]
+fn roles_that_cannot_work_are_refused() {
+    for (roles, fine) in [
+        ("api,scheduler,worker", true),
+        ("scheduler,worker", true),
+        ("worker", true),
+        ("api", true),
+        ("scheduler", false),
+        ("api,boss", false),
+        ("", false),
+    ] {
+        assert_eq!(read_with(&["--roles", roles], &[]).is_ok(), fine, "{roles}");
+    }
+}
+
+/// A mistyped level must not silence the log.
+#[test]
+fn a_level_is_a_word_alone_or_after_the_part_it_is_for() {
+    for (level, fine) in [
+        ("info", true),
+        ("WARN,rota::runs=debug", true),
+        ("rota_engine=trace", true),
+        ("off", true),
+        ("inof", false),
+        ("info,rota::runs", false),
+        ("rota::runs=loud", false),
+        ("3", false),
+        ("info,", false),
+    ] {
+        assert_eq!(read_with(&["--log-level", level], &[]).is_ok(), fine, "{level}");
+    }
+}
+
+#[test]
+fn passwords_are_masked_wherever_they_stand() {
+    for (url, expected) in [
+        ("postgres://ann:s3cret@db/rota", "postgres://ann:***@db/rota"),
+        ("postgres://ann:s3@cret@db/rota", "postgres://ann:***@db/rota"),
+        ("postgres://ann@db/rota", "postgres://ann@db/rota"),
+        ("postgres://db/rota?user=ann&password=s3cret&a=b", "postgres://db/rota?user=ann&password=***&a=b"),
+        ("mysql://ann:s3cret@db", "mysql://ann:***@db"),
+    ] {
+        assert_eq!(masked(url), expected);
+        let (refused, shown) = match url.parse::<StoreAddress>() {
+            Ok(address) => (String::new(), address.to_string()),
+            Err(refused) => (refused, String::new()),
+        };
+        assert!(!refused.contains("cret") && !shown.contains("cret"), "{refused}{shown}");
+    }
+}
+
+#[test]
+fn data_is_kept_where_its_user_keeps_data() {
+    let data = |variables: &[(&str, &str)]| read_with(&[], variables).unwrap().0.data;
+    assert_eq!(data(&[("XDG_DATA_HOME", "/d"), ("HOME", "/h")]), PathBuf::from("/d/rota"));
+    assert_eq!(data(&[("HOME", "/h")]), PathBuf::from("/h/.local/share/rota"));
+    assert_eq!(data(&[]), PathBuf::from("rota-data"));
+    assert_eq!(data(&[("ROTA_DATA", "/x"), ("HOME", "/h")]), PathBuf::from("/x"));
+}
+
+#[test]
+fn a_variable_that_is_no_setting_is_noticed() {
+    let names = ["ROTA_LISTEN", "ROTA_LSITEN", "ROTA_CONFIG", "HOME", "ROTA_EGRESS_ALLOW"].map(str::to_owned);
+    assert_eq!(strangers_among(names.into_iter()), ["ROTA_LSITEN"]);
+}
+
+#[test]
+fn every_setting_has_a_flag_and_a_variable_of_its_own() {
+    let mut names: Vec<String> = SETTINGS.iter().flat_map(|setting| [setting.flag(), setting.variable()]).collect();
+    names.extend(["config".to_owned(), "ROTA_CONFIG".to_owned()]);
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}

@@ -1,0 +1,141 @@
+//! Job documents in a directory: read, checked as a whole, and saved.
+//!
+//! Every document is read and checked before the first one is saved, so that a
+//! mistake in one of them leaves everything as it was. A document that did not
+//! change makes no new version. A file that is gone deletes nothing: a job ends
+//! when somebody says so.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use rota_core::{
+    ids::TenantId,
+    job::{JobDocument, after_cycle, flow, read},
+    problem::Problem,
+    store::Expect,
+};
+use rota_engine::Engine;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// A document and the file it stands in.
+#[derive(Debug)]
+pub struct JobFile {
+    pub path: PathBuf,
+    pub document: JobDocument,
+}
+
+/// Reads every document of a directory, in the order of the files' names.
+pub fn read_directory(directory: &Path) -> Result<Vec<JobFile>, Failure> {
+    let mut problems = Vec::new();
+    let mut jobs = Vec::new();
+    for path in files(directory)? {
+        match read_file(&path) {
+            Ok(documents) => {
+                jobs.extend(documents.into_iter().map(|document| JobFile { path: path.clone(), document }));
+            }
+            Err(found) => problems.extend(found.iter().map(|problem| format!("{}: {problem}", path.display()))),
+        }
+    }
+    problems.extend(twice(&jobs));
+    problems.extend(in_a_circle(&jobs));
+    if problems.is_empty() { Ok(jobs) } else { Err(Failure::bad_input("bad_job", told(&problems))) }
+}
+
+fn told(problems: &[String]) -> String {
+    match problems {
+        [one] => format!("a job document cannot be used: {one}"),
+        many => format!("job documents cannot be used:\n  {}", many.join("\n  ")),
+    }
+}
+
+fn files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let unreadable = |error: std::io::Error| {
+        Failure::bad_input("bad_config", format!("jobs: cannot read {}: {error}", directory.display()))
+    };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && is_document(&path) && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn is_document(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml" || extension == "json")
+}
+
+fn read_file(path: &Path) -> Result<Vec<JobDocument>, Vec<Problem>> {
+    let text = fs::read(path).map_err(|error| vec![Problem::new("", "unreadable", error.to_string())])?;
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let values: Vec<Value> = if is_json { read::json(&text).map(|value| vec![value]) } else { read::yaml_file(&text) }
+        .map_err(|problem| vec![problem])?;
+    let several = values.len() > 1;
+    let mut documents = Vec::with_capacity(values.len());
+    let mut problems = Vec::new();
+    for (n, value) in values.into_iter().enumerate() {
+        match JobDocument::from_value(value) {
+            Ok(document) => documents.push(document),
+            Err(found) if several => {
+                let named = |mut problem: Problem| {
+                    problem.message = format!("{} (document {})", problem.message, n + 1);
+                    problem
+                };
+                problems.extend(found.into_iter().map(named));
+            }
+            Err(found) => problems.extend(found),
+        }
+    }
+    if problems.is_empty() { Ok(documents) } else { Err(problems) }
+}
+
+/// A name that two documents claim would be whoever's comes last.
+fn twice(jobs: &[JobFile]) -> Vec<String> {
+    let mut first: BTreeMap<&str, &Path> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for JobFile { path, document } in jobs {
+        if let Some(other) = first.insert(&document.name, path) {
+            problems.push(format!(
+                "{}: name: the job `{}` stands in {} too",
+                path.display(),
+                document.name,
+                other.display()
+            ));
+        }
+    }
+    problems
+}
+
+/// Jobs that would start each other for ever.
+fn in_a_circle(jobs: &[JobFile]) -> Option<String> {
+    let edges = jobs.iter().flat_map(|JobFile { document, .. }| {
+        document.after_jobs().iter().map(|after| (document.name.as_str(), after.as_str()))
+    });
+    let cycle = after_cycle(edges)?;
+    let path = &jobs.iter().find(|job| Some(&job.document.name.as_str()) == cycle.first())?.path;
+    Some(format!("{}: triggers.after.jobs: jobs start each other: {}", path.display(), flow::written(&cycle)))
+}
+
+/// Saves documents, and tells the log of those that changed.
+pub async fn save(engine: &Engine, tenant: TenantId, jobs: &[JobFile]) -> anyhow::Result<()> {
+    for JobFile { path, document } in jobs {
+        let by = Some("rota serve".to_owned());
+        let saved = engine.save_job(tenant, document, by, Expect::Anything).await;
+        let saved = saved.with_context(|| format!("cannot save the job `{}` of {}", document.name, path.display()))?;
+        if saved.changed {
+            tracing::info!(job = %saved.job, name = %document.name, version = saved.version, "saved a job");
+        } else {
+            tracing::debug!(job = %saved.job, name = %document.name, version = saved.version, "a job is as it was");
+        }
+    }
+    Ok(())
+}

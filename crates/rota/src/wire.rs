@@ -1,0 +1,129 @@
+//! Wire: the one place that chooses store, clock, executors and roles, and puts
+//! them together.
+
+use std::{fs, io, os::unix::fs::DirBuilderExt as _, path::Path, sync::Arc};
+
+use anyhow::{Context, anyhow};
+use rota_core::{
+    duration::Span,
+    ids::TenantId,
+    store::{Store, TenantPut, Tier},
+};
+use rota_engine::{
+    Engine, Options,
+    executors::{
+        Call, HandlerError,
+        command::{CommandExecutor, CommandOptions},
+        http::{HttpExecutor, HttpOptions},
+    },
+};
+use rota_server::Hosts;
+use rota_store::{
+    postgres::{self, PostgresStore},
+    sqlite::{self, SqliteStore},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    config::{Config, StoreAddress},
+    demo,
+};
+
+/// The tenant of an installation that knows only one.
+const TENANT: &str = "default";
+
+/// Opens the store, making what it needs on the way.
+pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    private_directory(&config.data)?;
+    let opening = || format!("cannot open the store {}", config.store);
+    Ok(match &config.store {
+        StoreAddress::Sqlite(path) => {
+            let store = SqliteStore::open(path, sqlite::Options::default()).await.with_context(opening)?;
+            Arc::new(store)
+        }
+        StoreAddress::Postgres(url) => {
+            let options = postgres::Options {
+                schema: config.schema.clone(),
+                work_connections: config.connections,
+                ..postgres::Options::default()
+            };
+            Arc::new(PostgresStore::open(url, options).await.with_context(opening)?)
+        }
+    })
+}
+
+/// Makes a directory that only its owner can look into.
+fn private_directory(path: &Path) -> anyhow::Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("cannot make the directory {}", path.display()))
+}
+
+/// Joins the store and starts everything.
+pub async fn engine(config: &Config, store: Arc<dyn Store>) -> anyhow::Result<Engine> {
+    private_directory(&config.command_directory)?;
+    let http = HttpOptions { egress: config.egress.clone(), ..HttpOptions::default() };
+    let commands = CommandOptions {
+        policy: config.commands.clone(),
+        // Programs are told of it, and may go elsewhere.
+        directory: std::path::absolute(&config.command_directory).context("cannot find the directory for commands")?,
+        ..CommandOptions::default()
+    };
+    Engine::builder(store)
+        .options(options(config))
+        .executor(Arc::new(HttpExecutor::new(http)))
+        .executor(Arc::new(CommandExecutor::new(commands)))
+        .handler(demo::HANDLER, hello)
+        .start()
+        .await
+        .context("cannot join the store")
+}
+
+fn options(config: &Config) -> Options {
+    let third = |span: Span| Span::millis(span.as_millis() / 3);
+    let about = json!({ "version": env!("CARGO_PKG_VERSION"), "roles": config.roles.to_string() });
+    Options {
+        name: config.name.clone(),
+        info: about.to_string(),
+        // The lock beside the file keeps every other process out.
+        sole: matches!(config.store, StoreAddress::Sqlite(_)),
+        schedules: config.roles.scheduler,
+        executes: config.roles.worker,
+        traits: config.traits.clone(),
+        node_lease: config.node_lease,
+        beat_every: third(config.node_lease),
+        run_lease: config.run_lease,
+        extend_every: third(config.run_lease),
+        slots: config.attempts_max,
+        history_keep: config.history_keep,
+        ..Options::default()
+    }
+}
+
+/// The tenant whose jobs are read from files.
+pub async fn tenant(engine: &Engine) -> anyhow::Result<TenantId> {
+    let put = TenantPut { name: TENANT.to_owned(), tier: Tier::Unlimited, quotas: None };
+    let ids = engine.store().put_tenants(&[put], engine.now()).await.context("cannot save the tenant")?;
+    ids.first().copied().ok_or_else(|| anyhow!("the store did not answer for the tenant"))
+}
+
+/// Who may be asked for.
+pub fn hosts(config: &Config) -> Hosts {
+    Hosts { names: config.hosts.clone(), beyond_loopback: !config.listen.ip().is_loopback() }
+}
+
+/// Says what kept the server from its address, and what to do.
+pub fn not_bound(config: &Config, error: io::Error) -> anyhow::Error {
+    let listen = config.listen;
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            anyhow!("cannot listen on {listen}: another process does; stop it, or choose another address with --listen")
+        }
+        _ => anyhow!(error).context(format!("cannot listen on {listen}")),
+    }
+}
+
+/// The handler that every node has: it says hello, and when.
+async fn hello(call: Call) -> Result<Value, HandlerError> {
+    call.log("hello from Rota");
+    Ok(json!({ "said": "hello", "at": call.now() }))
+}

@@ -1,0 +1,153 @@
+//! Nodes that share a PostgreSQL database, found by `ROTA_TEST_POSTGRES`. Each
+//! test has a schema of its own.
+
+use std::{net::SocketAddr, time::Duration};
+
+use rota_store::postgres::{Options, PostgresStore};
+use rustix::process::Signal;
+
+use crate::{
+    books::{Books, SCHEDULES, every_second},
+    node::{Node, Place, ledger},
+    proxy::Proxy,
+};
+
+/// Failover is promised within this.
+const FAILOVER_MAX: Duration = Duration::from_secs(5);
+
+struct Cluster {
+    url: String,
+    schema: String,
+    place: Place,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let url = std::env::var("ROTA_TEST_POSTGRES")
+            .expect("ROTA_TEST_POSTGRES names no server: run `make test`, or `eval \"$(scripts/services env)\"` first");
+        let place = Place::new();
+        place.write("jobs/tick.yaml", &every_second(&place.text("ledger")));
+        Self { url, schema: format!("t_{}", uuid::Uuid::now_v7().simple()), place }
+    }
+
+    fn node(&self, name: &str) -> Node {
+        self.node_at(name, &self.url)
+    }
+
+    fn node_at(&self, name: &str, url: &str) -> Node {
+        let jobs = self.place.text("jobs");
+        let store = ["--store", url, "--postgres-schema", &self.schema, "--postgres-connections", "3"];
+        let rest = ["--name", name, "--jobs", &jobs, "--commands-policy", "any"];
+        Node::start(&self.place, &[&store[..], &rest].concat())
+    }
+
+    /// The address of the server, as it stands in its URL.
+    fn server(&self) -> SocketAddr {
+        let authority = self.url.rsplit_once('@').unwrap().1;
+        authority.split('/').next().unwrap().parse().unwrap()
+    }
+
+    fn ledger(&self) -> Vec<String> {
+        ledger(&self.place.path("ledger"))
+    }
+
+    /// Looks through the books, and takes the schema away.
+    fn close(self) {
+        let books = Books::of_postgres(&self.url, &self.schema);
+        books.each_instant_has_one_end();
+        books.agree_with(&self.ledger());
+        let options = Options { schema: Some(self.schema), ..Options::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { PostgresStore::open(&self.url, options).await.unwrap().drop_schema().await.unwrap() });
+    }
+}
+
+#[test]
+fn a_node_on_postgres_fires_and_goes_on_after_a_kill() {
+    let cluster = Cluster::new();
+    let mut node = cluster.node("a");
+    node.until_ready();
+    node.wait_for("runs", |_| cluster.ledger().len() >= 2 * SCHEDULES);
+    node.signal(Signal::KILL);
+    drop(node.end());
+    let mut node = cluster.node("b");
+    node.until_ready();
+    let before = cluster.ledger().len();
+    node.wait_for("more runs", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
+    assert_eq!(node.stop().0.code(), Some(0));
+    cluster.close();
+}
+
+#[test]
+fn a_node_that_goes_hands_over_at_once() {
+    let cluster = Cluster::new();
+    let (mut a, mut b) = (cluster.node("a"), cluster.node("b"));
+    a.until_ready();
+    b.until_ready();
+    b.wait_for("partitions to be shared", |b| b.partitions() + a.partitions() == 256 && b.partitions() > 0);
+    assert_eq!(a.stop().0.code(), Some(0));
+    // Less than a lease: nobody had to be presumed dead.
+    b.wait_within(Duration::from_secs(2), "all partitions", |b| b.partitions() == 256);
+    let before = cluster.ledger().len();
+    b.wait_for("runs on the other node", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
+    assert_eq!(b.stop().0.code(), Some(0));
+    cluster.close();
+}
+
+/// A node that stands still past its lease is taken over; what it still
+/// believes when it wakes up changes nothing.
+#[test]
+fn a_frozen_node_is_taken_over_and_changes_nothing_when_it_wakes() {
+    let cluster = Cluster::new();
+    let (mut a, mut b) = (cluster.node("a"), cluster.node("b"));
+    a.until_ready();
+    b.until_ready();
+    b.wait_for("partitions to be shared", |b| {
+        let (a, b) = (a.partitions(), b.partitions());
+        a > 0 && b > 0 && a + b == 256
+    });
+    // It must have something to be wrong about.
+    a.wait_for("the first node to fire", |a| a.metric("rota_fires_total").is_some_and(|fires| fires > 0.0));
+    a.signal(Signal::STOP);
+    let took = b.wait_for("the other node to take over", |b| b.partitions() == 256);
+    assert!(took < FAILOVER_MAX, "the take-over took {took:?}");
+    let before = cluster.ledger().len();
+    b.wait_for("runs on the other node", |_| cluster.ledger().len() >= before + 3 * SCHEDULES);
+    a.signal(Signal::CONT);
+    a.wait_for("the frozen node to see that it was presumed dead", |a| {
+        a.log.iter().any(|line| line.contains("no longer holds partitions"))
+    });
+    a.wait_for("partitions to be shared again", |a| {
+        let (a, b) = (a.partitions(), b.partitions());
+        a > 0 && b > 0 && a + b == 256
+    });
+    let before = cluster.ledger().len();
+    a.wait_for("runs on both nodes", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
+    assert_eq!(a.stop().0.code(), Some(0));
+    assert_eq!(b.stop().0.code(), Some(0));
+    cluster.close();
+}
+
+/// An outage is waited out: the node says that it is not ready, lives on, and
+/// catches up with what it owed.
+#[test]
+fn a_node_whose_database_goes_away_says_so_and_goes_on_when_it_is_back() {
+    let cluster = Cluster::new();
+    let proxy = Proxy::before(cluster.server());
+    let url = cluster.url.replace(&cluster.server().to_string(), &proxy.address().to_string());
+    let mut node = cluster.node_at("a", &url);
+    node.until_ready();
+    node.wait_for("a run", |_| !cluster.ledger().is_empty());
+    proxy.cut();
+    node.wait_for("the node to notice", |node| {
+        node.get("/readyz").is_some_and(|(status, why)| status == 503 && why.contains("the store does not answer"))
+    });
+    assert_eq!(node.get("/healthz").unwrap().0, 200);
+    assert!(node.metric("rota_store_errors_total").unwrap() >= 1.0);
+    proxy.mend();
+    node.until_ready();
+    let before = cluster.ledger().len();
+    node.wait_for("runs after the outage", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
+    assert_eq!(node.stop().0.code(), Some(0));
+    cluster.close();
+}
