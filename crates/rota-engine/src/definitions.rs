@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use rota_core::{
-    fire::{Progress, SkipReason, abandon, arm, resume as resumed},
+    fire::{Cursor, Progress, SkipReason, abandon, arm, resume as resumed},
     ids::{JobId, ScheduleId, TenantId},
     job::JobDocument,
     ports::Topic,
@@ -27,6 +27,8 @@ use crate::node::Node;
 
 /// So often a save is tried against schedules that fire meanwhile.
 const TRIES: usize = 10;
+/// Instants looked through that were decided by a clock ahead of this one.
+const AHEAD_MAX: usize = 1_000;
 /// Schedules read or written in one go.
 const PAGE: u32 = 1_000;
 
@@ -173,11 +175,13 @@ async fn edited(
 ) -> Result<SchedulePut, SaveError> {
     let schedule = compile(spec, record.id)?;
     let cursor = node.store.cursors(&[record.id]).await?.pop().flatten();
-    let behind = cursor.map_or(record.progress, Progress::before);
-    // The old schedule had nothing to decide up to its cursor; the new one may.
-    let behind = Progress { decided_to: behind.decided_to.map(|decided| decided.min(now)), ..behind };
     let old = serde_json::from_str::<ScheduleSpec>(&record.spec).ok();
     let old = old.and_then(|old| Schedule::compile(&old, &record.id.seed()).ok());
+    let behind = match (cursor, &old) {
+        (None, _) => record.progress,
+        (Some(cursor), None) => Progress::before(cursor),
+        (Some(cursor), Some(old)) => Progress { fired: cursor.fired, decided_to: Some(decided_to(old, cursor, now)) },
+    };
     let owed = cursor.zip(old).and_then(|(cursor, old)| abandon(&old, cursor, now, SkipReason::Edited));
     let decided_to = owed.as_ref().map(|owed| owed.to).max(behind.decided_to);
     let put = fresh(record.id, record.tenant, record.job, spec, now)?;
@@ -187,6 +191,20 @@ async fn edited(
         guard: Some(ScheduleGuard { revision: record.revision, cursor }),
         ..put
     })
+}
+
+/// Up to when the old schedule has decided. It had nothing to decide between its
+/// last instant and its cursor, where the new one may have; but one that it
+/// decided by a clock ahead of this one is behind it all the same.
+fn decided_to(old: &Schedule, cursor: Cursor, now: Timestamp) -> Timestamp {
+    let mut last = Progress::before(cursor).decided_to.map_or(now, |decided| decided.min(now));
+    for _ in 0..AHEAD_MAX {
+        match old.next(last) {
+            Some(next) if next < cursor.planned_at => last = next,
+            _ => return last,
+        }
+    }
+    Progress::before(cursor).decided_to.unwrap_or(last)
 }
 
 /// Ends pauses now, and wakes the schedules that sleep because of them. False

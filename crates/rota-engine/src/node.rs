@@ -93,6 +93,8 @@ pub struct Bells {
 struct Outage {
     away: AtomicBool,
     quiet_until: AtomicI64,
+    /// When the store was last known to do what it is asked.
+    there_at: AtomicI64,
 }
 
 impl Node {
@@ -112,7 +114,11 @@ impl Node {
             reports: Arc::new(Gathered::new(options.log_bytes_max)),
             claims: Mutex::default(),
             bells: Bells::default(),
-            outage: Outage { away: AtomicBool::new(false), quiet_until: AtomicI64::new(i64::MIN) },
+            outage: Outage {
+                away: AtomicBool::new(false),
+                quiet_until: AtomicI64::new(i64::MIN),
+                there_at: AtomicI64::new(i64::MIN),
+            },
             delayed_at: AtomicI64::new(i64::MAX),
             cancel_asked: AtomicBool::new(false),
             store,
@@ -244,6 +250,7 @@ impl Node {
 
     /// The store answered.
     pub(crate) fn store_is_there(&self, now: Timestamp) {
+        self.outage.there_at.store(now.as_microsecond(), Ordering::Relaxed);
         if self.outage.away.swap(false, Ordering::Relaxed) {
             let quiet = self.options.node_lease.max(self.options.run_lease).after(now);
             self.outage.quiet_until.store(quiet.as_microsecond(), Ordering::Relaxed);
@@ -260,6 +267,11 @@ impl Node {
     pub fn is_quiet(&self, now: Timestamp) -> bool {
         self.outage.away.load(Ordering::Relaxed)
             || now.as_microsecond() < self.outage.quiet_until.load(Ordering::Relaxed)
+    }
+
+    /// Whether the store is known to have taken somebody's word after `at`.
+    pub(crate) fn store_was_there_after(&self, at: Timestamp) -> bool {
+        at.as_microsecond() < self.outage.there_at.load(Ordering::Relaxed)
     }
 
     /// The earliest that it may be now.

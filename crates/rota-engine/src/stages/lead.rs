@@ -67,7 +67,9 @@ impl Lead {
         let draining = self.node.executing.is_draining();
         let falls_to_me = |part: Partition| !draining && owner(&live, part) == Some(self.node.id);
         let (keep, give): (Vec<_>, Vec<_>) = Partition::all().partition(|part| falls_to_me(*part));
+        self.stay(&keep);
         let taken = self.take(&keep, &stored, &live, now).await?;
+        self.give_strays(&give, &stored).await?;
         self.give(&give, now).await?;
         let held = self.node.territory.parts().len();
         self.node.stats.partitions.set(held);
@@ -117,6 +119,17 @@ impl Lead {
         Ok(taken.len())
     }
 
+    /// What was to be given away and falls to this node again, because the other
+    /// went, stays: nothing would be started in it for ever.
+    fn stay(&self, keep: &[Partition]) {
+        let is_leaving = |part: &Partition| self.node.territory.held(*part).is_some_and(|held| held.leaving);
+        let staying: Vec<Partition> = keep.iter().copied().filter(is_leaving).collect();
+        if !staying.is_empty() {
+            self.node.territory.set_leaving(&staying, false);
+            self.ring();
+        }
+    }
+
     /// Gives away what falls to others, as soon as nothing is under way in it.
     async fn give(&mut self, give: &[Partition], now: Timestamp) -> Result<(), StoreError> {
         let node = Arc::clone(&self.node);
@@ -140,6 +153,21 @@ impl Lead {
             self.leaving_since = None;
             self.keep_until = Span::millis(node.options.give_patience.as_millis() * 10).after(now);
             self.ring();
+        }
+        Ok(())
+    }
+
+    /// A take whose answer was lost left partitions that the store has for this
+    /// node and the node has not. Those that fall to it are taken again; nobody
+    /// else can have the others for as long as it lives.
+    async fn give_strays(&self, give: &[Partition], stored: &[PartitionLease]) -> Result<(), StoreError> {
+        let of_part = |part: &Partition| stored[usize::from(part.0)];
+        let is_stray =
+            |lease: &PartitionLease| lease.node == Some(self.node.id) && self.node.territory.held(lease.part).is_none();
+        let strays: Vec<(Partition, Epoch)> =
+            give.iter().map(of_part).filter(is_stray).map(|lease| (lease.part, lease.epoch)).collect();
+        if !strays.is_empty() {
+            self.node.store.give_partitions(self.node.id, &strays).await?;
         }
         Ok(())
     }

@@ -29,15 +29,21 @@ use crate::{
     outbox::{End, Ended},
 };
 
-/// A batch that is refused so often, while the store is there, is taken apart.
-const TRIES: u32 = 3;
+/// A batch that is refused so often, with a beat that the store took between
+/// each two, is taken apart.
+const TRIES: u32 = 2;
+/// A single outcome that is refused so often is to blame. More than for a batch:
+/// it is lost by it.
+const TRIES_ALONE: u32 = 5;
 
 /// One batch on its way to the store.
 struct Batch {
     write: Write,
     ended: Vec<Ended>,
     settlements: Vec<Settlement>,
-    tries: u32,
+    /// How often it was refused while the store did what others asked, and when
+    /// last.
+    refused: Option<(u32, Timestamp)>,
 }
 
 pub struct Settle {
@@ -79,7 +85,7 @@ impl Settle {
                 }
             }
         }
-        (!ended.is_empty()).then(|| Batch { write: self.node.write(now), ended, settlements, tries: 0 })
+        (!ended.is_empty()).then(|| Batch { write: self.node.write(now), ended, settlements, refused: None })
     }
 
     fn change(&self, ended: &mut Ended) -> Result<Change, Refusal> {
@@ -110,24 +116,33 @@ impl Settle {
         }
     }
 
-    /// Keeps a batch for the next pass. Where the store is there and refuses it
-    /// again and again, something in it is to blame: it is halved until that
-    /// one is found, whose outcome is then replaced by the refusal.
+    /// Keeps a batch for the next pass. Where the store does what others ask and
+    /// refuses it again and again, something in it is to blame: it is halved
+    /// until that one is found, whose outcome is then replaced by the refusal.
     fn keep(&mut self, mut batch: Batch, error: &StoreError) {
-        batch.tries += 1;
+        let now = self.node.clock.now();
         let at_fault = matches!(error, StoreError::NotApplied { .. } | StoreError::Corrupt(_));
-        if !at_fault || batch.tries < TRIES || self.node.is_quiet(batch.write.now) {
-            self.pending = Some(batch);
+        if !at_fault || self.node.is_quiet(now) {
+            self.pending = Some(Batch { refused: None, ..batch });
             return;
         }
-        let now = batch.write.now;
+        let refused = match batch.refused {
+            None => (1, now),
+            Some((times, last)) if self.node.store_was_there_after(last) => (times + 1, now),
+            Some(same) => same,
+        };
+        let tries = if batch.ended.len() > 1 { TRIES } else { TRIES_ALONE };
+        if refused.0 < tries {
+            self.pending = Some(Batch { refused: Some(refused), ..batch });
+            return;
+        }
         if batch.ended.len() > 1 {
             let half = batch.ended.len() / 2;
             let rest = batch.ended.split_off(half).into_iter().zip(batch.settlements.split_off(half));
             let decided =
                 rest.map(|(ended, settlement)| Ended { end: End::Decided(Box::new(settlement.change)), ..ended });
             self.node.post(decided.collect());
-            self.pending = Some(Batch { write: self.node.write(now), tries: 0, ..batch });
+            self.pending = Some(Batch { write: self.node.write(now), refused: None, ..batch });
             return;
         }
         for ended in &mut batch.ended {

@@ -1,9 +1,18 @@
-//! A store that can be told to be away, or to lose the answer of its next
-//! write after having done it.
+//! A store that can be told what to do wrong.
+//!
+//! By hand: to be away, or to lose the answer of its next write after having
+//! done it. By a [`Line`]: each call may be refused, done and not answered for,
+//! never arrive, or arrive or be answered late, also long after its caller died.
+//! A [`Tap`] sees calls where the store does them, in its own order.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::Thread,
 };
 
 use async_trait::async_trait;
@@ -20,6 +29,253 @@ use rota_core::{
     store::*,
 };
 
+/// What a call does to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Read,
+    /// Changes something, and is harmless when asked again.
+    Plain,
+    /// Changes something under a batch's name.
+    Named,
+}
+
+/// What becomes of one call on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Through,
+    /// Nothing is done, and the caller knows.
+    Refused,
+    /// It is done, and the answer is lost.
+    Unanswered,
+    /// It never arrives, and the caller cannot know.
+    Vanished,
+    /// It arrives, or is answered, later. It arrives although its caller may be
+    /// dead by then.
+    Late {
+        arrives_at: Option<Timestamp>,
+        answered_at: Option<Timestamp>,
+    },
+}
+
+/// A call that is under way, to be done when its time has come.
+pub type Parcel = Box<dyn FnOnce() + Send>;
+
+/// The way between one node and the store.
+pub trait Line: Send + Sync {
+    fn fate(&self, what: &'static str, kind: Kind) -> Fate;
+
+    /// Has the call done at that time.
+    fn post(&self, at: Timestamp, parcel: Parcel);
+
+    fn has_come(&self, at: Timestamp) -> bool;
+}
+
+/// Sees calls as the store does them; may change them, too.
+pub trait Tap: Send + Sync {
+    fn put_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
+        wait(store.put_jobs(write, jobs))
+    }
+
+    fn delete_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+        wait(store.delete_jobs(write, jobs))
+    }
+
+    fn put_schedules(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        schedules: &[SchedulePut],
+    ) -> Result<Vec<ScheduleSaved>, StoreError> {
+        wait(store.put_schedules(write, schedules))
+    }
+
+    fn delete_schedules(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        wait(store.delete_schedules(write, schedules))
+    }
+
+    fn set_pauses(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        targets: &[PauseTarget],
+        pause: Option<&Pause>,
+    ) -> Result<Vec<bool>, StoreError> {
+        wait(store.set_pauses(write, targets, pause))
+    }
+
+    fn fire(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        pauses_revision: i64,
+        items: &[FireItem],
+    ) -> Result<Vec<Fired>, StoreError> {
+        wait(store.fire(write, pauses_revision, items))
+    }
+
+    fn enqueue(&self, store: &dyn Store, write: &Write, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
+        wait(store.enqueue(write, runs, &[]))
+    }
+
+    fn promote(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        parts: &[Partition],
+        limit: u32,
+    ) -> Result<Promoted, StoreError> {
+        wait(store.promote(write, parts, limit))
+    }
+
+    fn ready_pairs(&self, store: &dyn Store, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
+        wait(store.ready_pairs(lanes))
+    }
+
+    fn claim(&self, store: &dyn Store, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+        wait(store.claim(write, claim))
+    }
+
+    fn own(&self, store: &dyn Store, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
+        wait(store.own(parts, windows))
+    }
+
+    fn inherited(&self, store: &dyn Store, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        wait(store.inherited(parts, limit))
+    }
+
+    fn notices(&self, store: &dyn Store, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        wait(store.notices(parts, limit))
+    }
+
+    fn clear_notices(&self, store: &dyn Store, seen: &[(Partition, RunId)]) -> Result<(), StoreError> {
+        wait(store.clear_notices(seen))
+    }
+
+    fn lease_owned(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        asks: &[OwnLease],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        wait(store.lease_owned(write, worker, until, asks))
+    }
+
+    fn mark_running(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        marks: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        wait(store.mark_running(write, marks))
+    }
+
+    fn settle(&self, store: &dyn Store, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        wait(store.settle(write, settlements))
+    }
+
+    fn extend(
+        &self,
+        store: &dyn Store,
+        worker: WorkerId,
+        until: Timestamp,
+        held: &[Lease],
+        now: Timestamp,
+    ) -> Result<Extended, StoreError> {
+        wait(store.extend(worker, until, held, now))
+    }
+
+    fn request_cancel(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        runs: &[RunId],
+        ask: &CancelAsk,
+    ) -> Result<Vec<CancelAnswer>, StoreError> {
+        wait(store.request_cancel(write, runs, ask))
+    }
+
+    fn release(&self, store: &dyn Store, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
+        wait(store.release(write, worker))
+    }
+
+    fn reap(&self, store: &dyn Store, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
+        wait(store.reap(write, reap))
+    }
+
+    fn sweep(&self, store: &dyn Store, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
+        wait(store.sweep(write, limit))
+    }
+
+    fn wake(&self, store: &dyn Store, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
+        wait(store.wake(write, runs))
+    }
+
+    fn recount_slots(&self, store: &dyn Store, write: &Write) -> Result<u32, StoreError> {
+        wait(store.recount_slots(write))
+    }
+
+    fn beat(&self, store: &dyn Store, beat: &NodeBeat, now: Timestamp) -> Result<Guarded, StoreError> {
+        wait(store.beat(beat, now))
+    }
+
+    fn leave(&self, store: &dyn Store, node: NodeId) -> Result<(), StoreError> {
+        wait(store.leave(node))
+    }
+
+    fn take_partitions(
+        &self,
+        store: &dyn Store,
+        node: NodeId,
+        parts: &[Partition],
+        now: Timestamp,
+    ) -> Result<Vec<Option<Epoch>>, StoreError> {
+        wait(store.take_partitions(node, parts, now))
+    }
+
+    fn give_partitions(
+        &self,
+        store: &dyn Store,
+        node: NodeId,
+        parts: &[(Partition, Epoch)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        wait(store.give_partitions(node, parts))
+    }
+}
+
+/// Nobody listens.
+struct Untapped;
+
+impl Tap for Untapped {}
+
+struct Parked(Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for the store in place: no other task runs meanwhile, so that the
+/// order of events does not depend on how fast it answers.
+pub fn wait<T>(work: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Parked(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut work = std::pin::pin!(work);
+    loop {
+        match work.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
 pub struct Faulty {
     inner: Arc<dyn Store>,
     away: AtomicBool,
@@ -27,6 +283,8 @@ pub struct Faulty {
     pub writes: AtomicUsize,
     /// Requests as another's transaction would have left them.
     inbox: Mutex<Vec<InboxItem>>,
+    line: Option<Arc<dyn Line>>,
+    tap: Arc<dyn Tap>,
 }
 
 impl Faulty {
@@ -37,7 +295,14 @@ impl Faulty {
             lose: AtomicUsize::new(0),
             writes: AtomicUsize::new(0),
             inbox: Mutex::default(),
+            line: None,
+            tap: Arc::new(Untapped),
         }
+    }
+
+    /// The same store as one node reaches it.
+    pub fn over(inner: Arc<dyn Store>, line: Arc<dyn Line>, tap: Arc<dyn Tap>) -> Self {
+        Self { line: Some(line), tap, ..Self::new(inner) }
     }
 
     /// Puts a request into the inbox; its port has no way to.
@@ -63,114 +328,164 @@ impl Faulty {
 
     fn here(&self) -> Result<(), StoreError> {
         if self.away.load(Ordering::SeqCst) {
-            return Err(StoreError::NotApplied { what: "be there", source: "away".into() });
+            return Err(refused());
         }
         Ok(())
     }
 
-    async fn write<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    async fn call<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        kind: Kind,
+        work: impl FnOnce(&dyn Store, &dyn Tap) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         self.here()?;
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        let answer = work.await?;
-        let lost = self.lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        if lost {
-            return Err(StoreError::OutcomeUnknown { what: "tell", source: "the answer was lost".into() });
+        let (inner, tap) = (Arc::clone(&self.inner), Arc::clone(&self.tap));
+        let work = move || work(inner.as_ref(), tap.as_ref());
+        let Some(line) = &self.line else {
+            // As a store does that others wait for: their tasks get their turn.
+            tokio::task::yield_now().await;
+            return self.by_hand(kind, work);
+        };
+        match line.fate(what, kind) {
+            Fate::Through => work(),
+            Fate::Refused => Err(refused()),
+            Fate::Unanswered => work().and_then(|_| Err(unanswered())),
+            Fate::Vanished => Err(unanswered()),
+            Fate::Late { arrives_at, answered_at } => {
+                let answer = match arrives_at {
+                    Some(at) => by_post(line.as_ref(), at, work).await,
+                    None => work(),
+                };
+                if let Some(at) = answered_at {
+                    poll_fn(|_| if line.has_come(at) { Poll::Ready(()) } else { Poll::Pending }).await;
+                }
+                answer
+            }
         }
-        Ok(answer)
     }
+
+    fn by_hand<T>(&self, kind: Kind, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        if kind != Kind::Named {
+            return work();
+        }
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        let answer = work()?;
+        let lost = self.lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        if lost { Err(unanswered()) } else { Ok(answer) }
+    }
+}
+
+/// Polled by hand: nobody is woken when the parcel has arrived.
+async fn by_post<T: Send + 'static>(
+    line: &dyn Line,
+    at: Timestamp,
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let answer = Arc::new(Mutex::new(None));
+    let told = Arc::clone(&answer);
+    line.post(at, Box::new(move || *told.lock().unwrap() = Some(work())));
+    poll_fn(|_| answer.lock().unwrap().take().map_or(Poll::Pending, Poll::Ready)).await
+}
+
+fn refused() -> StoreError {
+    StoreError::NotApplied { what: "be there", source: "away".into() }
+}
+
+fn unanswered() -> StoreError {
+    StoreError::OutcomeUnknown { what: "tell", source: "the answer was lost".into() }
 }
 
 #[async_trait]
 impl JobStore for Faulty {
     async fn put_tenants(&self, tenants: &[TenantPut], now: Timestamp) -> Result<Vec<TenantId>, StoreError> {
-        self.here()?;
-        self.inner.put_tenants(tenants, now).await
+        let tenants = tenants.to_vec();
+        self.call("put_tenants", Kind::Plain, move |store, _| wait(store.put_tenants(&tenants, now))).await
     }
 
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
-        self.here()?;
-        self.inner.tenants().await
+        self.call("tenants", Kind::Read, move |store, _| wait(store.tenants())).await
     }
 
     async fn lanes(&self, keys: &[LaneKey], mode: LaneMode) -> Result<Vec<Lane>, StoreError> {
-        self.here()?;
-        self.inner.lanes(keys, mode).await
+        let keys = keys.to_vec();
+        self.call("lanes", Kind::Plain, move |store, _| wait(store.lanes(&keys, mode))).await
     }
 
     async fn all_lanes(&self) -> Result<Vec<Lane>, StoreError> {
-        self.here()?;
-        self.inner.all_lanes().await
+        self.call("all_lanes", Kind::Read, move |store, _| wait(store.all_lanes())).await
     }
 
     async fn turn_lane(&self, lane: LaneId, mode: LaneMode) -> Result<Lane, StoreError> {
-        self.here()?;
-        self.inner.turn_lane(lane, mode).await
+        self.call("turn_lane", Kind::Plain, move |store, _| wait(store.turn_lane(lane, mode))).await
     }
 
     async fn put_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
-        self.write(self.inner.put_jobs(write, jobs)).await
+        let (write, jobs) = (write.clone(), jobs.to_vec());
+        self.call("put_jobs", Kind::Named, move |store, tap| tap.put_jobs(store, &write, &jobs)).await
     }
 
     async fn delete_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
-        self.write(self.inner.delete_jobs(write, jobs)).await
+        let (write, jobs) = (write.clone(), jobs.to_vec());
+        self.call("delete_jobs", Kind::Named, move |store, tap| tap.delete_jobs(store, &write, &jobs)).await
     }
 
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError> {
-        self.here()?;
-        self.inner.jobs(ids).await
+        let ids = ids.to_vec();
+        self.call("jobs", Kind::Read, move |store, _| wait(store.jobs(&ids))).await
     }
 
     async fn find_jobs(&self, names: &[(TenantId, String)]) -> Result<Vec<Option<JobRecord>>, StoreError> {
-        self.here()?;
-        self.inner.find_jobs(names).await
+        let names = names.to_vec();
+        self.call("find_jobs", Kind::Read, move |store, _| wait(store.find_jobs(&names))).await
     }
 
     async fn list_jobs(&self, query: &JobQuery) -> Result<JobPage, StoreError> {
-        self.here()?;
-        self.inner.list_jobs(query).await
+        let query = query.clone();
+        self.call("list_jobs", Kind::Read, move |store, _| wait(store.list_jobs(&query))).await
     }
 
     async fn job_versions(&self, job: JobId, limit: u32) -> Result<Vec<JobVersion>, StoreError> {
-        self.here()?;
-        self.inner.job_versions(job, limit).await
+        self.call("job_versions", Kind::Read, move |store, _| wait(store.job_versions(job, limit))).await
     }
 
     async fn job_document(&self, job: JobId, version: i32) -> Result<Option<String>, StoreError> {
-        self.here()?;
-        self.inner.job_document(job, version).await
+        self.call("job_document", Kind::Read, move |store, _| wait(store.job_document(job, version))).await
     }
 
     async fn reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError> {
-        self.here()?;
-        self.inner.reserve_schedules(count).await
+        self.call("reserve_schedules", Kind::Plain, move |store, _| wait(store.reserve_schedules(count))).await
     }
 
     async fn put_schedules(&self, write: &Write, schedules: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError> {
-        self.write(self.inner.put_schedules(write, schedules)).await
+        let (write, schedules) = (write.clone(), schedules.to_vec());
+        self.call("put_schedules", Kind::Named, move |store, tap| tap.put_schedules(store, &write, &schedules)).await
     }
 
     async fn delete_schedules(&self, write: &Write, schedules: &[ScheduleId]) -> Result<Vec<Guarded>, StoreError> {
-        self.write(self.inner.delete_schedules(write, schedules)).await
+        let (write, schedules) = (write.clone(), schedules.to_vec());
+        self.call("delete_schedules", Kind::Named, move |store, tap| tap.delete_schedules(store, &write, &schedules))
+            .await
     }
 
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
-        self.here()?;
-        self.inner.schedules(ids).await
+        let ids = ids.to_vec();
+        self.call("schedules", Kind::Read, move |store, _| wait(store.schedules(&ids))).await
     }
 
     async fn find_schedules(&self, names: &[(JobId, String)]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
-        self.here()?;
-        self.inner.find_schedules(names).await
+        let names = names.to_vec();
+        self.call("find_schedules", Kind::Read, move |store, _| wait(store.find_schedules(&names))).await
     }
 
     async fn list_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, StoreError> {
-        self.here()?;
-        self.inner.list_schedules(query).await
+        let query = query.clone();
+        self.call("list_schedules", Kind::Read, move |store, _| wait(store.list_schedules(&query))).await
     }
 
     async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
-        self.here()?;
-        self.inner.cursors(schedules).await
+        let schedules = schedules.to_vec();
+        self.call("cursors", Kind::Read, move |store, _| wait(store.cursors(&schedules))).await
     }
 
     async fn skips(
@@ -179,8 +494,7 @@ impl JobStore for Faulty {
         before: Option<Timestamp>,
         limit: u32,
     ) -> Result<Vec<SkipRecord>, StoreError> {
-        self.here()?;
-        self.inner.skips(schedule, before, limit).await
+        self.call("skips", Kind::Read, move |store, _| wait(store.skips(schedule, before, limit))).await
     }
 
     async fn set_pauses(
@@ -189,45 +503,48 @@ impl JobStore for Faulty {
         targets: &[PauseTarget],
         pause: Option<&Pause>,
     ) -> Result<Vec<bool>, StoreError> {
-        self.write(self.inner.set_pauses(write, targets, pause)).await
+        let (write, targets, pause) = (write.clone(), targets.to_vec(), pause.cloned());
+        self.call("set_pauses", Kind::Named, move |store, tap| tap.set_pauses(store, &write, &targets, pause.as_ref()))
+            .await
     }
 
     async fn pauses(&self) -> Result<Pauses, StoreError> {
-        self.here()?;
-        self.inner.pauses().await
+        self.call("pauses", Kind::Read, move |store, _| wait(store.pauses())).await
     }
 
     async fn put_calendars(&self, calendars: &[CalendarPut], now: Timestamp) -> Result<(), StoreError> {
-        self.here()?;
-        self.inner.put_calendars(calendars, now).await
+        let calendars = calendars.to_vec();
+        self.call("put_calendars", Kind::Plain, move |store, _| wait(store.put_calendars(&calendars, now))).await
     }
 
     async fn calendars(&self, tenant: TenantId) -> Result<Vec<Calendar>, StoreError> {
-        self.here()?;
-        self.inner.calendars(tenant).await
+        self.call("calendars", Kind::Read, move |store, _| wait(store.calendars(tenant))).await
     }
 }
 
 #[async_trait]
 impl RunStore for Faulty {
     async fn due(&self, parts: &[Partition], until: Timestamp, limit: u32) -> Result<Vec<DueCursor>, StoreError> {
-        self.here()?;
-        self.inner.due(parts, until, limit).await
+        let parts = parts.to_vec();
+        self.call("due", Kind::Read, move |store, _| wait(store.due(&parts, until, limit))).await
     }
 
     async fn live_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, StoreError> {
-        self.here()?;
-        self.inner.live_of(schedules).await
+        let schedules = schedules.to_vec();
+        self.call("live_of", Kind::Read, move |store, _| wait(store.live_of(&schedules))).await
     }
 
     async fn fire(&self, write: &Write, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
-        self.write(self.inner.fire(write, pauses_revision, items)).await
+        let (write, items) = (write.clone(), items.to_vec());
+        self.call("fire", Kind::Named, move |store, tap| tap.fire(store, &write, pauses_revision, &items)).await
     }
 
     async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError> {
-        let answers = self.write(self.inner.enqueue(write, runs, &[])).await;
+        let taken = inbox.to_vec();
+        let (write, runs) = (write.clone(), runs.to_vec());
+        let answers = self.call("enqueue", Kind::Named, move |store, tap| tap.enqueue(store, &write, &runs)).await;
         if answers.is_ok() {
-            self.inbox.lock().unwrap().retain(|item| !inbox.contains(&item.id));
+            self.inbox.lock().unwrap().retain(|item| !taken.contains(&item.id));
         }
         answers
     }
@@ -238,36 +555,38 @@ impl RunStore for Faulty {
     }
 
     async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError> {
-        self.write(self.inner.promote(write, parts, limit)).await
+        let (write, parts) = (write.clone(), parts.to_vec());
+        self.call("promote", Kind::Named, move |store, tap| tap.promote(store, &write, &parts, limit)).await
     }
 
     async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
-        self.here()?;
-        self.inner.ready_pairs(lanes).await
+        let lanes = lanes.to_vec();
+        self.call("ready_pairs", Kind::Read, move |store, tap| tap.ready_pairs(store, &lanes)).await
     }
 
     async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        self.write(self.inner.claim(write, claim)).await
+        let (write, claim) = (write.clone(), claim.clone());
+        self.call("claim", Kind::Named, move |store, tap| tap.claim(store, &write, &claim)).await
     }
 
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
-        self.here()?;
-        self.inner.own(parts, windows).await
+        let (parts, windows) = (parts.to_vec(), windows.to_vec());
+        self.call("own", Kind::Read, move |store, tap| tap.own(store, &parts, &windows)).await
     }
 
     async fn inherited(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
-        self.here()?;
-        self.inner.inherited(parts, limit).await
+        let parts = parts.to_vec();
+        self.call("inherited", Kind::Read, move |store, tap| tap.inherited(store, &parts, limit)).await
     }
 
     async fn notices(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
-        self.here()?;
-        self.inner.notices(parts, limit).await
+        let parts = parts.to_vec();
+        self.call("notices", Kind::Read, move |store, tap| tap.notices(store, &parts, limit)).await
     }
 
     async fn clear_notices(&self, seen: &[(Partition, RunId)]) -> Result<(), StoreError> {
-        self.here()?;
-        self.inner.clear_notices(seen).await
+        let seen = seen.to_vec();
+        self.call("clear_notices", Kind::Plain, move |store, tap| tap.clear_notices(store, &seen)).await
     }
 
     async fn lease_owned(
@@ -277,15 +596,19 @@ impl RunStore for Faulty {
         until: Timestamp,
         asks: &[OwnLease],
     ) -> Result<Vec<Guarded>, StoreError> {
-        self.write(self.inner.lease_owned(write, worker, until, asks)).await
+        let (write, asks) = (write.clone(), asks.to_vec());
+        self.call("lease_owned", Kind::Named, move |store, tap| tap.lease_owned(store, &write, worker, until, &asks))
+            .await
     }
 
     async fn mark_running(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
-        self.write(self.inner.mark_running(write, marks)).await
+        let (write, marks) = (write.clone(), marks.to_vec());
+        self.call("mark_running", Kind::Named, move |store, tap| tap.mark_running(store, &write, &marks)).await
     }
 
     async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
-        self.write(self.inner.settle(write, settlements)).await
+        let (write, settlements) = (write.clone(), settlements.to_vec());
+        self.call("settle", Kind::Named, move |store, tap| tap.settle(store, &write, &settlements)).await
     }
 
     async fn extend(
@@ -295,13 +618,13 @@ impl RunStore for Faulty {
         held: &[Lease],
         now: Timestamp,
     ) -> Result<Extended, StoreError> {
-        self.here()?;
-        self.inner.extend(worker, until, held, now).await
+        let held = held.to_vec();
+        self.call("extend", Kind::Plain, move |store, tap| tap.extend(store, worker, until, &held, now)).await
     }
 
     async fn progress(&self, reports: &[(Lease, String)]) -> Result<Vec<Guarded>, StoreError> {
-        self.here()?;
-        self.inner.progress(reports).await
+        let reports = reports.to_vec();
+        self.call("progress", Kind::Plain, move |store, _| wait(store.progress(&reports))).await
     }
 
     async fn request_cancel(
@@ -310,83 +633,85 @@ impl RunStore for Faulty {
         runs: &[RunId],
         ask: &CancelAsk,
     ) -> Result<Vec<CancelAnswer>, StoreError> {
-        self.write(self.inner.request_cancel(write, runs, ask)).await
+        let (write, runs, ask) = (write.clone(), runs.to_vec(), ask.clone());
+        self.call("request_cancel", Kind::Named, move |store, tap| tap.request_cancel(store, &write, &runs, &ask)).await
     }
 
     async fn release(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
-        self.write(self.inner.release(write, worker)).await
+        let write = write.clone();
+        self.call("release", Kind::Named, move |store, tap| tap.release(store, &write, worker)).await
     }
 
     async fn reap(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
-        self.write(self.inner.reap(write, reap)).await
+        let (write, reap) = (write.clone(), *reap);
+        self.call("reap", Kind::Named, move |store, tap| tap.reap(store, &write, &reap)).await
     }
 
     async fn sweep(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
-        self.write(self.inner.sweep(write, limit)).await
+        let write = write.clone();
+        self.call("sweep", Kind::Named, move |store, tap| tap.sweep(store, &write, limit)).await
     }
 
     async fn wake(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
-        self.write(self.inner.wake(write, runs)).await
+        let (write, runs) = (write.clone(), runs.to_vec());
+        self.call("wake", Kind::Named, move |store, tap| tap.wake(store, &write, &runs)).await
     }
 
     async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
-        self.write(self.inner.recount_slots(write)).await
+        let write = write.clone();
+        self.call("recount_slots", Kind::Named, move |store, tap| tap.recount_slots(store, &write)).await
     }
 }
 
 #[async_trait]
 impl HistoryStore for Faulty {
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
-        self.here()?;
-        self.inner.runs(ids).await
+        let ids = ids.to_vec();
+        self.call("runs", Kind::Read, move |store, _| wait(store.runs(&ids))).await
     }
 
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
-        self.here()?;
-        self.inner.list_runs(query).await
+        let query = query.clone();
+        self.call("list_runs", Kind::Read, move |store, _| wait(store.list_runs(&query))).await
     }
 
     async fn rollups(&self, job: JobId, from_hour: i64, to_hour: i64) -> Result<Vec<(i64, Rollup)>, StoreError> {
-        self.here()?;
-        self.inner.rollups(job, from_hour, to_hour).await
+        self.call("rollups", Kind::Read, move |store, _| wait(store.rollups(job, from_hour, to_hour))).await
     }
 
     async fn append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
-        self.here()?;
-        self.inner.append_logs(chunks).await
+        let chunks = chunks.to_vec();
+        self.call("append_logs", Kind::Plain, move |store, _| wait(store.append_logs(&chunks))).await
     }
 
     async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
-        self.here()?;
-        self.inner.logs(query).await
+        let query = query.clone();
+        self.call("logs", Kind::Read, move |store, _| wait(store.logs(&query))).await
     }
 
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {
-        self.here()?;
-        self.inner.tend(tend).await
+        let tend = *tend;
+        self.call("tend", Kind::Plain, move |store, _| wait(store.tend(&tend))).await
     }
 }
 
 #[async_trait]
 impl LeaseStore for Faulty {
     async fn beat(&self, beat: &NodeBeat, now: Timestamp) -> Result<Guarded, StoreError> {
-        self.here()?;
-        self.inner.beat(beat, now).await
+        let beat = beat.clone();
+        self.call("beat", Kind::Plain, move |store, tap| tap.beat(store, &beat, now)).await
     }
 
     async fn nodes(&self, now: Timestamp) -> Result<Vec<Node>, StoreError> {
-        self.here()?;
-        self.inner.nodes(now).await
+        self.call("nodes", Kind::Read, move |store, _| wait(store.nodes(now))).await
     }
 
     async fn leave(&self, node: NodeId) -> Result<(), StoreError> {
-        self.here()?;
-        self.inner.leave(node).await
+        self.call("leave", Kind::Plain, move |store, tap| tap.leave(store, node)).await
     }
 
     async fn partitions(&self) -> Result<Vec<PartitionLease>, StoreError> {
-        self.here()?;
-        self.inner.partitions().await
+        self.call("partitions", Kind::Read, move |store, _| wait(store.partitions())).await
     }
 
     async fn take_partitions(
@@ -395,23 +720,22 @@ impl LeaseStore for Faulty {
         parts: &[Partition],
         now: Timestamp,
     ) -> Result<Vec<Option<Epoch>>, StoreError> {
-        self.here()?;
-        self.inner.take_partitions(node, parts, now).await
+        let parts = parts.to_vec();
+        self.call("take_partitions", Kind::Plain, move |store, tap| tap.take_partitions(store, node, &parts, now)).await
     }
 
     async fn give_partitions(&self, node: NodeId, parts: &[(Partition, Epoch)]) -> Result<Vec<Guarded>, StoreError> {
-        self.here()?;
-        self.inner.give_partitions(node, parts).await
+        let parts = parts.to_vec();
+        self.call("give_partitions", Kind::Plain, move |store, tap| tap.give_partitions(store, node, &parts)).await
     }
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.here()?;
-        self.inner.time().await
+        self.call("time", Kind::Read, move |store, _| wait(store.time())).await
     }
 
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
-        self.here()?;
-        self.inner.take_tokens(asks, now).await
+        let asks = asks.to_vec();
+        self.call("take_tokens", Kind::Plain, move |store, _| wait(store.take_tokens(&asks, now))).await
     }
 }
 

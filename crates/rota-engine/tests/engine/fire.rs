@@ -74,6 +74,29 @@ async fn two_nodes_that_fire_the_same_instant_make_one_run() {
     assert_eq!((done, bed.planned().await), (1, vec![10_000]));
 }
 
+/// A save by a node whose clock is behind must not plan again what one with a
+/// clock ahead has fired.
+#[tokio::test]
+async fn an_edit_by_a_slow_clock_fires_no_instant_twice() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    bed.save(&node.node, every("tick", "noop", "10s", json!({ "overlap": "allow" }))).await;
+    node.beat_for(&bed, 10_000).await;
+    node.fire().await;
+    assert_eq!(bed.planned().await, [10_000]);
+    let edited = every("tick", "noop", "10s", json!({ "overlap": "allow", "payload": { "edition": 2 } }));
+    let document = rota_core::job::JobDocument::from_value(edited).unwrap();
+    let expect = rota_core::store::Expect::Anything;
+    definitions::save_job(&node.node, bed.tenant, &document, None, expect, at(9_500)).await.unwrap();
+    node.fire.doubt();
+    node.fire().await;
+    assert_eq!(bed.planned().await, [10_000]);
+    node.beat_for(&bed, 10_000).await;
+    node.fire().await;
+    assert_eq!(bed.planned().await, [10_000, 20_000]);
+}
+
 /// An owner that fires what it remembers would fire the old time after the edit
 /// was acknowledged.
 #[tokio::test]

@@ -63,6 +63,27 @@ async fn two_nodes_share_partitions_and_takeover_fires_within_a_lease() {
     assert_eq!(parts(&second).len(), 256);
 }
 
+/// A take whose answer was lost must not leave a partition that its node does
+/// not know of and nobody else may take.
+#[tokio::test]
+async fn partitions_taken_without_an_answer_are_given_to_whom_they_fall() {
+    let bed = Bed::new().await;
+    let mut first = bed.node().await;
+    let mut second = bed.node().await;
+    bed.go(1_000);
+    first.lead().await;
+    second.lead().await;
+    let theirs = parts(&second);
+    second.lead.leave().await.unwrap();
+    bed.store.take_partitions(first.node.id, &theirs, bed.now()).await.unwrap();
+    second.lead().await;
+    assert_eq!(parts(&second), [], "a live node has them");
+    first.lead().await;
+    bed.go(1_000);
+    second.lead().await;
+    assert_eq!(parts(&second), theirs);
+}
+
 /// A node that was away and does not know that it is presumed dead must change
 /// nothing.
 #[tokio::test]
@@ -217,6 +238,28 @@ async fn a_partition_is_given_away_only_when_nothing_is_under_way_in_it() {
     second.lead().await;
     assert!(parts(&second).len() > 80);
     assert_eq!(first.node.stats.ended_as(Verdict::Succeeded), 256);
+}
+
+/// A partition that was about to be given to a node that went must be worked on.
+#[tokio::test]
+async fn what_was_to_be_given_away_stays_when_the_other_goes() {
+    let bed = Bed::new().await;
+    let mut first = bed.node().await;
+    bed.save(&first.node, job("long", "wait")).await;
+    for _ in 0..256 {
+        first.enqueue(&bed, "long").await;
+    }
+    first.dispatch().await;
+    bed.work.wait_for_going(256).await;
+    let mut second = bed.node().await;
+    bed.go(1_000);
+    first.lead().await;
+    let leaving = |node: &Hands| node.node.territory.table().iter().flatten().filter(|held| held.leaving).count();
+    assert!(leaving(&first) > 80);
+    second.lead.leave().await.unwrap();
+    bed.go(1_000);
+    first.lead().await;
+    assert_eq!(leaving(&first), 0);
 }
 
 /// The file of a sole process needs nobody's word to run out.

@@ -15,4 +15,5 @@ mod fire;
 mod lead;
 mod limits;
 mod poison;
+mod simulation;
 mod unknown;

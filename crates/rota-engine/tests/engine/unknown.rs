@@ -52,6 +52,26 @@ async fn outcomes_survive_an_outage_of_the_store() {
     }
 }
 
+/// An outage that nobody has noticed yet must not be blamed on what was to be
+/// settled: a success would become a failure.
+#[tokio::test]
+async fn an_outcome_is_not_blamed_for_an_outage_between_two_beats() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    let id = node.enqueue(&bed, "hello").await;
+    node.dispatch().await;
+    node.drain().await;
+    bed.faults.set_away(true);
+    for _ in 0..10 {
+        bed.go(50);
+        assert!(node.settle.pass(bed.now()).await.is_err());
+    }
+    bed.faults.set_away(false);
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
+
 /// A fire whose answer is lost makes each run once, and hands it over all the
 /// same.
 #[tokio::test]

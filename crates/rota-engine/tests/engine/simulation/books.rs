@@ -1,0 +1,126 @@
+//! The instants that every schedule owed, and what became of each.
+//!
+//! A schedule's book has a chapter for each definition that the store took, from
+//! its first cursor to the change that ended it. Whatever happened in between,
+//! each instant of a chapter is a run or lies in a recorded skip, exactly once,
+//! and there are no others.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use rota_core::{
+    fire::Cursor,
+    ids::{JobId, ScheduleId},
+    schedule::ScheduleSpec,
+    store::{SchedulePut, SkipRecord},
+    timing::Schedule,
+};
+use serde_json::Value;
+
+/// One definition, while it was in force.
+struct Chapter {
+    schedule: Schedule,
+    first: Option<Cursor>,
+    ended: Option<End>,
+}
+
+/// The change that ended a definition.
+#[derive(Clone, Copy)]
+struct End {
+    /// What was owed then.
+    owed: Option<Cursor>,
+    at: Timestamp,
+}
+
+/// See the module.
+pub struct Book {
+    pub job: JobId,
+    pub spec: ScheduleSpec,
+    text: String,
+    pub deleted: bool,
+    chapters: Vec<Chapter>,
+    /// Instants that made a run.
+    pub fired: BTreeMap<Timestamp, usize>,
+}
+
+impl Book {
+    pub fn new(put: &SchedulePut) -> Self {
+        let mut book = Self {
+            job: put.job,
+            spec: serde_json::from_str(&put.spec).unwrap(),
+            text: String::new(),
+            deleted: false,
+            chapters: Vec::new(),
+            fired: BTreeMap::new(),
+        };
+        book.put(put, Timestamp::MIN);
+        book
+    }
+
+    /// The store took a definition.
+    pub fn put(&mut self, put: &SchedulePut, now: Timestamp) {
+        let owed = put.guard.and_then(|guard| guard.cursor);
+        let planned = |cursor: Option<Cursor>| cursor.map(|cursor| cursor.planned_at);
+        if self.text == put.spec && planned(owed) == planned(put.cursor) {
+            // Only woken.
+            return;
+        }
+        self.end(owed, now);
+        self.spec = serde_json::from_str(&put.spec).unwrap();
+        self.text.clone_from(&put.spec);
+        let schedule = Schedule::compile(&self.spec, &put.id.seed()).unwrap();
+        self.chapters.push(Chapter { schedule, first: put.cursor, ended: None });
+    }
+
+    pub fn end(&mut self, owed: Option<Cursor>, at: Timestamp) {
+        if let Some(last) = self.chapters.last_mut().filter(|last| last.ended.is_none()) {
+            last.ended = Some(End { owed, at });
+        }
+    }
+
+    pub fn is_after_finish(&self) -> bool {
+        self.spec.after_finish.is_some()
+    }
+
+    pub fn payload(&self) -> &Value {
+        &self.spec.payload
+    }
+
+    fn expected(&self, cursor: Option<Cursor>) -> Vec<Timestamp> {
+        let mut expected = Vec::new();
+        for chapter in &self.chapters {
+            let end = chapter.ended.unwrap_or(End { owed: cursor, at: Timestamp::MIN });
+            let mut next = chapter.first.map(|first| first.planned_at);
+            while let Some(at) = next
+                && (at <= end.at || end.owed.is_some_and(|owed| at < owed.planned_at))
+            {
+                expected.push(at);
+                next = chapter.schedule.next(at);
+            }
+        }
+        expected
+    }
+
+    /// Whether every instant up to `cursor` has one end; says which has not.
+    pub fn balance(&self, id: ScheduleId, cursor: Option<Cursor>, skips: &[SkipRecord]) -> Result<(), String> {
+        if let Some((at, count)) = self.fired.iter().find(|(_, count)| **count > 1) {
+            return Err(format!("schedule {id}: the instant {at} made {count} runs"));
+        }
+        if self.is_after_finish() {
+            return Ok(());
+        }
+        let expected = self.expected(cursor);
+        for at in &expected {
+            let ranges = skips.iter().filter(|skip| skip.range.from <= *at && *at <= skip.range.to).count();
+            let ends = self.fired.get(at).copied().unwrap_or(0) + ranges;
+            if ends != 1 {
+                return Err(format!("schedule {id}: the instant {at} has {ends} ends; skips {skips:?}"));
+            }
+        }
+        let ends = self.fired.len() as u64 + skips.iter().map(|skip| skip.range.count).sum::<u64>();
+        if ends != expected.len() as u64 {
+            return Err(format!("schedule {id}: {} instants were owed and {ends} have an end", expected.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! What people want of a world: jobs of many kinds, and changes of mind at any
+//! moment.
+
+use std::sync::Arc;
+
+use rota_core::{
+    duration::Span,
+    ids::{RunId, TenantId},
+    job::JobDocument,
+    run::CancelAsk,
+    store::{Expect, Pause, PauseTarget, StoreError},
+};
+use rota_engine::{
+    JobRef, RunAsk,
+    definitions::{self, SaveError},
+    making::{self, take_made},
+    node::Node,
+};
+use serde_json::{Value, json};
+
+use super::weather::Dice;
+
+/// A job as its author sees it.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub name: String,
+    body: Value,
+    schedules: Vec<Value>,
+    edition: u64,
+}
+
+impl Job {
+    fn new(name: &str, body: Value, schedules: Vec<Value>) -> Self {
+        Self { name: name.into(), body, schedules, edition: 0 }
+    }
+
+    pub fn document(&self) -> JobDocument {
+        let mut document = self.body.clone();
+        let fields = document.as_object_mut().unwrap();
+        fields.insert("name".into(), json!(self.name));
+        fields.insert("description".into(), json!(format!("edition {}", self.edition)));
+        let schedules = self.schedules.iter().enumerate().map(|(n, schedule)| {
+            let mut schedule = schedule.clone();
+            let fields = schedule.as_object_mut().unwrap();
+            fields.insert("name".into(), json!(format!("s{n}")));
+            fields.insert("payload".into(), json!({ "k": n, "edition": self.edition }));
+            schedule
+        });
+        fields.insert("schedules".into(), schedules.collect());
+        JobDocument::from_value(document).unwrap()
+    }
+
+    /// Another payload, and now and then another rhythm.
+    pub fn edit(&mut self, dice: &Dice) {
+        self.edition += 1;
+        for schedule in &mut self.schedules {
+            if schedule.get("every").is_some() && dice.percent(30) {
+                schedule["every"] = json!(format!("{}s", dice.between(2, 8)));
+            }
+        }
+    }
+}
+
+fn step(handler: &str) -> Value {
+    json!([{ "id": "s", "handler": { "name": handler } }])
+}
+
+fn retry(attempts: u64) -> Value {
+    json!({ "max_attempts": attempts, "backoff": "fixed", "initial": "400ms", "on": { "kinds": ["handler", "timeout"] } })
+}
+
+/// The jobs of one world: some of each sort.
+pub fn jobs(dice: &Dice) -> Vec<Job> {
+    let overlap = *dice.pick(&["skip", "queue_one", "queue_all", "cancel_running"]).unwrap();
+    let catch_up = *dice.pick(&["all", "latest", "none"]).unwrap();
+    let when_full = *dice.pick(&["queue", "skip", "reject", "replace", "cancel_running"]).unwrap();
+    let every = |seconds| format!("{seconds}s");
+    let mut jobs = vec![
+        Job::new(
+            "beat",
+            json!({ "steps": step("act"), "retry": retry(3), "cancel": { "grace": "2s" } }),
+            vec![
+                json!({ "every": every(dice.between(2, 6)), "overlap": "allow", "catch_up": { "window": "1h", "mode": catch_up } }),
+            ],
+        ),
+        Job::new(
+            "cron",
+            json!({ "steps": step("act"), "retry": retry(2), "cancel": { "grace": "1s" } }),
+            vec![json!({ "cron": "*/4 * * * * *", "overlap": overlap })],
+        ),
+        Job::new(
+            "chain",
+            json!({ "steps": step("act"), "retry": retry(2) }),
+            vec![json!({ "after_finish": every(dice.between(1, 4)) })],
+        ),
+        Job::new(
+            "slots",
+            json!({ "steps": step("act"), "retry": retry(2), "cancel": { "grace": "1s" },
+                "concurrency": { "limit": dice.between(1, 3), "key": "{{ payload.k }}", "when_full": when_full } }),
+            vec![json!({ "every": every(dice.between(3, 7)), "overlap": "allow" })],
+        ),
+        Job::new("poison", json!({ "steps": step("poison"), "retry": retry(3) }), Vec::new()),
+        Job::new(
+            "far",
+            json!({ "steps": step("act"), "retry": retry(3), "requires": ["gpu"], "cancel": { "grace": "1s" } }),
+            vec![json!({ "every": every(dice.between(3, 7)), "overlap": "allow" })],
+        ),
+    ];
+    if dice.percent(50) {
+        jobs.push(Job::new(
+            "once",
+            json!({ "steps": step("act"), "unique": { "by": ["payload.k"], "within": "5s" }, "retry": retry(2) }),
+            vec![json!({ "every": "4s", "overlap": "allow" })],
+        ));
+    }
+    if dice.percent(50) {
+        jobs.push(Job::new(
+            "hurry",
+            json!({ "steps": step("act"), "start_deadline": "2s", "timeout": "1500ms", "retry": retry(2) }),
+            vec![json!({ "every": "5s", "overlap": "allow" })],
+        ));
+    }
+    if dice.percent(50) {
+        jobs.push(Job::new(
+            "line",
+            json!({ "steps": step("act"), "retry": retry(2),
+                "concurrency": { "limit": 1, "when_full": "queue", "max_queued": 4 } }),
+            vec![json!({ "cron": "*/6 * * * * *", "overlap": "allow" }), json!({ "after_finish": "3s" })],
+        ));
+    }
+    jobs
+}
+
+/// Saves a job as it is now.
+pub async fn save(node: Arc<Node>, tenant: TenantId, document: JobDocument) -> Result<(), SaveError> {
+    let now = node.clock.now();
+    definitions::save_job(&node, tenant, &document, None, Expect::Anything, now).await.map(drop)
+}
+
+/// Asks for a run. An answer that was lost is asked for again.
+pub async fn trigger(node: Arc<Node>, tenant: TenantId, job: String, key: u64, later: u64) -> Result<(), StoreError> {
+    let now = node.clock.now();
+    let mut ask = RunAsk::of(tenant, JobRef::Name(job)).with_payload(json!({ "k": key }));
+    if later > 0 {
+        ask = ask.at(Span::millis(later).after(now));
+    }
+    let Ok(run) = making::plan(&node, vec![ask], now).await?.remove(0) else { return Ok(()) };
+    let write = node.write(now);
+    for _ in 0..5 {
+        match node.store.enqueue(&write, std::slice::from_ref(&run), &[]).await {
+            Ok(answers) => {
+                take_made(&node, &write, vec![run], &answers);
+                return Ok(());
+            }
+            Err(StoreError::OutcomeUnknown { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+pub async fn cancel(node: Arc<Node>, run: RunId) -> Result<(), StoreError> {
+    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    let write = node.write(node.clock.now());
+    node.store.request_cancel(&write, &[run], &ask).await?;
+    node.hints.wake(rota_core::ports::Topic::Ready);
+    Ok(())
+}
+
+pub async fn pause(node: Arc<Node>, target: PauseTarget, until: Option<u64>) -> Result<(), StoreError> {
+    let now = node.clock.now();
+    let until = until.map(|millis| Span::millis(millis).after(now));
+    let pause = Pause { since: now, until, note: None, by: None };
+    node.store.set_pauses(&node.write(now), &[target], Some(&pause)).await.map(drop)
+}
+
+pub async fn resume(node: Arc<Node>, target: PauseTarget) -> Result<(), StoreError> {
+    let now = node.clock.now();
+    definitions::resume(&node, &[target], now).await.map(drop)
+}
+
+pub async fn delete_schedule(
+    node: Arc<Node>,
+    tenant: TenantId,
+    job: String,
+    schedule: String,
+) -> Result<(), StoreError> {
+    let Some(job) = node.store.find_jobs(&[(tenant, job)]).await?.remove(0) else { return Ok(()) };
+    let Some(found) = node.store.find_schedules(&[(job.id, schedule)]).await?.remove(0) else { return Ok(()) };
+    node.store.delete_schedules(&node.write(node.clock.now()), &[found.id]).await.map(drop)
+}
+
+pub async fn delete_job(node: Arc<Node>, tenant: TenantId, job: String) -> Result<(), StoreError> {
+    let Some(job) = node.store.find_jobs(&[(tenant, job)]).await?.remove(0) else { return Ok(()) };
+    node.store.delete_jobs(&node.write(node.clock.now()), &[job.id]).await.map(drop)
+}

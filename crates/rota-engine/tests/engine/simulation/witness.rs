@@ -1,0 +1,781 @@
+//! The witness: sees every change where the store makes it, and knows what may
+//! not be.
+//!
+//! It keeps the last known state of each run and compares it with the next: each
+//! step is a step of the state diagram, fences, attempts and losses only grow,
+//! within their limits, and what has ended stays as it ended. Of each right that
+//! was used (an epoch, a fence, a cursor) it knows whether it still held.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::{Arc, Mutex},
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    dispatch::{Pair, Window},
+    duration::Span,
+    ids::{BatchId, JobId, LaneId, NodeId, Partition, RunId, ScheduleId, WorkerId},
+    job::JobDocument,
+    order::{OrderKey, Priority},
+    run::{Block, CancelAsk, Fence, Hold, Lease, NewRun, Run, RunState, SlotUse, Status, Verdict},
+    slot::{SlotKey, UniqueKey},
+    store::*,
+};
+use serde_json::Value;
+
+use super::{
+    books::Book,
+    ledger::{Ledger, Said},
+    planted::{Bug, Planted},
+    weather::{SKEW_MAX_MS, Weather},
+};
+use crate::faulty::{Tap, wait};
+
+/// So many vanished workers make a run a dead letter.
+pub const LOSSES_MAX: u16 = 3;
+/// A run kills at most so many processes: one that no lease names, those that
+/// are counted, and one that dies before its lease is known to be refused.
+const DEATHS_MAX: usize = LOSSES_MAX as usize + 2;
+
+/// What is known of a job.
+struct JobSeen {
+    version: i32,
+    attempts_max: u32,
+    slots: Option<u32>,
+    deleted: bool,
+}
+
+/// What is known of a run.
+struct RunSeen {
+    run: Option<Run>,
+    record: Option<RunRecord>,
+    job: JobId,
+}
+
+#[derive(Default)]
+struct Seen {
+    jobs: BTreeMap<JobId, JobSeen>,
+    runs: BTreeMap<RunId, RunSeen>,
+    live: BTreeSet<RunId>,
+    batches: HashSet<BatchId>,
+    parts: Option<Vec<PartitionLease>>,
+    epochs: BTreeMap<Partition, Epoch>,
+    leases: HashMap<Lease, WorkerId>,
+    holders: HashMap<WorkerId, Timestamp>,
+    pauses: BTreeMap<PauseTarget, Pause>,
+    unique: HashMap<UniqueKey, Timestamp>,
+    books: BTreeMap<ScheduleId, Book>,
+    wrong: Option<String>,
+}
+
+/// See the module.
+pub struct Witness {
+    pub store: Arc<dyn Store>,
+    pub planted: Planted,
+    weather: Arc<Weather>,
+    ledger: Arc<Ledger>,
+    seen: Mutex<Seen>,
+}
+
+impl Seen {
+    fn wrong(&mut self, what: impl Into<String>) {
+        if self.wrong.is_none() {
+            self.wrong = Some(what.into());
+        }
+    }
+
+    /// Whether the write is new; asked again, it answers as it did.
+    fn is_news(&mut self, write: &Write) -> bool {
+        self.batches.insert(write.batch)
+    }
+}
+
+impl Witness {
+    pub fn new(store: Arc<dyn Store>, weather: Arc<Weather>, ledger: Arc<Ledger>, bug: Option<Bug>) -> Self {
+        Self { store, planted: Planted::new(bug), weather, ledger, seen: Mutex::default() }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Seen) -> T) -> T {
+        work(&mut self.seen.lock().unwrap())
+    }
+
+    /// What was seen that may not be.
+    pub fn verdict(&self) -> Result<(), String> {
+        let killer = |(run, deaths): (&RunId, &usize)| (*deaths > DEATHS_MAX).then_some((*run, *deaths));
+        if let Some((run, deaths)) = self.ledger.read(|pages| pages.deaths.iter().find_map(killer)) {
+            return Err(format!("run {run} has killed {deaths} processes"));
+        }
+        self.with(|seen| seen.wrong.clone()).map_or(Ok(()), Err)
+    }
+
+    pub fn live(&self) -> Vec<RunId> {
+        self.with(|seen| seen.live.iter().copied().collect())
+    }
+
+    pub fn runs_made(&self) -> usize {
+        self.with(|seen| seen.runs.len())
+    }
+
+    pub fn paused(&self) -> Vec<PauseTarget> {
+        let now = self.weather.now();
+        let holds = |pause: &Pause| pause.until.is_none_or(|until| until > now);
+        self.with(|seen| {
+            seen.pauses.iter().filter(|(_, pause)| holds(pause)).map(|(target, _)| target.clone()).collect()
+        })
+    }
+
+    pub fn schedules(&self) -> Vec<ScheduleId> {
+        self.with(|seen| seen.books.iter().filter(|(_, book)| !book.deleted).map(|(id, _)| *id).collect())
+    }
+
+    /// The runs' own rows, live ones, after a change.
+    fn look(&self, after: &str) {
+        let ids = self.live();
+        let records = wait(self.store.runs(&ids)).unwrap();
+        self.with(|seen| {
+            for (id, record) in ids.iter().zip(records) {
+                match record {
+                    Some(record) => self.step(seen, *id, record, after),
+                    None => seen.wrong(format!("run {id} is gone after {after}")),
+                }
+            }
+            check_slots(seen, after);
+        });
+    }
+
+    fn step(&self, seen: &mut Seen, id: RunId, record: RunRecord, after: &str) {
+        let Some(known) = seen.runs.get(&id) else { return };
+        let Some(job) = seen.jobs.get(&known.job) else { return };
+        let now = &record.run;
+        let told =
+            || format!("run {id} after {after}: {:?} to {:?}", known.run.as_ref().map(|run| &run.state), now.state);
+        let mut wrong = None;
+        if !may_step(known.run.as_ref(), now) {
+            wrong = Some(format!("{} is no step of the diagram", told()));
+        }
+        if let Some(before) = &known.run
+            && (now.fence < before.fence || now.attempts_used < before.attempts_used || now.losses < before.losses)
+        {
+            wrong = Some(format!("{}: fence, attempts or losses went down", told()));
+        }
+        let live = !matches!(now.state, RunState::Finished { .. });
+        let (used, most) = (u32::from(now.attempts_used), job.attempts_max);
+        if used > most || (live && used >= most) || now.losses > LOSSES_MAX || (live && now.losses >= LOSSES_MAX) {
+            wrong = Some(format!("{}: {used} attempts of {most} and {} losses", told(), now.losses));
+        }
+        if let RunState::Finished { verdict, .. } = now.state {
+            let said = self.ledger.read(|pages| pages.said.get(&id).cloned().unwrap_or_default());
+            let ok = match verdict {
+                Verdict::Succeeded => said.iter().any(|(_, said)| *said == Said::Done),
+                Verdict::Failed => said.iter().any(|(_, said)| *said == Said::Never),
+                Verdict::Dead => used == most || now.losses == LOSSES_MAX,
+                Verdict::TimedOut | Verdict::Cancelled | Verdict::Expired | Verdict::Skipped => true,
+            };
+            if !ok {
+                wrong = Some(format!("{}: its handlers said {said:?}, {used} attempts of {most}", told()));
+            }
+            if now.cancel.is_some() && !verdict.answers_a_cancel() {
+                wrong = Some(format!("{}: it was asked to stop", told()));
+            }
+            seen.live.remove(&id);
+        }
+        let known = seen.runs.get_mut(&id).unwrap();
+        if known.run.as_ref() != Some(&record.run) {
+            let (status, fence) = (record.run.state.status(), record.run.fence.0);
+            self.weather.note(|| format!("run {id} is {status:?} at fence {fence} by {after}"));
+        }
+        known.run = Some(record.run.clone());
+        known.record = Some(record);
+        if let Some(wrong) = wrong {
+            seen.wrong(wrong);
+        }
+    }
+
+    fn made(&self, seen: &mut Seen, write: &Write, run: &NewRun) {
+        if seen.runs.contains_key(&run.id) {
+            seen.wrong(format!("run {} was made twice", run.id));
+        }
+        seen.runs.insert(run.id, RunSeen { run: None, record: None, job: run.job });
+        seen.live.insert(run.id);
+        if let Some(ask) = &run.unique {
+            // A key whose time is over by any clock may be gone.
+            let latest = Span::millis(SKEW_MAX_MS as u64).after(write.now.max(self.weather.now()));
+            if seen.unique.get(&ask.key).is_some_and(|until| *until > latest) {
+                seen.wrong(format!("run {} was made although another has its unique key", run.id));
+            }
+            seen.unique.insert(ask.key, ask.until);
+        }
+    }
+
+    fn fired(&self, seen: &mut Seen, write: &Write, item: &FireItem, run: &NewRun) {
+        self.made(seen, write, run);
+        let schedule = item.due.schedule;
+        let planned_at = run.trigger.planned_at.unwrap();
+        let job = seen.jobs.get(&run.job).unwrap();
+        let Some(book) = seen.books.get_mut(&schedule) else { return };
+        *book.fired.entry(planned_at).or_default() += 1;
+        let count = book.fired[&planned_at];
+        let payload: Value = run.payload.as_deref().map_or(Value::Null, |text| serde_json::from_str(text).unwrap());
+        let mut wrong = None;
+        if count > 1 {
+            wrong = Some(format!("schedule {schedule}: the instant {planned_at} made {count} runs"));
+        }
+        if payload != *book.payload() || book.deleted || job.deleted {
+            wrong = Some(format!("schedule {schedule} fired {planned_at} by a definition that had been changed"));
+        }
+        let targets = [PauseTarget::Schedule(schedule), PauseTarget::Job(run.job), PauseTarget::Tenant(run.tenant)];
+        let covers = |pause: &Pause| pause.since <= planned_at && pause.until.is_none_or(|until| planned_at < until);
+        if targets.iter().filter_map(|target| seen.pauses.get(target)).any(covers) {
+            wrong = Some(format!("schedule {schedule} fired {planned_at}, which is inside a pause"));
+        }
+        if let Some(wrong) = wrong {
+            seen.wrong(wrong);
+        }
+    }
+
+    fn parts(&self, seen: &mut Seen) -> Vec<PartitionLease> {
+        let store = &self.store;
+        seen.parts.get_or_insert_with(|| wait(store.partitions()).unwrap()).clone()
+    }
+
+    /// The right of an owner was accepted: it must have been the right one.
+    fn accepted(&self, seen: &mut Seen, write: &Write, lease: Lease, part: Partition, by: By, what: &str) {
+        let current = seen.runs.get(&lease.run).and_then(|known| known.run.as_ref()).map(|run| run.fence);
+        if current.is_some_and(|fence| fence != lease.fence) {
+            seen.wrong(format!(
+                "{what} of run {} under fence {:?} was accepted at {current:?}",
+                lease.run, lease.fence
+            ));
+        }
+        let By::Owner(epoch) = by else { return };
+        let held = self.parts(seen)[usize::from(part.0)];
+        if self.planted.bug != Some(Bug::EpochNotRaised) && held.epoch != epoch {
+            seen.wrong(format!("{what} under {epoch:?} was accepted where partition {part:?} is at {:?}", held.epoch));
+        }
+        if write.node.is_some_and(|node| held.node != Some(node)) {
+            seen.wrong(format!("{what} by {:?} was accepted where {:?} holds {part:?}", write.node, held.node));
+        }
+    }
+
+    fn leased(seen: &mut Seen, lease: Lease, worker: WorkerId, before: Fence) {
+        let state =
+            seen.runs.get(&lease.run).and_then(|known| known.run.as_ref()).map(|run| (run.state.clone(), run.fence));
+        if let Some((state, fence)) = state
+            && (state != RunState::Queued || fence != before)
+        {
+            seen.wrong(format!("run {} was leased under {:?} while {state:?} at {fence:?}", lease.run, lease.fence));
+        }
+        if let Some(other) = seen.leases.insert(lease, worker) {
+            seen.wrong(format!("run {} was leased twice under {:?}: to {other} and {worker}", lease.run, lease.fence));
+        }
+    }
+
+    fn held(seen: &mut Seen, worker: WorkerId, until: Timestamp) {
+        let held = seen.holders.entry(worker).or_insert(until);
+        *held = (*held).max(until);
+    }
+
+    fn epochs(seen: &mut Seen, taken: &[Partition], epochs: &[Option<Epoch>], before: &[PartitionLease], by: NodeId) {
+        for (part, epoch) in taken.iter().zip(epochs) {
+            let Some(epoch) = epoch else { continue };
+            let was = before[usize::from(part.0)];
+            let last = seen.epochs.insert(*part, *epoch);
+            if last.is_some_and(|last| *epoch < last || (*epoch == last && was.node != Some(by))) {
+                seen.wrong(format!("partition {part:?} was taken at {epoch:?} after {last:?}"));
+            }
+        }
+        seen.parts = None;
+    }
+
+    /// Everything that ended is as it ended, and the store's own counters fit.
+    pub fn review(&self, write: &Write) {
+        let ended: Vec<(RunId, RunRecord)> = self.with(|seen| {
+            let ended = seen.runs.iter().filter(|(id, _)| !seen.live.contains(id));
+            ended.filter_map(|(id, known)| Some((*id, known.record.clone()?))).collect()
+        });
+        let ids: Vec<RunId> = ended.iter().map(|(id, _)| *id).collect();
+        let now = wait(self.store.runs(&ids)).unwrap();
+        self.with(|seen| {
+            for ((id, then), now) in ended.iter().zip(now) {
+                if now.as_ref() != Some(then) {
+                    seen.wrong(format!("run {id} ended as {:?} and is now {now:?}", then.run.state));
+                }
+            }
+        });
+        let leaked = wait(self.store.recount_slots(write)).unwrap();
+        if leaked > 0 {
+            self.with(|seen| seen.wrong(format!("{leaked} slots do not fit the live runs")));
+        }
+    }
+
+    /// Every instant has one end; every schedule is armed, or its run lives: not so
+    /// when all is at rest.
+    pub fn balance(&self, now: Timestamp, at_rest: bool) {
+        let ids: Vec<ScheduleId> = self.with(|seen| seen.books.keys().copied().collect());
+        let cursors = wait(self.store.cursors(&ids)).unwrap();
+        for (id, cursor) in ids.iter().zip(cursors) {
+            let skips = wait(self.store.skips(*id, None, 10_000)).unwrap();
+            let part = Partition::of_schedule(*id);
+            let owner = wait(self.store.partitions()).unwrap()[usize::from(part.0)].node;
+            let nodes = wait(self.store.nodes(now)).unwrap();
+            let owner = nodes.into_iter().find(|node| Some(node.node) == owner).map(|node| node.name);
+            self.with(|seen| {
+                let book = &seen.books[id];
+                let mut wrong = book.balance(*id, cursor, &skips).err();
+                if !book.deleted && book.spec.enabled {
+                    let late = |at: Timestamp| Span::secs(5).after(at) < now;
+                    wrong = wrong.or(match cursor {
+                        None if book.is_after_finish() && !at_rest => None,
+                        None => Some(format!("schedule {id} is not armed")),
+                        Some(_) if at_rest => None,
+                        Some(cursor) if late(cursor.due_at) => {
+                            Some(format!("schedule {id} of {part:?}, held by {owner:?}, is overdue: {cursor:?}"))
+                        }
+                        Some(_) => None,
+                    });
+                }
+                if let Some(wrong) = wrong {
+                    seen.wrong(wrong);
+                }
+            });
+        }
+    }
+}
+
+fn check_slots(seen: &mut Seen, after: &str) {
+    let mut held: HashMap<SlotKey, (u32, JobId)> = HashMap::new();
+    for id in &seen.live {
+        let Some(run) = seen.runs.get(id).and_then(|known| known.run.as_ref()) else { continue };
+        if let (Some(slot), SlotUse::Holds) = (&run.slot, run.state.slot_use()) {
+            held.entry(slot.key).or_insert((0, run.job)).0 += 1;
+        }
+    }
+    for (key, (count, job)) in held {
+        let limit = seen.jobs.get(&job).and_then(|job| job.slots);
+        if limit.is_some_and(|limit| count > limit) {
+            seen.wrong(format!(
+                "{count} runs hold the slot {key:?} of job {job}, whose limit is {limit:?}, after {after}"
+            ));
+        }
+    }
+}
+
+/// The state diagram, as steps that one write may take.
+fn may_step(before: Option<&Run>, now: &Run) -> bool {
+    let to = now.state.status();
+    let Some(before) = before else {
+        return matches!(to, Status::Scheduled | Status::Blocked | Status::Queued);
+    };
+    if before.state == now.state {
+        return true;
+    }
+    let fence_rose = now.fence > before.fence;
+    let unstarted = matches!(to, Status::Ended(Verdict::Cancelled | Verdict::Expired | Verdict::Skipped));
+    match &before.state {
+        RunState::Scheduled => matches!(to, Status::Queued | Status::Blocked) || unstarted,
+        RunState::Blocked(Block::Needs(_)) => {
+            matches!(to, Status::Scheduled | Status::Queued | Status::Blocked) || unstarted
+        }
+        RunState::Blocked(Block::Slot) => to == Status::Queued || unstarted,
+        RunState::Queued => match to {
+            Status::Running | Status::Cancelling | Status::Ended(_) => true,
+            Status::Scheduled | Status::Waiting => fence_rose,
+            Status::Queued | Status::Blocked => false,
+        },
+        RunState::Running { .. } => match to {
+            Status::Cancelling | Status::Ended(_) => true,
+            Status::Scheduled | Status::Waiting | Status::Queued => fence_rose,
+            Status::Running | Status::Blocked => false,
+        },
+        RunState::Waiting { .. } => matches!(to, Status::Queued | Status::Waiting) || unstarted,
+        RunState::Cancelling { .. } => matches!(to, Status::Ended(verdict) if verdict.answers_a_cancel()),
+        RunState::Finished { .. } => false,
+    }
+}
+
+impl Tap for Witness {
+    fn put_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
+        let answers = wait(store.put_jobs(write, jobs))?;
+        self.with(|seen| {
+            for (put, answer) in jobs.iter().zip(&answers) {
+                let JobSaved::Saved { id, version, .. } = answer else { continue };
+                let document: JobDocument = serde_json::from_str(&put.document).unwrap();
+                let terms = document.run_terms(Priority::HIGHEST);
+                let slots = document.concurrency.as_ref().map(|concurrency| concurrency.limit);
+                let attempts_max = terms.retry.max_attempts();
+                let known = seen.jobs.get(id).map_or(0, |job| job.version);
+                let version = known.max(*version);
+                seen.jobs.insert(*id, JobSeen { version, attempts_max, slots, deleted: false });
+            }
+        });
+        Ok(answers)
+    }
+
+    fn delete_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+        let schedules: Vec<ScheduleId> = self.with(|seen| {
+            let of_jobs = seen.books.iter().filter(|(_, book)| jobs.contains(&book.job) && !book.deleted);
+            of_jobs.map(|(id, _)| *id).collect()
+        });
+        let cursors = wait(store.cursors(&schedules))?;
+        let answers = wait(store.delete_jobs(write, jobs))?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for (job, answer) in jobs.iter().zip(&answers) {
+                if *answer == Guarded::Applied {
+                    seen.jobs.get_mut(job).unwrap().deleted = true;
+                    for (id, cursor) in schedules.iter().zip(&cursors) {
+                        let book = seen.books.get_mut(id).unwrap();
+                        if book.job == *job {
+                            book.end(*cursor, write.now);
+                            book.deleted = true;
+                        }
+                    }
+                }
+            }
+        });
+        self.look("delete_jobs");
+        Ok(answers)
+    }
+
+    fn put_schedules(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        schedules: &[SchedulePut],
+    ) -> Result<Vec<ScheduleSaved>, StoreError> {
+        let answers = wait(store.put_schedules(write, schedules))?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for (put, answer) in schedules.iter().zip(&answers) {
+                if matches!(answer, ScheduleSaved::Saved { .. }) {
+                    seen.books
+                        .entry(put.id)
+                        .and_modify(|book| book.put(put, write.now))
+                        .or_insert_with(|| Book::new(put));
+                }
+            }
+        });
+        Ok(answers)
+    }
+
+    fn delete_schedules(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let cursors = wait(store.cursors(schedules))?;
+        let answers = wait(store.delete_schedules(write, schedules))?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for ((id, cursor), answer) in schedules.iter().zip(cursors).zip(&answers) {
+                if *answer == Guarded::Applied
+                    && let Some(book) = seen.books.get_mut(id)
+                {
+                    book.end(cursor, write.now);
+                    book.deleted = true;
+                }
+            }
+        });
+        Ok(answers)
+    }
+
+    fn set_pauses(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        targets: &[PauseTarget],
+        pause: Option<&Pause>,
+    ) -> Result<Vec<bool>, StoreError> {
+        let answers = wait(store.set_pauses(write, targets, pause))?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for (target, done) in targets.iter().zip(&answers) {
+                match pause {
+                    Some(pause) if *done => drop(seen.pauses.insert(target.clone(), pause.clone())),
+                    _ => {}
+                }
+            }
+        });
+        Ok(answers)
+    }
+
+    fn ready_pairs(&self, store: &dyn Store, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
+        let pairs = wait(store.ready_pairs(lanes))?;
+        Ok(if self.planted.bug == Some(Bug::NoticesLost) { Vec::new() } else { pairs })
+    }
+
+    fn own(&self, store: &dyn Store, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
+        Ok(wait(store.own(parts, windows))?.into_iter().map(|runs| self.planted.read(runs)).collect())
+    }
+
+    fn inherited(&self, store: &dyn Store, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        Ok(self.planted.read(wait(store.inherited(parts, limit))?))
+    }
+
+    fn notices(&self, store: &dyn Store, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        let runs = self.planted.read(wait(store.notices(parts, limit))?);
+        Ok(if self.planted.bug == Some(Bug::NoticesLost) { Vec::new() } else { runs })
+    }
+
+    fn enqueue(&self, store: &dyn Store, write: &Write, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
+        let answers = self.planted.enqueue(store, write, runs)?;
+        self.with(|seen| {
+            if seen.is_news(write) {
+                for (run, answer) in runs.iter().zip(&answers) {
+                    if matches!(answer, Enqueued::Made { .. }) {
+                        self.made(seen, write, run);
+                    }
+                }
+            }
+        });
+        self.look("enqueue");
+        Ok(answers)
+    }
+
+    fn fire(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        pauses_revision: i64,
+        items: &[FireItem],
+    ) -> Result<Vec<Fired>, StoreError> {
+        let answers = self.planted.fire(store, write, pauses_revision, items)?;
+        let is_news = self.with(|seen| seen.is_news(write));
+        self.with(|seen| {
+            if !is_news {
+                return;
+            }
+            for (item, answer) in items.iter().zip(&answers) {
+                let Fired::Fired(made) = answer else { continue };
+                for (run, answer) in item.runs.iter().zip(made) {
+                    if matches!(answer, Enqueued::Made { .. }) {
+                        self.fired(seen, write, item, run);
+                    }
+                }
+            }
+        });
+        self.look("fire");
+        self.with(|seen| {
+            let news = items.iter().flat_map(|item| &item.runs).filter(|run| is_news && seen.live.contains(&run.id));
+            let old = news.into_iter().find(|run| {
+                let made = seen.runs.get(&run.id).and_then(|known| known.run.as_ref()).map(|run| run.version);
+                made.is_some_and(|version| version != seen.jobs[&run.job].version)
+            });
+            if let Some(run) = old.map(|run| run.id) {
+                seen.wrong(format!("run {run} was fired by an old version of its job"));
+            }
+        });
+        Ok(answers)
+    }
+
+    fn promote(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        parts: &[Partition],
+        limit: u32,
+    ) -> Result<Promoted, StoreError> {
+        let promoted = wait(store.promote(write, parts, limit))?;
+        self.look("promote");
+        Ok(promoted)
+    }
+
+    fn claim(&self, store: &dyn Store, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+        let runs = self.planted.claim(store, write, claim)?;
+        self.with(|seen| {
+            if seen.is_news(write) {
+                for run in &runs {
+                    Self::leased(seen, run.lease(), claim.worker, Fence(run.fence.0 - 1));
+                }
+                Self::held(seen, claim.worker, claim.until);
+            }
+        });
+        self.look("claim");
+        Ok(runs)
+    }
+
+    fn lease_owned(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        asks: &[OwnLease],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let answers = self.planted.lease_owned(store, write, worker, until, asks)?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for (ask, _) in asks.iter().zip(&answers).filter(|(_, answer)| **answer == Guarded::Applied) {
+                self.accepted(seen, write, ask.lease, ask.part, By::Owner(ask.epoch), "a lease");
+                let lease = Lease { fence: ask.lease.fence.next(), ..ask.lease };
+                Self::leased(seen, lease, worker, ask.lease.fence);
+                Self::held(seen, worker, until);
+            }
+        });
+        self.look("lease_owned");
+        Ok(answers)
+    }
+
+    fn mark_running(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        marks: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let answers = self.planted.mark_running(store, write, marks)?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for (mark, answer) in marks.iter().zip(&answers) {
+                if *answer == Guarded::Applied {
+                    self.accepted(seen, write, mark.lease, mark.part, By::Owner(mark.epoch), "a mark");
+                }
+            }
+        });
+        self.look("mark_running");
+        Ok(answers)
+    }
+
+    fn settle(&self, store: &dyn Store, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        let settled = self.planted.settle(store, write, settlements)?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for (item, answer) in settlements.iter().zip(&settled.answers) {
+                if *answer == Guarded::Applied {
+                    self.accepted(seen, write, item.lease, item.part, item.by, "a settlement");
+                }
+            }
+        });
+        self.look("settle");
+        Ok(settled)
+    }
+
+    fn extend(
+        &self,
+        store: &dyn Store,
+        worker: WorkerId,
+        until: Timestamp,
+        held: &[Lease],
+        now: Timestamp,
+    ) -> Result<Extended, StoreError> {
+        let extended = self.planted.extend(store, worker, until, held, now)?;
+        self.with(|seen| Self::held(seen, worker, until));
+        Ok(extended)
+    }
+
+    fn request_cancel(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        runs: &[RunId],
+        ask: &CancelAsk,
+    ) -> Result<Vec<CancelAnswer>, StoreError> {
+        let answers = wait(store.request_cancel(write, runs, ask))?;
+        let news = self.with(|seen| seen.is_news(write));
+        self.look("request_cancel");
+        self.with(|seen| {
+            for (run, answer) in runs.iter().zip(&answers).filter(|_| news) {
+                let status = seen.runs.get(run).and_then(|known| known.run.as_ref()).map(|run| run.state.status());
+                let ok = match answer {
+                    CancelAnswer::Cancelled => status == Some(Status::Ended(Verdict::Cancelled)),
+                    CancelAnswer::Asked | CancelAnswer::AlreadyAsked => status == Some(Status::Cancelling),
+                    CancelAnswer::Ended => matches!(status, Some(Status::Ended(_))),
+                    CancelAnswer::NotFound => status.is_none(),
+                };
+                if !ok {
+                    seen.wrong(format!("a cancel of run {run} was answered {answer:?} and it is {status:?}"));
+                }
+            }
+        });
+        Ok(answers)
+    }
+
+    fn release(&self, store: &dyn Store, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
+        let woken = wait(store.release(write, worker))?;
+        self.look("release");
+        Ok(woken)
+    }
+
+    fn reap(&self, store: &dyn Store, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
+        let reaped = self.planted.reap(store, write, reap)?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            // The reaper's clock may be ahead by so much.
+            let latest = Span::millis(SKEW_MAX_MS as u64).after(self.weather.now());
+            for one in &reaped {
+                let Some(run) = seen.runs.get(&one.id).and_then(|known| known.run.as_ref()) else { continue };
+                let hold = match run.state {
+                    RunState::Running { hold, .. } => Some(hold),
+                    RunState::Cancelling { hold, .. } => hold,
+                    _ => None,
+                };
+                let Some(Hold::Leased(worker)) = hold else { continue };
+                let until = seen.holders.get(&worker).copied();
+                if until.is_some_and(|until| until > latest) {
+                    seen.wrong(format!("run {} was reaped while its lease holds until {until:?}", one.id));
+                }
+            }
+        });
+        self.look("reap");
+        Ok(reaped)
+    }
+
+    fn sweep(&self, store: &dyn Store, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
+        let swept = wait(store.sweep(write, limit))?;
+        self.look("sweep");
+        Ok(swept)
+    }
+
+    fn recount_slots(&self, store: &dyn Store, write: &Write) -> Result<u32, StoreError> {
+        let leaked = wait(store.recount_slots(write))?;
+        if leaked > 0 {
+            self.with(|seen| seen.wrong(format!("{leaked} slots did not fit the live runs")));
+        }
+        Ok(leaked)
+    }
+
+    fn take_partitions(
+        &self,
+        store: &dyn Store,
+        node: NodeId,
+        parts: &[Partition],
+        now: Timestamp,
+    ) -> Result<Vec<Option<Epoch>>, StoreError> {
+        let before = self.with(|seen| self.parts(seen));
+        let epochs = self.planted.take_partitions(store, node, parts, now)?;
+        self.with(|seen| Self::epochs(seen, parts, &epochs, &before, node));
+        Ok(epochs)
+    }
+
+    fn give_partitions(
+        &self,
+        store: &dyn Store,
+        node: NodeId,
+        parts: &[(Partition, Epoch)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        self.with(|seen| seen.parts = None);
+        wait(store.give_partitions(node, parts))
+    }
+
+    fn leave(&self, store: &dyn Store, node: NodeId) -> Result<(), StoreError> {
+        self.with(|seen| seen.parts = None);
+        wait(store.leave(node))
+    }
+}

@@ -1,0 +1,636 @@
+//! A world: a few processes on one store, and what befalls them.
+//!
+//! Processes are nodes with the real stages. Their passes are begun by the world
+//! in an order drawn by chance, and go on when the calls they wait for have been
+//! answered. A process may be killed at any call, losing all it knew, or be
+//! stopped and go on later as if nothing had been.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Waker},
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ids::{BatchId, Partition, TenantId},
+    ports::{Clock, Hints, Seeded, Topic},
+    store::{Pause, PauseTarget, Store, StoreError, TenantPut, Tier, Write},
+};
+use rota_engine::{
+    Engine, Options,
+    executors::Call,
+    node::Node,
+    stages::{
+        PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
+        look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
+    },
+};
+use rota_store::sqlite::SqliteStore;
+
+use super::{
+    clients::{self, Job},
+    ledger::Ledger,
+    planted::Bug,
+    weather::{LossyHints, NodeClock, SKEW_MAX_MS, Weather, Wire},
+    witness::{LOSSES_MAX, Witness},
+};
+use crate::{
+    bed::at,
+    faulty::{Faulty, wait},
+};
+
+/// Steps of the storm.
+const STEPS: usize = 200;
+/// Everything must have come to rest so long after the storm.
+const CALM_MAX: Span = Span::secs(120);
+/// Runs that kill their processes.
+const POISON_MAX: usize = 2;
+
+/// What a seed was told to do, and what came of it.
+#[derive(Debug)]
+pub struct Told {
+    pub faults: usize,
+    pub runs: usize,
+    pub trace: Vec<String>,
+}
+
+/// What went wrong, with the last that happened before.
+#[derive(Debug)]
+pub struct Wrong {
+    pub what: String,
+    pub trace: Vec<String>,
+}
+
+type Pass = Pin<Box<dyn Future<Output = (Box<dyn Stage>, Result<PassReport, StoreError>)>>>;
+type Op = Pin<Box<dyn Future<Output = ()>>>;
+
+enum Turn {
+    Idle(Box<dyn Stage>),
+    Going(Pass),
+    /// Between the two.
+    Gone,
+}
+
+/// A stage of a process.
+struct Post {
+    turn: Turn,
+    /// Comes again by itself at this time of the process's clock.
+    due_at: Timestamp,
+    /// Called by bells inside the process, which nobody here can hear.
+    eager: bool,
+    topic: Option<Topic>,
+    heard: u64,
+}
+
+struct Process {
+    number: usize,
+    node: Arc<Node>,
+    clock: Arc<NodeClock>,
+    wire: Arc<Wire>,
+    posts: Vec<Post>,
+    ops: Vec<Op>,
+    stopped_until: Option<Timestamp>,
+}
+
+/// A place where a process runs, dead or alive.
+struct Site {
+    worker: bool,
+    process: Option<Process>,
+    starts_at: Timestamp,
+}
+
+pub struct World {
+    weather: Arc<Weather>,
+    store: Arc<dyn Store>,
+    witness: Arc<Witness>,
+    ledger: Arc<Ledger>,
+    hints: Arc<LossyHints>,
+    tenant: TenantId,
+    sites: Vec<Site>,
+    jobs: Vec<Job>,
+    started: usize,
+    poisoned: usize,
+    names: Seeded,
+    seed: u64,
+}
+
+/// Tells the story of one seed.
+pub fn tell(seed: u64, bug: Option<Bug>, trace_max: usize) -> Result<Told, Wrong> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut world = World::new(seed, bug, trace_max).await;
+        let outcome = world.live().await;
+        let trace = world.weather.trace();
+        match outcome {
+            Ok(()) => Ok(Told { faults: world.weather.faults(), runs: world.witness.runs_made(), trace }),
+            Err(what) => Err(Wrong { what, trace }),
+        }
+    })
+}
+
+impl World {
+    async fn new(seed: u64, bug: Option<Bug>, trace_max: usize) -> Self {
+        let weather = Arc::new(Weather::new(seed, at(0), trace_max));
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::memory().unwrap());
+        let put = TenantPut { name: "acme".into(), tier: Tier::Unlimited, quotas: None };
+        let tenant = wait(store.put_tenants(&[put], at(0))).unwrap()[0];
+        let ledger = Arc::new(Ledger::new(seed));
+        let witness = Witness::new(Arc::clone(&store), Arc::clone(&weather), Arc::clone(&ledger), bug);
+        let schedulers = weather.dice.between(2, 4);
+        let sites = (0..=schedulers).map(|n| Site { worker: n == schedulers, process: None, starts_at: at(0) });
+        let hints = LossyHints { weather: Arc::clone(&weather), local: rota_engine::hints::LocalHints::default() };
+        let mut world = Self {
+            sites: sites.collect(),
+            jobs: clients::jobs(&weather.dice),
+            witness: Arc::new(witness),
+            hints: Arc::new(hints),
+            started: 0,
+            poisoned: 0,
+            names: Seeded::new(seed ^ 0x5EED),
+            weather,
+            store,
+            ledger,
+            tenant,
+            seed,
+        };
+        world.start_the_dead();
+        for _ in 0..4 {
+            world.pass_time(Span::millis(500)).await;
+            world.turn_all().await;
+        }
+        for job in world.jobs.clone() {
+            let node = Arc::clone(&world.sites[0].process.as_ref().unwrap().node);
+            wait(clients::save(node, tenant, job.document())).unwrap();
+        }
+        world
+    }
+
+    async fn live(&mut self) -> Result<(), String> {
+        self.weather.storm(true);
+        for step in 0..STEPS {
+            self.step().await;
+            self.witness.verdict()?;
+            if step % 40 == 39 {
+                self.review()?;
+            }
+        }
+        self.weather.storm(false);
+        self.calm().await
+    }
+
+    fn review(&self) -> Result<(), String> {
+        self.witness.review(&self.write());
+        self.witness.verdict()
+    }
+
+    fn write(&self) -> Write {
+        let now = self.weather.now();
+        Write { batch: BatchId::new(&self.names, now), now, node: None, request: None }
+    }
+
+    /// One step of the storm.
+    async fn step(&mut self) {
+        let dice = &self.weather.dice;
+        let span = match dice.below(100) {
+            0..15 => 0,
+            15..80 => dice.between(1, 350),
+            80..97 => dice.between(350, 900),
+            _ => dice.between(900, 5_000),
+        };
+        self.pass_time(Span::millis(span)).await;
+        self.befall();
+        self.start_the_dead();
+        self.ask();
+        let running: Vec<usize> = self.running().collect();
+        if let Some(site) = self.weather.dice.pick(&running).copied() {
+            self.turn(site).await;
+        }
+        self.bury();
+    }
+
+    fn running(&self) -> impl Iterator<Item = usize> {
+        let runs = |site: &Site| site.process.as_ref().is_some_and(|process| process.stopped_until.is_none());
+        (0..self.sites.len()).filter(move |n| runs(&self.sites[*n]))
+    }
+
+    /// Time goes on, parcels arrive, and whoever waited goes on.
+    async fn pass_time(&mut self, span: Span) {
+        let now = self.weather.clock.advance(span);
+        for site in &mut self.sites {
+            if let Some(process) = &mut site.process
+                && process.stopped_until.is_some_and(|until| until <= now)
+            {
+                process.stopped_until = None;
+                process.clock.stop(false);
+            }
+        }
+        self.weather.deliver();
+        breathe().await;
+        for site in self.running().collect::<Vec<_>>() {
+            if let Some(process) = &mut self.sites[site].process {
+                process.go_on(&self.weather);
+            }
+            breathe().await;
+        }
+        self.bury();
+    }
+
+    /// What the storm does to processes.
+    fn befall(&mut self) {
+        let weather = Arc::clone(&self.weather);
+        let (dice, now) = (&weather.dice, weather.now());
+        let Some(site) = dice.pick(&self.running().collect::<Vec<_>>()).copied() else { return };
+        let Some(process) = &mut self.sites[site].process else { return };
+        match dice.below(100) {
+            0..2 => {
+                weather.fault(|| format!("{} is killed", process.number));
+                self.kill(site);
+            }
+            2..4 => {
+                process.wire.trap.store(dice.between(1, 12) as usize, Ordering::Relaxed);
+                weather.fault(|| format!("{} will die at a call", process.number));
+            }
+            4..7 => {
+                let until = Span::millis(dice.between(500, 11_000)).after(now);
+                process.stopped_until = Some(until);
+                process.clock.stop(true);
+                weather.fault(|| format!("{} is stopped", process.number));
+            }
+            7..9 => {
+                let skew = dice.below(2 * SKEW_MAX_MS as u64) as i64 - SKEW_MAX_MS;
+                process.clock.skew(skew);
+                weather.fault(|| format!("the clock of {} is {skew} ms off", process.number));
+            }
+            9 => weather.outage(Span::millis(dice.between(500, 8_000)).after(now)),
+            _ => {}
+        }
+    }
+
+    fn kill(&mut self, site: usize) {
+        let now = self.weather.now();
+        let Some(process) = self.sites[site].process.take() else { return };
+        self.ledger.write(|pages| pages.dead.insert(process.number));
+        process.clock.stop(false);
+        process.node.executing.forget_all();
+        self.weather.note(|| format!("{} is dead", process.number));
+        self.sites[site].starts_at = Span::millis(self.weather.dice.between(100, 6_000)).after(now);
+    }
+
+    /// Whoever met its death meanwhile is dead.
+    fn bury(&mut self) {
+        for site in 0..self.sites.len() {
+            let Some(process) = &self.sites[site].process else { continue };
+            let poison = self.ledger.write(|pages| {
+                let run = pages.doomed.remove(&process.number)?;
+                *pages.deaths.entry(run).or_default() += 1;
+                Some(run)
+            });
+            if let Some(run) = poison {
+                self.weather.note(|| format!("{} dies of {run}", process.number));
+                self.kill(site);
+            } else if process.wire.trapped.load(Ordering::Relaxed) {
+                self.kill(site);
+            }
+        }
+    }
+
+    fn start_the_dead(&mut self) {
+        for n in 0..self.sites.len() {
+            if self.sites[n].process.is_none() && self.sites[n].starts_at <= self.weather.now() {
+                let process = self.process(self.sites[n].worker);
+                self.weather.note(|| format!("{} starts", process.number));
+                self.sites[n].process = Some(process);
+            }
+        }
+    }
+
+    fn process(&mut self, worker: bool) -> Process {
+        let number = self.started;
+        self.started += 1;
+        let dice = &self.weather.dice;
+        let skew = dice.below(2 * SKEW_MAX_MS as u64) as i64 - SKEW_MAX_MS;
+        let clock = Arc::new(NodeClock::new(Arc::clone(&self.weather.clock), skew));
+        let wire = Arc::new(Wire::new(Arc::clone(&self.weather), number));
+        let line = Arc::clone(&wire) as Arc<dyn crate::faulty::Line>;
+        let tap = Arc::clone(&self.witness) as Arc<dyn crate::faulty::Tap>;
+        let store = Arc::new(Faulty::over(Arc::clone(&self.store), line, tap));
+        let options = Options {
+            name: format!("process {number}"),
+            schedules: !worker,
+            traits: if worker || dice.percent(30) { vec!["gpu".into()] } else { Vec::new() },
+            backlog_max: if dice.percent(30) { 6 } else { 1_000 },
+            slots: if dice.percent(30) { 3 } else { 100 },
+            losses_max: LOSSES_MAX,
+            full_look_every: Span::secs(10),
+            scan_every: Span::secs(10),
+            tend_every: Span::secs(7),
+            ..Options::default()
+        };
+        let (act, poison) = (Arc::clone(&self.ledger), Arc::clone(&self.ledger));
+        let time = Arc::clone(&clock) as Arc<dyn Clock>;
+        let node = Engine::builder(store)
+            .options(options)
+            .clock(Arc::clone(&clock) as Arc<dyn Clock>)
+            .random(Arc::new(Seeded::new(self.seed.wrapping_mul(1_000).wrapping_add(number as u64))))
+            .hints(Arc::clone(&self.hints) as Arc<dyn Hints>)
+            .handler("act", move |call: Call| Arc::clone(&act).act(number, Arc::clone(&time), call))
+            .handler("poison", move |call: Call| Arc::clone(&poison).poison(number, call))
+            .node();
+        let posts = posts(&node, worker);
+        Process { number, node, clock, wire, posts, ops: Vec::new(), stopped_until: None }
+    }
+
+    /// Somebody wants something.
+    fn ask(&mut self) {
+        let weather = Arc::clone(&self.weather);
+        let dice = &weather.dice;
+        let chance = dice.below(100);
+        let running: Vec<usize> = self.running().filter(|site| !self.sites[*site].worker).collect();
+        let Some(site) = dice.pick(&running).copied() else { return };
+        let Some(process) = &self.sites[site].process else { return };
+        let (node, tenant) = (Arc::clone(&process.node), self.tenant);
+        let name = dice.pick(&self.jobs).unwrap().name.clone();
+        let op: Op = match chance {
+            0..22 => {
+                if name == "poison" {
+                    self.poisoned += 1;
+                    if self.poisoned > POISON_MAX {
+                        return;
+                    }
+                }
+                let later = if dice.percent(25) { dice.between(100, 6_000) } else { 0 };
+                done(clients::trigger(node, tenant, name, dice.below(2), later))
+            }
+            22..29 => {
+                let live = self.witness.live();
+                let Some(run) = dice.pick(&live).copied() else { return };
+                done(clients::cancel(node, run))
+            }
+            29..33 => {
+                let job = self.jobs.iter_mut().find(|job| job.name == name).unwrap();
+                job.edit(dice);
+                done(clients::save(node, tenant, job.document()))
+            }
+            33..36 => {
+                let until = if dice.percent(50) { Some(dice.between(500, 9_000)) } else { None };
+                let Some(target) = self.target() else { return };
+                done(clients::pause(node, target, until))
+            }
+            36..39 => {
+                let paused = self.witness.paused();
+                let Some(target) = dice.pick(&paused).cloned() else { return };
+                done(clients::resume(node, target))
+            }
+            39 => {
+                if dice.percent(20) {
+                    done(clients::delete_job(node, tenant, name))
+                } else if dice.percent(40) {
+                    done(clients::delete_schedule(node, tenant, name, "s0".into()))
+                } else {
+                    return;
+                }
+            }
+            _ => return,
+        };
+        weather.note(|| format!("op {chance}"));
+        let Some(process) = &mut self.sites[site].process else { return };
+        process.ops.push(op);
+        process.go_on(&weather);
+    }
+
+    fn target(&self) -> Option<PauseTarget> {
+        let dice = &self.weather.dice;
+        let schedules = self.witness.schedules();
+        let schedule = dice.pick(&schedules).copied()?;
+        Some(match dice.below(4) {
+            0 => PauseTarget::Tenant(self.tenant),
+            1 => PauseTarget::Queue(self.tenant, "default".into()),
+            _ => PauseTarget::Schedule(schedule),
+        })
+    }
+
+    /// One process gets its turn: those of its stages whose time has come.
+    async fn turn(&mut self, site: usize) {
+        let weather = Arc::clone(&self.weather);
+        let Some(process) = &mut self.sites[site].process else { return };
+        let mut order: Vec<usize> = (0..process.posts.len()).collect();
+        weather.dice.shuffle(&mut order);
+        for post in order {
+            let Some(process) = &mut self.sites[site].process else { return };
+            process.begin(post, &weather);
+            breathe().await;
+            self.bury();
+        }
+    }
+
+    async fn turn_all(&mut self) {
+        for site in 0..self.sites.len() {
+            self.turn(site).await;
+        }
+    }
+
+    /// After the storm: everything comes to rest by itself.
+    async fn calm(&mut self) -> Result<(), String> {
+        let began = self.weather.now();
+        for site in &mut self.sites {
+            if let Some(process) = &mut site.process {
+                process.stopped_until = None;
+                process.clock.stop(false);
+                process.wire.trap.store(0, Ordering::Relaxed);
+            }
+        }
+        // What people asked for during the storm may be on its way yet.
+        while self.is_anything_under_way() {
+            self.calm_step().await?;
+        }
+        for target in self.witness.paused() {
+            self.until_done(|node| done(clients::resume(node, target.clone()))).await;
+        }
+        let resumed = self.weather.now();
+        while self.weather.now() < Span::secs(12).after(resumed) {
+            self.calm_step().await?;
+        }
+        self.witness.balance(self.weather.now(), false);
+        self.witness.verdict()?;
+        // No more instants: what is there must end.
+        for target in self.witness.schedules().into_iter().map(PauseTarget::Schedule) {
+            let pause = Pause { since: self.weather.now(), until: None, note: None, by: None };
+            wait(self.store.set_pauses(&self.write(), &[target], Some(&pause))).unwrap();
+        }
+        while !self.witness.live().is_empty() {
+            if self.weather.now() > CALM_MAX.after(began) {
+                return Err(self.stuck());
+            }
+            self.calm_step().await?;
+        }
+        self.witness.balance(self.weather.now(), true);
+        self.review()?;
+        self.scan().await
+    }
+
+    fn is_anything_under_way(&self) -> bool {
+        let processes = || self.sites.iter().filter_map(|site| site.process.as_ref());
+        self.weather.is_anything_posted() || processes().any(|process| !process.ops.is_empty())
+    }
+
+    /// Has something done by a node that lives.
+    async fn until_done(&mut self, ask: impl Fn(Arc<Node>) -> Op) {
+        for _ in 0..20 {
+            let living = self.sites.iter().position(|site| site.process.is_some() && !site.worker);
+            if let Some(process) = living.and_then(|site| self.sites[site].process.as_mut()) {
+                process.ops.push(ask(Arc::clone(&process.node)));
+                process.go_on(&self.weather);
+                return;
+            }
+            self.pass_time(Span::millis(500)).await;
+            self.start_the_dead();
+        }
+    }
+
+    async fn calm_step(&mut self) -> Result<(), String> {
+        self.pass_time(Span::millis(400)).await;
+        self.start_the_dead();
+        self.turn_all().await;
+        self.witness.verdict()
+    }
+
+    fn stuck(&self) -> String {
+        let records = wait(self.store.runs(&self.witness.live())).unwrap();
+        let parts = wait(self.store.partitions()).unwrap();
+        let owner = |part: Partition| {
+            let node = parts[usize::from(part.0)].node;
+            let mut living = self.sites.iter().filter_map(|site| site.process.as_ref());
+            living
+                .find(|process| Some(process.node.id) == node)
+                .map(|process| (process.number, process.node.territory.held(part).is_some()))
+        };
+        let runs: Vec<String> = records
+            .into_iter()
+            .flatten()
+            .map(|record| {
+                let run = record.run;
+                format!(
+                    "{} of job {} in {:?} of {:?}, lane {}: {:?}, losses {}",
+                    run.id,
+                    run.job,
+                    run.part,
+                    owner(run.part),
+                    run.lane,
+                    run.state,
+                    run.losses
+                )
+            })
+            .collect();
+        format!("runs do not end although nothing is wrong any more: {runs:#?}")
+    }
+
+    /// The scanner finds nothing, twice over.
+    async fn scan(&mut self) -> Result<(), String> {
+        for _ in 0..2 {
+            for site in &self.sites {
+                let Some(process) = &site.process else { continue };
+                if site.worker {
+                    continue;
+                }
+                let mut scan = Scan::new(Arc::clone(&process.node));
+                let first = scan.pass(process.clock.now()).await.map_err(|error| error.to_string())?;
+                let again = scan.pass(process.clock.now()).await.map_err(|error| error.to_string())?;
+                if first.done + again.done > 0 {
+                    return Err(format!("the scanner of {} finds {} things", process.number, first.done + again.done));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of it is the witness's to see.
+fn done<T, E>(op: impl Future<Output = Result<T, E>> + 'static) -> Op {
+    Box::pin(async move { drop(op.await) })
+}
+
+/// Attempts are tasks of their own: they get on as far as they can.
+async fn breathe() {
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn posts(node: &Arc<Node>, worker: bool) -> Vec<Post> {
+    fn post(stage: impl Stage + 'static, eager: bool, topic: Option<Topic>) -> Post {
+        Post { turn: Turn::Idle(Box::new(stage)), due_at: Timestamp::MIN, eager, topic, heard: 0 }
+    }
+    let of = || Arc::clone(node);
+    let mut posts = vec![
+        post(Lead::new(of()), false, None),
+        post(Look::new(of()), false, Some(Topic::Ready)),
+        post(Dispatch::new(of()), true, None),
+        post(Claim::new(of()), true, Some(Topic::Ready)),
+        post(Execute::new(of()), true, None),
+        post(Settle::new(of()), true, None),
+        post(Settle::new(of()), true, None),
+    ];
+    if !worker {
+        posts.extend([
+            post(Fire::new(of()), true, Some(Topic::Schedules)),
+            post(Promote::new(of()), true, Some(Topic::Delayed)),
+            post(Admit::new(of()), false, Some(Topic::Inbox)),
+            post(Reap::new(of()), false, None),
+            post(Sweep::new(of()), false, None),
+            post(Scan::new(of()), false, None),
+            post(Tend::new(of()), false, None),
+        ]);
+    }
+    posts
+}
+
+impl Process {
+    /// Begins a pass, if its time has come.
+    fn begin(&mut self, number: usize, weather: &Weather) {
+        let now = self.node.clock.now();
+        let post = &mut self.posts[number];
+        if !matches!(post.turn, Turn::Idle(_)) {
+            return;
+        }
+        let heard = post.topic.map_or(0, |topic| weather.heard(topic));
+        let told = heard != post.heard;
+        if !told && post.due_at > now && !(post.eager && weather.dice.percent(85)) {
+            return;
+        }
+        post.heard = heard;
+        let Turn::Idle(mut stage) = std::mem::replace(&mut post.turn, Turn::Gone) else { return };
+        if told {
+            stage.doubt();
+        }
+        post.turn = Turn::Going(Box::pin(async move {
+            let report = stage.pass(now).await;
+            (stage, report)
+        }));
+        self.poll(number, weather);
+    }
+
+    fn poll(&mut self, number: usize, weather: &Weather) {
+        let post = &mut self.posts[number];
+        let Turn::Going(pass) = &mut post.turn else { return };
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready((stage, report)) = pass.as_mut().poll(&mut context) else { return };
+        let now = self.node.clock.now();
+        post.due_at = match report {
+            Ok(PassReport { more: true, .. }) => now,
+            Ok(report) => report.next_at.unwrap_or(Timestamp::MAX),
+            Err(_) => Span::millis(weather.dice.between(10, 800)).after(now),
+        };
+        post.turn = Turn::Idle(stage);
+    }
+
+    /// Passes and requests whose answers have come go on.
+    fn go_on(&mut self, weather: &Weather) {
+        for number in 0..self.posts.len() {
+            self.poll(number, weather);
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        self.ops.retain_mut(|op| op.as_mut().poll(&mut context).is_pending());
+    }
+}
