@@ -11,15 +11,17 @@ mod weather;
 mod witness;
 mod world;
 
-use self::{planted::Bug, world::tell};
+use self::{
+    planted::Bug,
+    world::{FAULTS_MIN, tell},
+};
 
 /// Seeds in all, and of the long sweep.
 const SEEDS: u64 = 200;
 const SEEDS_LONG: u64 = 10_000;
 /// Tests that share them, so that they use every core.
 const SHARDS: u64 = 4;
-/// A story without trouble proves nothing.
-const FAULTS_MIN: usize = 50;
+/// A story in which nothing is done proves nothing.
 const RUNS_MIN: usize = 20;
 /// So much of what happened last is printed with a failure, unless
 /// `ROTA_SIM_TRACE` asks for more.

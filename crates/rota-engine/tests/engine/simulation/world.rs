@@ -41,8 +41,10 @@ use crate::{
     faulty::{Faulty, wait},
 };
 
-/// Steps of the storm.
+/// Steps of the storm, or more until there was trouble enough: a story without
+/// proves nothing.
 const STEPS: usize = 200;
+pub const FAULTS_MIN: usize = 50;
 /// Everything must have come to rest so long after the storm.
 const CALM_MAX: Span = Span::secs(120);
 /// Runs that kill their processes.
@@ -169,7 +171,10 @@ impl World {
 
     async fn live(&mut self) -> Result<(), String> {
         self.weather.storm(true);
-        for step in 0..STEPS {
+        let mut steps = 0..;
+        while let Some(step) = steps.next()
+            && (step < STEPS || self.weather.faults() < FAULTS_MIN)
+        {
             self.step().await;
             self.witness.verdict()?;
             if step % 40 == 39 {
