@@ -24,7 +24,7 @@ use rota_engine::{Engine, JobRef, Options, RunAsk, executors::HandlerError, stat
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{bar, fill, load::scatter, target::Target};
+use super::{LoadArgs, bar, fill, load::scatter, target::Target};
 use crate::{
     clock,
     failure::Failure,
@@ -42,32 +42,11 @@ const LIGHT: u64 = 100;
 
 #[derive(Args)]
 pub struct EngineArgs {
-    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
-    /// afterwards if not given
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
-    /// How many runs to put through
-    #[arg(long, value_name = "N", default_value_t = 300_000)]
-    runs: u64,
-    /// Runs made in one batch
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    batch: u64,
-    /// Make sure that so many finished runs are in history before measuring;
-    /// figures that are quoted have 10,000,000
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    history: u64,
+    #[command(flatten)]
+    load: LoadArgs,
     /// Schedules that fire every second, to see how late they are
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     schedules: u64,
-    /// Only one tenant on one queue, with nothing else in use
-    #[arg(long)]
-    plain: bool,
-    /// Lease runs in writing, as for handlers that only some nodes have
-    #[arg(long)]
-    claimed: bool,
-    /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "human")]
-    output: Output,
 }
 
 #[derive(Serialize)]
@@ -89,11 +68,11 @@ struct Report {
 }
 
 pub async fn run(args: EngineArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.store.as_deref())?;
-    let history = fill(&target, args.history).await?;
+    let target = Target::parse(args.load.store.as_deref())?;
+    let history = fill(&target, args.load.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
-    match args.output {
+    match args.load.output {
         Output::Json => printer.json(&report)?,
         Output::Human => print(&report, printer)?,
     }
@@ -121,12 +100,12 @@ async fn measure(target: &Target, args: &EngineArgs, history: u64) -> Result<Rep
     let kind = store.kind();
     let options = Options {
         sole: true,
-        handlers_everywhere: !args.claimed,
-        look_every: Span::millis(if args.claimed { 100 } else { 1_000 }),
+        handlers_everywhere: !args.load.claimed,
+        look_every: Span::millis(if args.load.claimed { 100 } else { 1_000 }),
         ..Options::default()
     };
     let engine = start(&store, options.clone()).await?;
-    let load = Load::prepare(&engine, !args.plain).await?;
+    let load = Load::prepare(&engine, !args.load.plain).await?;
     let runs_per_s = throughput(&engine, &load, args).await?;
     stop(&engine).await?;
     // A fresh engine counts from nothing.
@@ -137,9 +116,9 @@ async fn measure(target: &Target, args: &EngineArgs, history: u64) -> Result<Rep
     stop(&engine).await?;
     let mut report = Report {
         store: kind,
-        lanes: if args.claimed { "claimed" } else { "owned" },
-        load: if args.plain { "plain" } else { "mixed" },
-        runs: args.runs,
+        lanes: if args.load.claimed { "claimed" } else { "owned" },
+        load: if args.load.plain { "plain" } else { "mixed" },
+        runs: args.load.runs,
         history,
         runs_per_s,
         start_p50_ms,
@@ -232,29 +211,29 @@ fn read(job: &Value) -> Result<JobDocument, Failure> {
 
 /// Makes runs from two sides as fast as they end, and answers how fast that is.
 async fn throughput(engine: &Engine, load: &Load, args: &EngineArgs) -> Result<u64, Failure> {
-    let bar = bar(args.runs, "runs");
+    let bar = bar(args.load.runs, "runs");
     let next = AtomicU64::new(0);
     let started = Instant::now();
     let make = || async {
         loop {
-            let first = next.fetch_add(args.batch, Ordering::Relaxed);
-            if first >= args.runs {
+            let first = next.fetch_add(args.load.batch, Ordering::Relaxed);
+            if first >= args.load.runs {
                 return Ok::<_, Failure>(());
             }
             while first.saturating_sub(engine.stats().ended_in_all()) > UNDERWAY_MAX {
                 clock::sleep(Span::millis(1)).await;
             }
-            let asks = (first..args.runs.min(first + args.batch)).map(|number| load.ask(number)).collect();
+            let asks = (first..args.load.runs.min(first + args.load.batch)).map(|number| load.ask(number)).collect();
             engine.enqueue(asks).await.context("making runs")?;
-            bar.inc(args.batch);
+            bar.inc(args.load.batch);
         }
     };
     tokio::try_join!(make(), make())?;
-    while engine.stats().ended_in_all() < args.runs {
+    while engine.stats().ended_in_all() < args.load.runs {
         clock::sleep(Span::millis(1)).await;
     }
     bar.finish_and_clear();
-    Ok((args.runs as f64 / started.elapsed().as_secs_f64()) as u64)
+    Ok((args.load.runs as f64 / started.elapsed().as_secs_f64()) as u64)
 }
 
 /// A run every few milliseconds, each by itself.

@@ -40,8 +40,9 @@ pub enum Command {
     Schedules(schedules::SchedulesArgs),
 }
 
+/// What is measured, and under which load.
 #[derive(Args)]
-pub struct StoreArgs {
+struct LoadArgs {
     /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
     /// afterwards if not given
     #[arg(long, value_name = "URL")]
@@ -56,9 +57,6 @@ pub struct StoreArgs {
     /// figures that are quoted have 10,000,000
     #[arg(long, value_name = "N", default_value_t = 0)]
     history: u64,
-    /// Pipelines that work in parallel [default: 2]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
-    parallel: Option<u64>,
     /// Only one tenant on one queue, with nothing else in use
     #[arg(long)]
     plain: bool,
@@ -68,6 +66,15 @@ pub struct StoreArgs {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "human")]
     output: Output,
+}
+
+#[derive(Args)]
+pub struct StoreArgs {
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Pipelines that work in parallel [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
+    parallel: Option<u64>,
 }
 
 /// What a measurement of the store found.
@@ -106,10 +113,10 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
 }
 
 async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.store.as_deref())?;
+    let target = Target::parse(args.load.store.as_deref())?;
     let report = measure(&target, &args).await?;
     target.clean()?;
-    match args.output {
+    match args.load.output {
         Output::Json => printer.json(&report)?,
         Output::Human => print(&report, printer)?,
     }
@@ -117,29 +124,29 @@ async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
 }
 
 async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
-    let mode = if args.claimed { LaneMode::Claimed } else { LaneMode::Owned };
+    let mode = if args.load.claimed { LaneMode::Claimed } else { LaneMode::Owned };
     let parallel = args.parallel.unwrap_or(target.default_parallel());
-    let history = fill(target, args.history).await?;
-    let load = RawLoad { runs: args.runs, batch: args.batch, claimed: args.claimed };
+    let history = fill(target, args.load.history).await?;
+    let load = RawLoad { runs: args.load.runs, batch: args.load.batch, claimed: args.load.claimed };
     let raw = target.raw(load, parallel).await?;
     let opened = target.open().await?;
     let store = opened.as_ref();
-    let drive = |mixed| drive_all(store, Drive { mixed, mode, runs: args.runs, batch: args.batch, parallel });
+    let drive = |mixed| drive_all(store, Drive { mixed, mode, runs: args.load.runs, batch: args.load.batch, parallel });
     let plain = drive(false).await?;
     let written = target.bytes_written(store).await?;
-    let mixed = if args.plain { None } else { Some(drive(true).await?) };
+    let mixed = if args.load.plain { None } else { Some(drive(true).await?) };
     let bytes = match (written, target.bytes_written(store).await?) {
-        (Some(before), Some(after)) if mixed.is_some() => Some((after - before) / args.runs),
+        (Some(before), Some(after)) if mixed.is_some() => Some((after - before) / args.load.runs),
         _ => None,
     };
     let best = mixed.unwrap_or(plain);
-    let rate = |took: Duration| (args.runs as f64 / took.as_secs_f64()) as u64;
+    let rate = |took: Duration| (args.load.runs as f64 / took.as_secs_f64()) as u64;
     Ok(Report {
         store: store.kind(),
-        lanes: if args.claimed { "claimed" } else { "owned" },
-        load: if args.plain { "plain" } else { "mixed" },
-        runs: args.runs,
-        batch: args.batch,
+        lanes: if args.load.claimed { "claimed" } else { "owned" },
+        load: if args.load.plain { "plain" } else { "mixed" },
+        runs: args.load.runs,
+        batch: args.load.batch,
         history,
         parallel,
         runs_per_s: rate(best),
