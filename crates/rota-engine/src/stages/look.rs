@@ -129,13 +129,7 @@ impl Look {
         for run in found {
             let key = (run.part, run.id);
             match run.state {
-                RunState::Queued => {
-                    // In hand under another lease: an answer is on its way.
-                    if self.node.desk.is_flying(run.id).is_some_and(|lease| lease != run.lease()) {
-                        continue;
-                    }
-                    ready.push(self.known(run));
-                }
+                RunState::Queued => ready.push(self.known(run)),
                 RunState::Cancelling { .. } => ended.extend(self.cancel(run, now)),
                 RunState::Scheduled
                 | RunState::Blocked(_)
