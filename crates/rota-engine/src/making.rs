@@ -153,6 +153,23 @@ pub struct Keys {
     pub unique: Option<UniqueAsk>,
 }
 
+/// In the trigger's metadata of a run that must not be executed: why.
+const REFUSED: &str = "refused";
+
+/// A run that is made so that its failure is on record: what it should work on,
+/// or a limit it should keep, cannot be told.
+pub fn refused_run(run: NewRun, why: &str) -> NewRun {
+    let metadata = Some(serde_json::json!({ REFUSED: why }));
+    NewRun { trigger: Trigger { metadata, ..run.trigger.clone() }, ..run }
+}
+
+/// Why a run must not be executed, if it must not. Only schedules are believed:
+/// the metadata of others is their callers' own.
+pub fn refusal(trigger: &Trigger) -> Option<&str> {
+    let metadata = trigger.metadata.as_ref().filter(|_| trigger.source == Source::Schedule)?;
+    metadata.get(REFUSED)?.as_str()
+}
+
 fn slot_ask(node: &Node, job: &JobVersion, tenant: TenantId, scope: &Scope<'_>) -> Result<Option<SlotAsk>, String> {
     let Some(terms) = &job.terms.slot else { return Ok(None) };
     let rendered = match &terms.key {

@@ -32,6 +32,7 @@ use crate::{
     catalog::JobVersion,
     events::Event,
     executing::{Slow, Why},
+    making::refusal,
     node::Node,
     outbox::{End, Ended},
     render::Scope,
@@ -149,6 +150,9 @@ fn ended(start: Start, end: End, at: Timestamp) -> Ended {
 fn attempt_of(node: &Node, start: &Start, now: Timestamp) -> Result<(Arc<dyn Executor>, Attempt), Outcome> {
     let (run, job) = (&start.run, &start.job);
     let invalid = |message: String| Outcome::Failed(Failure::new(ErrorKind::InvalidInput, message));
+    if let Some(why) = refusal(&run.trigger) {
+        return Err(invalid(why.to_owned()));
+    }
     let (Some(step), Some(policy)) = (job.document.lone_step(), &job.step) else {
         return Err(invalid("this node cannot execute jobs of several steps".into()));
     };

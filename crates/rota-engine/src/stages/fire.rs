@@ -34,8 +34,8 @@ use super::{PassReport, Stage, is_unknown};
 use crate::{
     catalog::{JobEntry, ScheduleEntry, ScheduleFound},
     events::{Event, Finding},
-    executors::render::Values,
-    making::{Blueprint, take_made},
+    executors::render::{RenderError, Values},
+    making::{Blueprint, Keys, refused_run, take_made},
     node::Node,
 };
 
@@ -323,24 +323,30 @@ impl Knowledge {
             planned_at: Some(planned.planned_at),
             ..Trigger::plain(Source::Schedule)
         };
+        let payload = payload_of(node, job, entry, planned.planned_at);
+        let refused = payload.as_ref().err().map(ToString::to_string);
         let blueprint = Blueprint {
             tenant: entry.record.tenant,
             job: &job.version,
             lane,
             part: self.part,
             best: node.catalog.best_priority(entry.record.tenant),
-            payload: payload_of(node, job, entry, planned.planned_at),
+            payload: payload.unwrap_or(None),
             labels: entry.spec.labels.clone(),
             ready_at: planned.due_at,
             trigger,
             priority: None,
         };
-        let keys = blueprint.keys(node, now).unwrap_or_else(|error| {
-            // The instant must not be lost for it; the attempt will say the same.
-            tracing::warn!(schedule = %entry.record.id, error, "a key of a scheduled run cannot be made");
-            crate::making::Keys::default()
-        });
-        NewRun { rearms: entry.spec.after_finish.is_some(), ..blueprint.run(node, keys, now) }
+        let keys = match refused {
+            Some(why) => Err(why),
+            None => blueprint.keys(node, now),
+        };
+        let rearms = entry.spec.after_finish.is_some();
+        match keys {
+            Ok(keys) => NewRun { rearms, ..blueprint.run(node, keys, now) },
+            // The instant is not lost: its run is made, and fails with the reason.
+            Err(why) => NewRun { rearms, ..refused_run(blueprint.run(node, Keys::default(), now), &why) },
+        }
     }
 
     fn pauses_of(&self, entry: &ScheduleEntry, job: &JobEntry) -> Vec<fire::Pause> {
@@ -361,22 +367,22 @@ impl Knowledge {
 }
 
 /// A schedule's payload, with what its templates say of this instant.
-fn payload_of(node: &Node, job: &JobEntry, entry: &ScheduleEntry, planned_at: Timestamp) -> Option<Value> {
+fn payload_of(
+    node: &Node,
+    job: &JobEntry,
+    entry: &ScheduleEntry,
+    planned_at: Timestamp,
+) -> Result<Option<Value>, RenderError> {
     let payload = &entry.spec.payload;
     if payload.is_null() || !has_tags(&payload.to_string()) {
-        return (!payload.is_null()).then(|| payload.clone());
+        return Ok((!payload.is_null()).then(|| payload.clone()));
     }
     let about = json!({ "name": entry.spec.name, "planned_at": planned_at, "timezone": entry.spec.timezone });
     let values = Values::new()
         .with("schedule", about)
         .with("labels", &entry.spec.labels)
         .with("vars", &job.version.document.vars);
-    let rendered = node.renderer.value(payload, &values).unwrap_or_else(|error| {
-        // The instant must not be lost for it; the payload shows what was meant.
-        tracing::warn!(schedule = %entry.record.id, %error, "a schedule's payload cannot be rendered");
-        payload.clone()
-    });
-    Some(rendered)
+    node.renderer.value(payload, &values).map(Some)
 }
 
 #[async_trait]

@@ -55,6 +55,30 @@ async fn a_schedules_payload_is_filled_in_for_its_instant() {
     assert_eq!(payload, json!({ "day": "2026-01-06", "plain": 7, "by": "beat" }));
 }
 
+/// A run whose payload or key cannot be told must not be executed on something
+/// else, or without its limit; nor may its instant be lost.
+#[tokio::test]
+async fn an_instant_whose_payload_or_key_cannot_be_made_fails_on_record() {
+    for (rules, schedule, named) in [
+        (json!({}), json!({ "payload": { "a": "{{ schedule.nobody }}" } }), "schedule.nobody"),
+        (json!({ "concurrency": { "limit": 1, "key": "{{ payload.nobody }}" } }), json!({}), "payload.nobody"),
+    ] {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.go(1);
+        bed.save(&node.node, with(every("tick", "noop", "10s", schedule), rules)).await;
+        node.beat_for(&bed, 9_999).await;
+        node.fire().await;
+        node.work().await;
+        let record = bed.runs().await.remove(0);
+        assert_eq!(record.run.state.status(), ended(Verdict::Failed));
+        let failure = record.failure.unwrap();
+        assert_eq!(failure.kind, rota_core::job::failure::ErrorKind::InvalidInput);
+        assert!(failure.message.contains(named), "{}", failure.message);
+        assert_eq!((bed.planned().await, bed.work.count()), (vec![10_000], 0));
+    }
+}
+
 /// Two nodes that overlap for a moment must make each run once.
 #[tokio::test]
 async fn two_nodes_that_fire_the_same_instant_make_one_run() {
