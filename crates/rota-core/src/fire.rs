@@ -248,6 +248,54 @@ pub fn abandon(schedule: &Schedule, held: Cursor, now: Timestamp, reason: SkipRe
     ranges.reduce(|all, next| SkipRange { to: next.to, count: all.count + next.count, ..all })
 }
 
+/// What an edit leaves: the new schedule's cursor, and what the old one owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edited {
+    pub cursor: Option<Cursor>,
+    pub owed: Option<SkipRange>,
+}
+
+/// Puts `new` in the place of a schedule at `now`. `held` is its cursor, if it
+/// has one, and `kept` what it keeps of itself otherwise; `old` is none where
+/// what was stored cannot be read any more.
+///
+/// What the old one owed ends as edited. No instant that it decided is planned
+/// again, not even one that it decided by a clock ahead of this one.
+pub fn edit(
+    old: Option<&Schedule>,
+    new: &Schedule,
+    id: ScheduleId,
+    held: Option<Cursor>,
+    kept: Progress,
+    now: Timestamp,
+) -> Edited {
+    let behind = match (held, old) {
+        (None, _) => kept,
+        (Some(held), None) => Progress::before(held),
+        (Some(held), Some(old)) => Progress { fired: held.fired, decided_to: Some(decided_to(old, held, now)) },
+    };
+    let owed = held.zip(old).and_then(|(held, old)| abandon(old, held, now, SkipReason::Edited));
+    let decided_to = owed.map(|owed| owed.to).max(behind.decided_to);
+    Edited { cursor: arm(new, id, Progress { decided_to, ..behind }, now), owed }
+}
+
+/// Instants looked through that were decided by a clock ahead of this one.
+const AHEAD_MAX: usize = 1_000;
+
+/// Up to when a schedule has decided. It had nothing to decide between its last
+/// instant and its cursor, where its successor may have.
+fn decided_to(schedule: &Schedule, held: Cursor, now: Timestamp) -> Timestamp {
+    let limit = before(held.planned_at);
+    let mut last = limit.min(now);
+    for _ in 0..AHEAD_MAX {
+        match schedule.next(last) {
+            Some(next) if next < held.planned_at => last = next,
+            _ => return last,
+        }
+    }
+    limit
+}
+
 /// Decides every instant owed at `now`; see the module.
 pub fn plan(input: &Input<'_>, now: Timestamp) -> Plan {
     let now = micros(now);

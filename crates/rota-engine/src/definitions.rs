@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use rota_core::{
-    fire::{Cursor, Progress, SkipReason, abandon, arm, resume as resumed},
+    fire::{Cursor, Progress, arm, edit, resume as resumed},
     ids::{JobId, ScheduleId, TenantId},
     job::JobDocument,
     ports::Topic,
@@ -27,8 +27,6 @@ use crate::node::Node;
 
 /// So often a save is tried against schedules that fire meanwhile.
 const TRIES: usize = 10;
-/// Instants looked through that were decided by a clock ahead of this one.
-const AHEAD_MAX: usize = 1_000;
 /// Schedules read or written in one go.
 const PAGE: u32 = 1_000;
 
@@ -97,15 +95,18 @@ async fn save_schedules(
     now: Timestamp,
 ) -> Result<bool, SaveError> {
     let mut stored = stored_schedules(node, job).await?;
-    let mut puts = Vec::new();
-    let mut new = Vec::new();
+    let (mut changed, mut new) = (Vec::new(), Vec::new());
     for spec in specs {
         match stored.remove(&spec.name) {
             Some(record) if record.spec == text(spec) => {}
-            Some(record) => puts.push(edited(node, &record, spec, now).await?),
+            Some(record) => changed.push((record, spec)),
             None => new.push(spec),
         }
     }
+    let ids: Vec<ScheduleId> = changed.iter().map(|(record, _)| record.id).collect();
+    let cursors = if ids.is_empty() { Vec::new() } else { node.store.cursors(&ids).await? };
+    let edits = changed.iter().zip(cursors).map(|((record, spec), cursor)| edited(record, cursor, spec, now));
+    let mut puts = edits.collect::<Result<Vec<_>, _>>()?;
     let first = if new.is_empty() { 0 } else { node.store.reserve_schedules(new.len() as u32).await?.0 };
     for (n, spec) in new.into_iter().enumerate() {
         puts.push(fresh(ScheduleId(first + n as i64), tenant, job, spec, now)?);
@@ -167,44 +168,22 @@ fn fresh(
     })
 }
 
-async fn edited(
-    node: &Node,
+fn edited(
     record: &ScheduleRecord,
+    cursor: Option<Cursor>,
     spec: &ScheduleSpec,
     now: Timestamp,
 ) -> Result<SchedulePut, SaveError> {
-    let schedule = compile(spec, record.id)?;
-    let cursor = node.store.cursors(&[record.id]).await?.pop().flatten();
     let old = serde_json::from_str::<ScheduleSpec>(&record.spec).ok();
     let old = old.and_then(|old| Schedule::compile(&old, &record.id.seed()).ok());
-    let behind = match (cursor, &old) {
-        (None, _) => record.progress,
-        (Some(cursor), None) => Progress::before(cursor),
-        (Some(cursor), Some(old)) => Progress { fired: cursor.fired, decided_to: Some(decided_to(old, cursor, now)) },
-    };
-    let owed = cursor.zip(old).and_then(|(cursor, old)| abandon(&old, cursor, now, SkipReason::Edited));
-    let decided_to = owed.as_ref().map(|owed| owed.to).max(behind.decided_to);
-    let put = fresh(record.id, record.tenant, record.job, spec, now)?;
+    let new = compile(spec, record.id)?;
+    let edited = edit(old.as_ref(), &new, record.id, cursor, record.progress, now);
     Ok(SchedulePut {
-        cursor: arm(&schedule, record.id, Progress { decided_to, ..behind }, now),
-        skips: owed.into_iter().collect(),
+        cursor: edited.cursor,
+        skips: edited.owed.into_iter().collect(),
         guard: Some(ScheduleGuard { revision: record.revision, cursor }),
-        ..put
+        ..fresh(record.id, record.tenant, record.job, spec, now)?
     })
-}
-
-/// Up to when the old schedule has decided. It had nothing to decide between its
-/// last instant and its cursor, where the new one may have; but one that it
-/// decided by a clock ahead of this one is behind it all the same.
-fn decided_to(old: &Schedule, cursor: Cursor, now: Timestamp) -> Timestamp {
-    let mut last = Progress::before(cursor).decided_to.map_or(now, |decided| decided.min(now));
-    for _ in 0..AHEAD_MAX {
-        match old.next(last) {
-            Some(next) if next < cursor.planned_at => last = next,
-            _ => return last,
-        }
-    }
-    Progress::before(cursor).decided_to.unwrap_or(last)
 }
 
 /// Ends pauses now, and wakes the schedules that sleep because of them. False
@@ -286,18 +265,7 @@ async fn wake_page(node: &Node, records: Vec<ScheduleRecord>, now: Timestamp) ->
         let Ok(schedule) = Schedule::compile(&spec, &record.id.seed()) else { continue };
         let own = resumed(&schedule, record.id, cursor);
         if own != cursor {
-            puts.push(SchedulePut {
-                id: record.id,
-                job: record.job,
-                tenant: record.tenant,
-                name: record.name,
-                spec: record.spec,
-                enabled: record.enabled,
-                after_finish_ms: spec.after_finish.map(rota_core::duration::Span::as_millis),
-                cursor: Some(own),
-                skips: Vec::new(),
-                guard: Some(ScheduleGuard { revision: record.revision, cursor: Some(cursor) }),
-            });
+            puts.push(SchedulePut::moving(record, &spec, Some(cursor), own));
         }
     }
     if !puts.is_empty() {

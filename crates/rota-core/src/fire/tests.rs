@@ -589,3 +589,23 @@ fn check_tiling(
         at = schedule.next(instant);
     }
 }
+
+/// An edit by a node whose clock is behind must not plan again what a node
+/// ahead of it has fired; one that moves an instant forward must not lose it.
+#[test]
+fn an_edit_plans_nothing_again_and_leaves_nothing_out() {
+    let hourly = schedule(json!({ "cron": "0 * * * *" }));
+    let half = schedule(json!({ "cron": "0,30 * * * *" }));
+    let held = Cursor { fired: 3, ..owing(clock("10:00:00")) };
+    let cursor_at = |now| edit(Some(&hourly), &half, ID, Some(held), Progress::default(), clock(now));
+    for (now, planned, owed) in [
+        // 09:00 was fired by a clock ahead of 08:59:59.
+        ("08:59:59", "09:30:00", None),
+        ("09:10:00", "09:30:00", None),
+        ("10:05:00", "10:30:00", Some("10:00:00")),
+    ] {
+        let edited = cursor_at(now);
+        assert_eq!(edited.cursor, Some(Cursor { fired: 3, ..owing(clock(planned)) }), "{now}");
+        assert_eq!(edited.owed.map(|owed| (owed.from, owed.reason)), owed.map(|at| (clock(at), SkipReason::Edited)));
+    }
+}

@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Guarded, StoreError, Write};
 use crate::{
+    duration::Span,
     fire::{self, Cursor, Progress, SkipRange},
     ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
     lane::{Lane, LaneKey, LaneMode},
     order::Priority,
+    schedule::ScheduleSpec,
 };
 
 /// A tenant's class, which sets its weight and quotas.
@@ -168,6 +170,24 @@ pub struct SchedulePut {
     pub skips: Vec<SkipRange>,
     /// What the saver read; none for a new schedule.
     pub guard: Option<ScheduleGuard>,
+}
+
+impl SchedulePut {
+    /// A stored schedule as it is, with another cursor in the place of `held`.
+    pub fn moving(record: ScheduleRecord, spec: &ScheduleSpec, held: Option<Cursor>, cursor: Cursor) -> Self {
+        Self {
+            id: record.id,
+            job: record.job,
+            tenant: record.tenant,
+            name: record.name,
+            spec: record.spec,
+            enabled: record.enabled,
+            after_finish_ms: spec.after_finish.map(Span::as_millis),
+            cursor: Some(cursor),
+            skips: Vec::new(),
+            guard: Some(ScheduleGuard { revision: record.revision, cursor: held }),
+        }
+    }
 }
 
 /// A schedule as read, so that a change made meanwhile is noticed.

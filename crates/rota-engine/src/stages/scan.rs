@@ -18,7 +18,7 @@ use rota_core::{
     ports::Topic,
     run::{Lease, Run, RunState},
     schedule::ScheduleSpec,
-    store::{By, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError},
+    store::{By, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError},
     timing::Schedule,
 };
 
@@ -101,18 +101,7 @@ impl Scan {
         let Ok(schedule) = Schedule::compile(&spec, &record.id.seed()) else { return Ok(false) };
         let behind: Progress = record.progress;
         let Some(cursor) = rearm(&schedule, record.id, behind, ended_at) else { return Ok(false) };
-        let put = SchedulePut {
-            id: record.id,
-            job: record.job,
-            tenant: record.tenant,
-            name: record.name.clone(),
-            spec: record.spec.clone(),
-            enabled: record.enabled,
-            after_finish_ms: spec.after_finish.map(rota_core::duration::Span::as_millis),
-            cursor: Some(cursor),
-            skips: Vec::new(),
-            guard: Some(ScheduleGuard { revision: record.revision, cursor: None }),
-        };
+        let put = SchedulePut::moving(record.clone(), &spec, None, cursor);
         let saved = self.node.store.put_schedules(&self.node.write(now), &[put]).await?;
         let repaired = matches!(saved.first(), Some(ScheduleSaved::Saved { .. }));
         if repaired {
