@@ -1,5 +1,5 @@
-//! Rota over HTTP: whether a node lives and is ready, what it counts, and the
-//! limits under which anything is answered.
+//! Rota over HTTP: the API, whether a node lives and is ready, what it counts,
+//! and the limits under which anything is answered.
 //!
 //! A request passes the [`guard`] before any route sees it: its host must be
 //! one that this node goes by, its body must not be larger than is read, and
@@ -10,12 +10,22 @@
 //! The address is bound before the store is opened, so that a port that is taken
 //! is told first, and a node that is still starting is seen to live.
 //!
-//! No jobs, runs or logins are served yet, and no TLS: a proxy does that.
+//! A route of the API reads its caller ([`access`]), its parameters ([`query`])
+//! and its body ([`body`]), asks the engine or the store, and writes the answer
+//! in wire types ([`wire`]). It decides nothing.
+//!
+//! No TLS: a proxy does that.
 
+mod access;
+mod body;
+mod cursor;
 mod guard;
 mod health;
 mod metrics;
 mod problem;
+mod query;
+mod routes;
+mod wire;
 
 use std::{
     io,
@@ -31,6 +41,7 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
+use rota_core::ids::TenantId;
 use rota_engine::Engine;
 use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 
@@ -60,15 +71,16 @@ pub struct Node(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    engine: OnceLock<Engine>,
+    /// The engine, and the tenant of an installation that knows only one.
+    engine: OnceLock<(Engine, TenantId)>,
     draining: AtomicBool,
 }
 
 impl Node {
     /// The engine has started.
-    pub fn started(&self, engine: Engine) {
+    pub fn started(&self, engine: Engine, tenant: TenantId) {
         // A node starts once; were it told twice, the first one stands.
-        drop(self.0.engine.set(engine));
+        drop(self.0.engine.set((engine, tenant)));
     }
 
     /// It takes no more work, and will go.
@@ -77,7 +89,11 @@ impl Node {
     }
 
     fn engine(&self) -> Option<&Engine> {
-        self.0.engine.get()
+        self.0.engine.get().map(|(engine, _)| engine)
+    }
+
+    fn tenant(&self) -> Result<TenantId, Problem> {
+        self.0.engine.get().map(|(_, tenant)| *tenant).ok_or_else(|| Problem::not_ready("the node is starting"))
     }
 
     fn is_draining(&self) -> bool {
@@ -159,6 +175,7 @@ fn router(node: Node, hosts: Hosts) -> Router {
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(metrics::scrape))
+        .merge(routes::router())
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .fallback(async || Problem::not_found())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

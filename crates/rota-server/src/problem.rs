@@ -1,70 +1,170 @@
 //! Problem documents (RFC 9457): the only form in which anything is refused.
 //!
-//! This module alone knows status codes.
+//! Here alone what went wrong inside becomes a code, and so a status.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde::Serialize;
+use rota_api::problem::{Code, FieldError, Problem as Document};
+use rota_core::store::StoreError;
+use rota_engine::{EngineError, definitions::SaveError};
 
 /// Why a request was not answered as it wished.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    title: &'static str,
-    status: u16,
-    /// What, for programs: stable, `snake_case`.
-    code: &'static str,
-    detail: String,
+    document: Box<Document>,
+    /// Seconds after which asking again may help.
+    retry_after: Option<u64>,
 }
 
 impl Problem {
-    fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { title, status: status.as_u16(), code, detail: detail.into() }
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self { document: Box::new(Document::new(code, detail)), retry_after: None }
+    }
+
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    #[must_use]
+    pub fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
+    /// Wrong in these places.
+    #[must_use]
+    pub fn at(mut self, errors: Vec<FieldError>) -> Self {
+        self.document.errors = errors;
+        self
     }
 
     pub fn not_found() -> Self {
-        let detail = "there is nothing at this address; / lists what there is";
-        Self::new(StatusCode::NOT_FOUND, "not_found", "Not found", detail)
+        Self::new(Code::NotFound, "there is nothing at this address; / lists what there is")
+    }
+
+    /// There is no such thing, or it is another tenant's.
+    pub fn no_such(what: &str) -> Self {
+        Self::new(Code::NotFound, format!("there is no such {what}"))
     }
 
     pub fn method_not_allowed() -> Self {
         let detail = "this address does not answer that method; the Allow header lists those it does";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
+        Self::new(Code::MethodNotAllowed, detail)
     }
 
     pub fn wrong_host(host: &str) -> Self {
         let host: String = host.chars().take(100).collect();
         let detail = format!("this node does not go by `{}`; `hosts` lists the names it does", host.escape_debug());
-        Self::new(StatusCode::MISDIRECTED_REQUEST, "wrong_host", "Wrong host", detail)
+        Self::new(Code::WrongHost, detail)
     }
 
     pub fn wrong_origin() -> Self {
-        let detail = "the page that asks was not served by this node";
-        Self::new(StatusCode::FORBIDDEN, "wrong_origin", "Wrong origin", detail)
+        Self::new(Code::WrongOrigin, "the page that asks was not served by this node")
     }
 
     pub fn too_large(bytes_max: usize) -> Self {
-        let detail = format!("a body may have at most {bytes_max} bytes");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
+        Self::new(Code::TooLarge, format!("a body may have at most {bytes_max} bytes"))
     }
 
     pub fn too_slow() -> Self {
-        let detail = "the answer was not ready in time; asking again may help";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_slow", "Too slow", detail)
+        Self::new(Code::TooSlow, "the answer was not ready in time; asking again may help")
     }
 
     pub fn not_ready(why: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "Not ready", why)
+        Self::new(Code::NotReady, why).retry_after(1)
+    }
+
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(Code::BadRequest, detail)
+    }
+
+    /// A parameter of the path or the query that has no such form.
+    pub fn bad_parameter(name: &str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let error = FieldError { path: name.to_owned(), code: "bad_parameter".to_owned(), message: message.clone() };
+        Self::bad_request(format!("{name}: {message}")).at(vec![error])
+    }
+
+    /// A document that was read and cannot be used.
+    pub fn bad_document(what: &str, problems: Vec<rota_core::problem::Problem>) -> Self {
+        let detail = match problems.as_slice() {
+            [one] => format!("{what} cannot be used: {one}"),
+            many => format!("{what} cannot be used: {} places are wrong", many.len()),
+        };
+        Self::new(Code::BadDocument, detail).at(problems.into_iter().map(field_error).collect())
+    }
+}
+
+pub fn field_error(problem: rota_core::problem::Problem) -> FieldError {
+    FieldError { path: problem.path, code: problem.code.to_owned(), message: problem.message }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NotApplied { what, .. } => {
+                tracing::warn!(error = &error as &dyn std::error::Error, what, "the store did not answer a request");
+                Self::new(Code::StoreAway, "the store does not answer; nothing was changed").retry_after(1)
+            }
+            StoreError::OutcomeUnknown { what, .. } => {
+                tracing::warn!(error = &error as &dyn std::error::Error, what, "the store's answer was lost");
+                let detail = "the store's answer was lost: it may have been done. Look, or ask again under the same Idempotency-Key";
+                Self::new(Code::StoreAway, detail).retry_after(1)
+            }
+            StoreError::RequestDiffers => {
+                Self::new(Code::KeyReused, "this Idempotency-Key was used before with another body")
+            }
+            StoreError::Corrupt(what) => {
+                tracing::error!(what, "the store holds something that cannot be read");
+                Self::new(Code::Internal, "the store holds something that cannot be read; the server's log says what")
+            }
+        }
+    }
+}
+
+impl From<SaveError> for Problem {
+    fn from(error: SaveError) -> Self {
+        match error {
+            SaveError::Conflict { version } => {
+                let stored =
+                    version.map_or("there is none".to_owned(), |version| format!("it is at version {version}"));
+                Self::new(Code::PreconditionFailed, format!("the job is not as its saver believed: {stored}"))
+            }
+            SaveError::BadSchedule { name, problems } => {
+                Self::bad_document(&format!("the schedule `{name}`"), problems)
+            }
+            SaveError::Busy => {
+                Self::new(Code::Conflict, "the job's schedules changed each time they were saved; ask again")
+                    .retry_after(1)
+            }
+            SaveError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Store(error) => error.into(),
+            EngineError::Save(error) => error.into(),
+        }
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = StatusCode::from_u16(self.document.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         // Plain data always has a JSON form.
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let body = serde_json::to_vec(&self.document).unwrap_or_default();
         let kind = HeaderValue::from_static("application/problem+json");
-        (status, [(header::CONTENT_TYPE, kind)], body).into_response()
+        let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use rota_core::job::JobDocument;
+use rota_core::{ids::TenantId, job::JobDocument};
 use rota_engine::Engine;
 use rota_server::{Node, Server};
 use tokio::{
@@ -91,8 +91,8 @@ async fn serve(config: &Config, jobs: &[JobFile], printer: &mut Printer) -> anyh
     }));
     let done = tokio::select! {
         started = start(config, jobs) => match started {
-            Ok(engine) => {
-                node.started(engine.clone());
+            Ok((engine, tenant)) => {
+                node.started(engine.clone(), tenant);
                 greet(config, address, printer)?;
                 until_drained(config, engine, &node, &mut signals).await
             }
@@ -108,7 +108,7 @@ async fn serve(config: &Config, jobs: &[JobFile], printer: &mut Printer) -> anyh
     done
 }
 
-async fn start(config: &Config, jobs: &[JobFile]) -> anyhow::Result<Engine> {
+async fn start(config: &Config, jobs: &[JobFile]) -> anyhow::Result<(Engine, TenantId)> {
     let store = wire::store(config).await?;
     let engine = wire::engine(config, store).await?;
     tokio::spawn(logs::follow(engine.clone()));
@@ -116,12 +116,13 @@ async fn start(config: &Config, jobs: &[JobFile]) -> anyhow::Result<Engine> {
     if saved.is_err() && engine.stop(config.drain).await.is_err() {
         warn!("the node could not leave the store in order; its partitions are free when its word has run out");
     }
-    saved.map(|()| engine)
+    saved.map(|tenant| (engine, tenant))
 }
 
-async fn save(engine: &Engine, jobs: &[JobFile]) -> anyhow::Result<()> {
+async fn save(engine: &Engine, jobs: &[JobFile]) -> anyhow::Result<TenantId> {
     let tenant = wire::tenant(engine).await?;
-    job_files::save(engine, tenant, jobs).await
+    job_files::save(engine, tenant, jobs).await?;
+    Ok(tenant)
 }
 
 fn greet(config: &Config, address: SocketAddr, printer: &mut Printer) -> anyhow::Result<()> {

@@ -1,0 +1,128 @@
+//! Jobs on the wire.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::{Pause, problem::FieldError, schedule::Upcoming};
+
+/// A job, at its newest version.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    pub id: i64,
+    pub name: String,
+    /// Rises by one with every changed document; the `ETag` of the job.
+    pub version: i32,
+    pub queue: String,
+    pub tags: Vec<String>,
+    /// False is paused by definition.
+    pub enabled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// It was deleted; only its history is left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
+    /// The job document, as docs/job.md describes it.
+    #[schema(value_type = Object)]
+    pub document: Value,
+}
+
+/// What saving brought.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobSaved {
+    pub id: i64,
+    pub name: String,
+    pub version: i32,
+    /// False where the document is as it was: no version was made.
+    pub changed: bool,
+    /// What its author may want to know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<FieldError>,
+}
+
+/// What a document would do, without saving it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobChecked {
+    pub name: String,
+    /// The version that saving it would change, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<i32>,
+    /// Saving it would make a new version.
+    pub changes: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<FieldError>,
+    /// The next instants of each schedule.
+    pub schedules: Vec<SchedulePreview>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SchedulePreview {
+    pub name: String,
+    /// In words, such as "at 09:00, Monday to Friday".
+    pub description: String,
+    pub next: Vec<Upcoming>,
+}
+
+/// One of a job's versions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobVersion {
+    pub version: i32,
+    pub at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    #[schema(value_type = Object)]
+    pub document: Value,
+}
+
+/// What a job's runs did, by the hour.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobStats {
+    pub from: Timestamp,
+    pub to: Timestamp,
+    pub total: Stats,
+    pub hours: Vec<HourStats>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HourStats {
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub stats: Stats,
+}
+
+/// Ended runs, counted as they settled.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Stats {
+    pub runs: u64,
+    pub succeeded: u64,
+    pub failed: u64,
+    pub timed_out: u64,
+    pub cancelled: u64,
+    pub dead: u64,
+    pub expired: u64,
+    pub skipped: u64,
+    pub attempts: u64,
+    pub losses: u64,
+    /// Succeeded among those that were to run; none where there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success_rate: Option<f64>,
+    /// Milliseconds executing.
+    pub duration: Spread,
+    /// Milliseconds from ready to started.
+    pub start_delay: Spread,
+}
+
+/// Upper bounds of quantiles; buckets are powers of two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Spread {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<u64>,
+    pub max_ms: u64,
+}

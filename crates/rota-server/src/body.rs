@@ -1,0 +1,100 @@
+//! Bodies: read within bounds, and refused with the path of what is wrong.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode, header},
+};
+use rota_api::problem::Code;
+use rota_core::job::read;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{BODY_BYTES_MAX, problem::Problem};
+
+/// A JSON body as a typed request. An empty body is an empty object.
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let kind = kind(request.headers())?;
+        let bytes = bytes(request, state).await?;
+        if bytes.is_empty() {
+            return typed(Value::Object(serde_json::Map::new())).map(Self);
+        }
+        if kind != Kind::Json {
+            return Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json"));
+        }
+        typed(value(Kind::Json, &bytes)?).map(Self)
+    }
+}
+
+/// A document in JSON or YAML, as a plain value, with the bytes it was read from.
+pub struct Document {
+    pub value: Value,
+    pub bytes: Bytes,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Document {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let kind = kind(request.headers())?;
+        let bytes = bytes(request, state).await?;
+        Ok(Self { value: value(kind, &bytes)?, bytes })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Json,
+    Yaml,
+}
+
+/// JSON where nothing is said.
+fn kind(headers: &HeaderMap) -> Result<Kind, Problem> {
+    let Some(said) = headers.get(header::CONTENT_TYPE) else { return Ok(Kind::Json) };
+    let said = said.to_str().unwrap_or_default();
+    let essence = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match essence.as_str() {
+        "" | "application/json" | "application/merge-patch+json" => Ok(Kind::Json),
+        "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Kind::Yaml),
+        _ => {
+            let detail = "the body must be application/json, or application/yaml where a document is saved";
+            Err(Problem::new(Code::UnsupportedMediaType, detail))
+        }
+    }
+}
+
+async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
+    Bytes::from_request(request, state).await.map_err(|rejection: BytesRejection| {
+        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            Problem::too_large(BODY_BYTES_MAX)
+        } else {
+            Problem::bad_request("the body broke off")
+        }
+    })
+}
+
+fn value(kind: Kind, bytes: &[u8]) -> Result<Value, Problem> {
+    let read = match kind {
+        Kind::Json => read::json(bytes),
+        Kind::Yaml => read::yaml(bytes),
+    };
+    read.map_err(|problem| {
+        let detail = format!("the body cannot be read: {problem}");
+        Problem::bad_request(detail).at(vec![crate::problem::field_error(problem)])
+    })
+}
+
+/// A value as a request, or the path of what does not fit.
+pub fn typed<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let path = if path == "." { String::new() } else { path };
+        let problem = rota_core::problem::Problem::new(path, "bad_value", error.into_inner().to_string());
+        Problem::bad_document("the request", vec![problem])
+    })
+}
