@@ -61,6 +61,32 @@ pub fn preview(
     upcoming
 }
 
+/// The instants from `from` up to, not including, `to` that calendars allow; none
+/// where there are more than `most`.
+pub fn between(
+    schedule: &Schedule,
+    calendars: &[&Calendar],
+    from: Timestamp,
+    to: Timestamp,
+    most: usize,
+) -> Option<Vec<Timestamp>> {
+    let mut found = Vec::new();
+    let mut after = before(from);
+    while let Some(next) = schedule.next(after).filter(|next| *next < to) {
+        let date = schedule.date(next);
+        after = next;
+        if all_allow(calendars.iter().copied(), date) {
+            found.push(next);
+        } else {
+            after = before(schedule.midnight_after(date)).max(next);
+        }
+        if found.len() > most {
+            return None;
+        }
+    }
+    Some(found)
+}
+
 /// A note in words.
 pub fn describe_note(note: DstNote) -> String {
     match note {

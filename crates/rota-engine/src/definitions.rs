@@ -18,7 +18,7 @@ use rota_core::{
     schedule::ScheduleSpec,
     store::{
         Expect, JobPut, JobQuery, JobSaved, Pause, PauseTarget, ScheduleGuard, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, StoreError,
+        ScheduleRecord, ScheduleSaved, StoreError, Write,
     },
     timing::Schedule,
 };
@@ -52,14 +52,19 @@ pub struct Saved {
 }
 
 /// Saves a job with all its schedules.
+///
+/// The job's row is one write and its schedules are others. A crash between them
+/// leaves the new version with the old schedules, and nobody was told that it was
+/// saved: saving it again, under the same request key too, does the rest.
 pub async fn save_job(
     node: &Node,
     tenant: TenantId,
     document: &JobDocument,
     by: Option<String>,
     expect: Expect,
-    now: Timestamp,
+    write: &Write,
 ) -> Result<Saved, SaveError> {
+    let now = write.now;
     let put = JobPut {
         tenant,
         name: document.name.clone(),
@@ -71,7 +76,7 @@ pub async fn save_job(
         by,
         expect,
     };
-    let saved = match node.store.put_jobs(&node.write(now), &[put]).await?.pop() {
+    let saved = match node.store.put_jobs(write, &[put]).await?.pop() {
         Some(JobSaved::Saved { id, version, changed, .. }) => Saved { job: id, version, changed },
         Some(JobSaved::Conflict { version }) => return Err(SaveError::Conflict { version }),
         None => return Err(SaveError::Busy),

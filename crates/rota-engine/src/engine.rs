@@ -8,11 +8,14 @@ use std::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{RunId, TenantId},
+    ids::{JobId, RunId, TenantId},
     job::JobDocument,
     ports::{Clock, Executor, Hints, Random, Seeded, Topic},
-    run::{CancelAsk, NewRun, RunState, Source, Trigger},
-    store::{CancelAnswer, Enqueued, Expect, Pause, PauseTarget, Request, Store, StoreError, Write},
+    run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
+    store::{
+        CancelAnswer, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunQuery, Store, StoreError,
+        Write,
+    },
 };
 use serde_json::json;
 use tokio::sync::broadcast;
@@ -30,6 +33,8 @@ use crate::{
     stats::Stats,
 };
 
+/// Runs read or written in one go.
+const MANY: u32 = 1_000;
 /// A write whose answer was lost is asked again so often.
 const ASKS: u32 = 6;
 
@@ -125,6 +130,7 @@ fn made_of(id: RunId, answer: &Enqueued) -> Made {
         Enqueued::Made { status, .. } => Made::Run { id, status: *status },
         Enqueued::Duplicate { of } => Made::Duplicate { of: *of },
         Enqueued::Full => Made::Full,
+        Enqueued::Again { of, status, .. } => Made::Run { id: *of, status: *status },
     }
 }
 
@@ -178,7 +184,63 @@ impl Engine {
         by: Option<String>,
         expect: Expect,
     ) -> Result<Saved, EngineError> {
-        Ok(definitions::save_job(&self.node, tenant, document, by, expect, self.node.clock.now()).await?)
+        self.save_job_once(tenant, document, by, expect, None).await
+    }
+
+    /// As [`Engine::save_job`], answered the same when asked again under the
+    /// same key.
+    pub async fn save_job_once(
+        &self,
+        tenant: TenantId,
+        document: &JobDocument,
+        by: Option<String>,
+        expect: Expect,
+        request: Option<Request>,
+    ) -> Result<Saved, EngineError> {
+        let write = Write { request, ..self.node.write(self.node.clock.now()) };
+        Ok(definitions::save_job(&self.node, tenant, document, by, expect, &write).await?)
+    }
+
+    /// Deletes a job: its schedules end, what has not started is cancelled, and
+    /// what runs is asked to stop unless it is to be kept. History stays. Answers
+    /// how many runs that were; none where there is no such job.
+    pub async fn delete_job(&self, job: JobId, ask: &CancelAsk, keep: bool) -> Result<Option<u64>, EngineError> {
+        let write = self.node.write(self.node.clock.now());
+        let jobs = [job];
+        let gone = self.until_known(|| self.node.store.delete_jobs(&write, &jobs)).await?;
+        if gone != [Guarded::Applied] {
+            return Ok(None);
+        }
+        self.node.catalog.forget_job(job);
+        self.node.hints.wake(Topic::Schedules);
+        let mut statuses = vec![Status::Scheduled, Status::Blocked, Status::Queued];
+        if !keep {
+            statuses.extend([Status::Running, Status::Waiting]);
+        }
+        let query = RunQuery { job: Some(job), statuses, ..RunQuery::default() };
+        Ok(Some(self.cancel_all(query, ask, u64::MAX).await?))
+    }
+
+    /// Asks the live runs that `query` finds to stop, up to `most`, and answers
+    /// how many it asked.
+    pub async fn cancel_all(&self, query: RunQuery, ask: &CancelAsk, most: u64) -> Result<u64, EngineError> {
+        let mut query = RunQuery { limit: MANY, ..query };
+        let mut asked = 0;
+        loop {
+            let page = self.node.store.list_runs(&query).await?;
+            let room = usize::try_from(most - asked).unwrap_or(usize::MAX);
+            let runs: Vec<RunId> = page.runs.iter().map(|record| record.run.id).take(room).collect();
+            if !runs.is_empty() {
+                let answers = self.cancel(&runs, ask).await?;
+                let hit = |answer: &&CancelAnswer| matches!(answer, CancelAnswer::Cancelled | CancelAnswer::Asked);
+                asked += answers.iter().filter(hit).count() as u64;
+            }
+            match page.next {
+                // What ended is beyond the live ones, and there is nothing to stop.
+                Some(next @ RunCursor::Live(_)) if asked < most => query.after = Some(next),
+                _ => return Ok(asked),
+            }
+        }
     }
 
     /// Makes runs, all in one transaction.
@@ -194,7 +256,7 @@ impl Engine {
         self.make(planned, Write { request, ..self.node.write(now) }).await
     }
 
-    async fn make(&self, planned: Vec<Result<NewRun, Made>>, write: Write) -> Result<Vec<Made>, EngineError> {
+    pub(crate) async fn make(&self, planned: Vec<Result<NewRun, Made>>, write: Write) -> Result<Vec<Made>, EngineError> {
         let mut runs = Vec::with_capacity(planned.len());
         // What is refused already, each in its place.
         let refused: Vec<Option<Made>> = planned.into_iter().map(|one| one.map(|run| runs.push(run)).err()).collect();

@@ -8,6 +8,7 @@
 //! Nothing here is the owner of truth: a process that vanishes between any two
 //! lines leaves a store from which the next one goes on.
 
+pub mod backfill;
 pub mod catalog;
 pub mod clock;
 pub mod definitions;

@@ -26,7 +26,7 @@ pub fn leaves(item: &FireItem, after_finish_ms: Option<i64>, answers: &[Enqueued
     for (run, answer) in item.runs.iter().zip(answers) {
         let at = run.trigger.planned_at.unwrap_or(item.due.cursor.planned_at);
         let reason = match answer {
-            Enqueued::Made { .. } => {
+            Enqueued::Made { .. } | Enqueued::Again { .. } => {
                 made_at.push(at);
                 continue;
             }

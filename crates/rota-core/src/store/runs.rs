@@ -72,6 +72,30 @@ pub enum Enqueued {
     Duplicate { of: RunId },
     /// Its concurrency key has no room.
     Full,
+    /// The request that asks had made this run before, in this state.
+    Again { of: RunId, status: Status, handed: bool },
+}
+
+impl Enqueued {
+    /// As kept under a request key: whoever asks again names other runs, and
+    /// must be told of the first ones.
+    #[must_use]
+    pub fn kept_for(self, run: RunId) -> Self {
+        match self {
+            Self::Made { status, handed } => Self::Again { of: run, status, handed },
+            Self::Duplicate { .. } | Self::Full | Self::Again { .. } => self,
+        }
+    }
+
+    /// As told to someone who asks for `run`: the same write, asked again
+    /// because its answer was lost, is answered as it would have been.
+    #[must_use]
+    pub fn told_for(self, run: RunId) -> Self {
+        match self {
+            Self::Again { of, status, handed } if of == run => Self::Made { status, handed },
+            Self::Made { .. } | Self::Duplicate { .. } | Self::Full | Self::Again { .. } => self,
+        }
+    }
 }
 
 /// One schedule's due instants, planned and to be committed together.

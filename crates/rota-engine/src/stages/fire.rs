@@ -367,7 +367,7 @@ impl Knowledge {
 }
 
 /// A schedule's payload, with what its templates say of this instant.
-fn payload_of(
+pub(crate) fn payload_of(
     node: &Node,
     job: &JobEntry,
     entry: &ScheduleEntry,

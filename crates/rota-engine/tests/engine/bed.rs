@@ -211,7 +211,7 @@ impl Bed {
 
     pub async fn save(&self, node: &Arc<Node>, document: Value) -> Saved {
         let document = JobDocument::from_value(document).unwrap();
-        definitions::save_job(node, self.tenant, &document, None, Expect::Anything, self.now()).await.unwrap()
+        definitions::save_job(node, self.tenant, &document, None, Expect::Anything, &node.write(self.now())).await.unwrap()
     }
 
     pub async fn record(&self, run: RunId) -> RunRecord {
@@ -366,6 +366,7 @@ impl Hands {
             rota_core::store::Enqueued::Made { status, .. } => Made::Run { id, status },
             rota_core::store::Enqueued::Duplicate { of } => Made::Duplicate { of },
             rota_core::store::Enqueued::Full => Made::Full,
+            rota_core::store::Enqueued::Again { of, status, .. } => Made::Run { id: of, status },
         }
     }
 

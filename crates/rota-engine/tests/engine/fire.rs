@@ -112,7 +112,7 @@ async fn an_edit_by_a_slow_clock_fires_no_instant_twice() {
     let edited = every("tick", "noop", "10s", json!({ "overlap": "allow", "payload": { "edition": 2 } }));
     let document = rota_core::job::JobDocument::from_value(edited).unwrap();
     let expect = rota_core::store::Expect::Anything;
-    definitions::save_job(&node.node, bed.tenant, &document, None, expect, at(9_500)).await.unwrap();
+    definitions::save_job(&node.node, bed.tenant, &document, None, expect, &node.node.write(at(9_500))).await.unwrap();
     node.fire.doubt();
     node.fire().await;
     assert_eq!(bed.planned().await, [10_000]);

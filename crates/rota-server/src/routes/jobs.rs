@@ -1,19 +1,131 @@
-//! Jobs.
+//! Jobs: saved, read, triggered, paused, deleted.
 
-use axum::Json;
-use rota_api::{job::Job, page::Page};
-use rota_core::store::JobQuery;
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{FromRequestParts, Path},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use rota_api::{
+    IDEMPOTENCY_KEY, PauseRequest,
+    job::{Job, JobChecked, JobSaved, JobStats, JobVersion, SchedulePreview},
+    page::Page,
+    problem::Code,
+    run::{RunMade, TriggerRequest},
+    schedule::Schedule,
+};
+use rota_core::{
+    duration::Span,
+    ids::{JobId, RunId, ScheduleId, TenantId},
+    job::JobDocument,
+    order::Priority,
+    preview::preview,
+    rollup::{Rollup, hour_of},
+    run::{CancelAsk, Source, Trigger},
+    schedule::{LABEL_KEY_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, ScheduleSpec},
+    store::{Expect, JobQuery, JobRecord, PauseTarget, Request, ScheduleQuery},
+    timing,
+};
+use rota_engine::{Engine, JobRef, Made, RunAsk};
 use serde::{Deserialize, Serialize};
-use utoipa::IntoParams;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use utoipa::{IntoParams, ToSchema};
 
+use super::schedules;
 use crate::{
-    access::{JobRead, May},
-    problem::Problem,
-    query::{Listing, Paging},
+    Node,
+    access::{JobDelete, JobExecute, JobRead, JobWrite, May},
+    body::{self, Body, Document},
+    problem::{Problem, field_error},
+    query::{Listing, Paging, Query},
     wire,
 };
 
-/// Which jobs to list, by name.
+/// How long a request key is remembered.
+const KEY_KEPT: Span = Span::secs(24 * 3_600);
+const KEY_BYTES_MAX: usize = 255;
+/// Versions of a job in one answer.
+const VERSIONS_MAX: u32 = 100;
+/// Instants shown when a document is checked.
+const CHECK_SHOWN: usize = 5;
+/// Hours of statistics in one answer: 31 days.
+const STATS_HOURS_MAX: i64 = 31 * 24;
+const STATS_HOURS: i64 = 24;
+/// Someone else's save in between is read again so often.
+const PATCH_TRIES: usize = 5;
+const METADATA_BYTES_MAX: usize = 4 << 10;
+
+/// A job in the path: by its number, or by its name.
+pub struct JobPath(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for JobPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::<std::collections::HashMap<String, String>>::from_request_parts(parts, state).await;
+        let job = path.ok().and_then(|Path(mut path)| path.remove("job"));
+        job.map(Self).ok_or_else(|| Problem::no_such("job"))
+    }
+}
+
+/// Digits are a number; a job whose name is digits is found by its number.
+pub fn job_ref(text: &str) -> JobRef {
+    match text.parse() {
+        Ok(id) => JobRef::Id(JobId(id)),
+        Err(_) => JobRef::Name(text.to_owned()),
+    }
+}
+
+/// The caller's own job. Another tenant's is not there.
+pub async fn find(engine: &Engine, tenant: TenantId, job: &JobRef) -> Result<JobRecord, Problem> {
+    let found = match job {
+        JobRef::Id(id) => engine.store().jobs(&[*id]).await?,
+        JobRef::Name(name) if name.contains('\0') => Vec::new(),
+        JobRef::Name(name) => engine.store().find_jobs(&[(tenant, name.clone())]).await?,
+    };
+    let found = found.into_iter().next().flatten();
+    found.filter(|job| job.tenant == tenant).ok_or_else(|| Problem::no_such("job"))
+}
+
+/// As [`find`], and it was not deleted.
+pub async fn find_live(engine: &Engine, tenant: TenantId, job: &JobRef) -> Result<JobRecord, Problem> {
+    let found = find(engine, tenant, job).await?;
+    if found.deleted { Err(Problem::no_such("job")) } else { Ok(found) }
+}
+
+/// A request that is done once, however often it is sent: its key and what it says.
+pub struct Once {
+    key: Option<String>,
+    said: Sha256,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Once {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let method = Method::from_request_parts(parts, state).await.unwrap_or_default();
+        let uri = Uri::from_request_parts(parts, state).await.unwrap_or_default();
+        let said = Sha256::new().chain_update(method.as_str()).chain_update(" ").chain_update(uri.path());
+        let Some(key) = parts.headers.get(IDEMPOTENCY_KEY) else { return Ok(Self { key: None, said }) };
+        let key = key.to_str().ok().filter(|key| !key.is_empty() && key.len() <= KEY_BYTES_MAX);
+        let form = format!("a key is 1 to {KEY_BYTES_MAX} visible characters");
+        let key = key.ok_or_else(|| Problem::bad_parameter("Idempotency-Key", form))?;
+        Ok(Self { key: Some(key.to_owned()), said })
+    }
+}
+
+impl Once {
+    /// The request with this body; none where no key was sent.
+    pub fn request(self, may: &(TenantId, &Engine), body: &[u8]) -> Option<Request> {
+        let (tenant, engine) = *may;
+        let fingerprint = self.said.chain_update("\n").chain_update(body).finalize().into();
+        Some(Request { tenant, key: self.key?, fingerprint, expires_at: KEY_KEPT.after(engine.now()) })
+    }
+}
+
+/// Which jobs to list, in the order of their names.
 #[derive(Debug, Deserialize, Serialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -42,4 +154,475 @@ pub async fn list(may: May<JobRead>, listing: Listing<JobFilter>) -> Result<Json
     let page = may.engine.store().list_jobs(&query).await?;
     let jobs = page.jobs.into_iter().map(wire::job).collect::<Result<_, _>>()?;
     Ok(Json(listing.page(jobs, page.next.as_ref())))
+}
+
+/// Create a job.
+///
+/// The body is a job document in JSON or YAML. Every place that is wrong is
+/// listed, and nothing is changed then. A name that is taken is a conflict; to
+/// save whether it is there or not, use PUT.
+#[utoipa::path(post, path = "/jobs", tag = "jobs",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Sent again under the same key within 24 hours, the request is answered as it was")),
+    request_body(content((Object = "application/json"), (Object = "application/yaml"))),
+    responses((status = CREATED, body = JobSaved, headers(("ETag" = String)))))]
+pub async fn create(may: May<JobWrite>, once: Once, document: Document) -> Result<Response, Problem> {
+    let Document { value, bytes } = document;
+    let document = read_document(value)?;
+    let request = once.request(&(may.caller.tenant, &may.engine), &bytes);
+    let saved = save(&may, &document, Expect::Nothing, request).await;
+    let saved = saved.map_err(|problem| taken(problem, &document.name))?;
+    Ok((StatusCode::CREATED, etag(saved.version), Json(saved)).into_response())
+}
+
+fn taken(problem: Problem, name: &str) -> Problem {
+    if problem.document().code == Code::PreconditionFailed.as_str() {
+        return Problem::new(Code::Conflict, format!("there is a job `{name}` already; PUT saves over it"));
+    }
+    problem
+}
+
+pub fn read_document(value: Value) -> Result<JobDocument, Problem> {
+    JobDocument::from_value(value).map_err(|problems| Problem::bad_document("the job document", problems))
+}
+
+async fn save(
+    may: &May<JobWrite>,
+    document: &JobDocument,
+    expect: Expect,
+    request: Option<Request>,
+) -> Result<JobSaved, Problem> {
+    let by = Some(may.caller.who.clone());
+    let saved = may.engine.save_job_once(may.caller.tenant, document, by, expect, request).await?;
+    Ok(JobSaved {
+        id: saved.job.0,
+        name: document.name.clone(),
+        version: saved.version,
+        changed: saved.changed,
+        warnings: warnings(document),
+    })
+}
+
+/// What is right and may still surprise.
+fn warnings(document: &JobDocument) -> Vec<rota_api::problem::FieldError> {
+    let mut found = Vec::new();
+    if !document.is_enabled() && !document.schedules.is_empty() {
+        let message = "the job is not enabled, so its schedules do not fire";
+        found.push(rota_core::problem::Problem::new("enabled", "not_enabled", message));
+    }
+    found.into_iter().map(field_error).collect()
+}
+
+fn etag(version: i32) -> [(header::HeaderName, HeaderValue); 1] {
+    // Digits are visible characters.
+    let tag = HeaderValue::from_str(&format!("\"{version}\"")).unwrap_or(HeaderValue::from_static("\"\""));
+    [(header::ETAG, tag)]
+}
+
+/// What `If-Match` and `If-None-Match` say a saver believes.
+fn expected(headers: &HeaderMap) -> Result<Expect, Problem> {
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?").trim());
+    match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
+        (None, None) => Ok(Expect::Anything),
+        (None, Some("*")) => Ok(Expect::Nothing),
+        (Some(tag), None) => {
+            let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).and_then(|tag| tag.parse().ok());
+            let version = version.ok_or_else(|| Problem::bad_parameter("If-Match", "must be the ETag of a version, such as \"3\""))?;
+            Ok(Expect::Version(version))
+        }
+        _ => Err(Problem::bad_parameter("If-None-Match", "only `*` is understood, and not together with If-Match")),
+    }
+}
+
+/// Read a job.
+#[utoipa::path(get, path = "/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
+    responses((status = OK, body = Job, headers(("ETag" = String)))))]
+pub async fn read(may: May<JobRead>, JobPath(job): JobPath) -> Result<Response, Problem> {
+    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    Ok((etag(record.version), Json(wire::job(record)?)).into_response())
+}
+
+/// Save a job.
+///
+/// Makes it where it is not there, and a new version where the document differs;
+/// the same document again changes nothing. `If-Match` saves only over the
+/// version named, `If-None-Match: *` only where there is none.
+#[utoipa::path(put, path = "/jobs/{job}", tag = "jobs",
+    params(("job" = String, Path, description = "Its number or its name"),
+        ("If-Match" = Option<String>, Header, description = "The ETag of the version to save over")),
+    request_body(content((Object = "application/json"), (Object = "application/yaml"))),
+    responses((status = OK, body = JobSaved, headers(("ETag" = String)))))]
+pub async fn replace(
+    may: May<JobWrite>,
+    JobPath(job): JobPath,
+    headers: HeaderMap,
+    document: Document,
+) -> Result<Response, Problem> {
+    let document = read_document(document.value)?;
+    let name = match job_ref(&job) {
+        JobRef::Name(name) => name,
+        by_id @ JobRef::Id(_) => find_live(&may.engine, may.caller.tenant, &by_id).await?.name,
+    };
+    must_be_named(&document, &name)?;
+    let saved = save(&may, &document, expected(&headers)?, None).await?;
+    Ok((etag(saved.version), Json(saved)).into_response())
+}
+
+fn must_be_named(document: &JobDocument, name: &str) -> Result<(), Problem> {
+    if document.name == name {
+        return Ok(());
+    }
+    let message = format!("the document is named `{}` and the address says `{name}`; a job cannot be renamed", document.name);
+    Err(Problem::bad_document("the job document", vec![rota_core::problem::Problem::new("name", "wrong_name", message)]))
+}
+
+/// Change parts of a job.
+///
+/// The body is a JSON merge patch (RFC 7396) of the document: what it names is
+/// replaced, what it sets to null is left out, the rest stays.
+#[utoipa::path(patch, path = "/jobs/{job}", tag = "jobs",
+    params(("job" = String, Path, description = "Its number or its name"),
+        ("If-Match" = Option<String>, Header, description = "The ETag of the version to change")),
+    request_body(content((Object = "application/merge-patch+json"), (Object = "application/json"))),
+    responses((status = OK, body = JobSaved, headers(("ETag" = String)))))]
+pub async fn patch(
+    may: May<JobWrite>,
+    JobPath(job): JobPath,
+    headers: HeaderMap,
+    patch: Document,
+) -> Result<Response, Problem> {
+    let expect = expected(&headers)?;
+    let mut tries = 0;
+    loop {
+        let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+        let mut value = wire::json(&record.document)?;
+        merge(&mut value, &patch.value);
+        let document = read_document(value)?;
+        must_be_named(&document, &record.name)?;
+        let over = if expect == Expect::Anything { Expect::Version(record.version) } else { expect };
+        tries += 1;
+        match save(&may, &document, over, None).await {
+            // Somebody saved between the look and the save: look again.
+            Err(problem)
+                if expect == Expect::Anything
+                    && tries < PATCH_TRIES
+                    && problem.document().code == Code::PreconditionFailed.as_str() => {}
+            saved => {
+                let saved = saved?;
+                return Ok((etag(saved.version), Json(saved)).into_response());
+            }
+        }
+    }
+}
+
+/// RFC 7396.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let Value::Object(target) = target else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DeleteQuery {
+    /// Let what runs go on; else it is asked to stop.
+    #[serde(default)]
+    keep_running: bool,
+}
+
+/// What deleting a job did.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Deleted {
+    /// Runs that were cancelled or asked to stop.
+    cancelled: u64,
+}
+
+/// Delete a job.
+///
+/// Its schedules end, what has not started is cancelled, what runs is asked to
+/// stop. Its history stays.
+#[utoipa::path(delete, path = "/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "Its number or its name"), DeleteQuery),
+    responses((status = OK, body = Deleted)))]
+pub async fn delete(
+    may: May<JobDelete>,
+    JobPath(job): JobPath,
+    Query(query): Query<DeleteQuery>,
+) -> Result<Json<Deleted>, Problem> {
+    let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let grace = grace_of(&record);
+    let ask = CancelAsk { by: Some(may.caller.who), reason: Some("its job was deleted".to_owned()), grace };
+    let cancelled = may.engine.delete_job(record.id, &ask, query.keep_running).await?;
+    Ok(Json(Deleted { cancelled: cancelled.ok_or_else(|| Problem::no_such("job"))? }))
+}
+
+/// How long the attempts of a job may take to stop.
+pub fn grace_of(record: &JobRecord) -> Span {
+    let document = serde_json::from_str::<JobDocument>(&record.document);
+    document.map_or(Span::secs(30), |document| document.cancel_grace())
+}
+
+/// List the versions of a job.
+///
+/// The newest hundred, newest first.
+#[utoipa::path(get, path = "/jobs/{job}/versions", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
+    responses((status = OK, body = Vec<JobVersion>)))]
+pub async fn versions(may: May<JobRead>, JobPath(job): JobPath) -> Result<Json<Vec<JobVersion>>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let versions = may.engine.store().job_versions(record.id, VERSIONS_MAX).await?;
+    Ok(Json(versions.into_iter().map(wire::version).collect::<Result<_, _>>()?))
+}
+
+/// Trigger a job.
+///
+/// Makes a run of its newest version. Where the job's concurrency key has no
+/// room or a unique key stands in the way, the answer is 409.
+#[utoipa::path(post, path = "/jobs/{job}/trigger", tag = "jobs",
+    params(("job" = String, Path, description = "Its number or its name"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Sent again under the same key within 24 hours, the request is answered as it was")),
+    request_body = TriggerRequest, responses((status = ACCEPTED, body = RunMade)))]
+pub async fn trigger(
+    may: May<JobExecute>,
+    JobPath(job): JobPath,
+    once: Once,
+    bytes: TriggerBody,
+) -> Result<Response, Problem> {
+    let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let document: JobDocument = serde_json::from_value(wire::json(&record.document)?)
+        .map_err(|error| rota_core::store::StoreError::Corrupt(error.to_string()))?;
+    if !document.is_manual() {
+        return Err(Problem::new(Code::NotManual, format!("the job `{}` says triggers.manual: false", record.name)));
+    }
+    let request = once.request(&(may.caller.tenant, &may.engine), &bytes.bytes);
+    let ask = run_ask(may.caller.tenant, JobRef::Id(record.id), bytes.request, Source::Manual, &may.caller.who)?;
+    let made = may.engine.enqueue_once(vec![ask], request).await?;
+    let made = made_run(made.into_iter().next().unwrap_or(Made::NoJob))?;
+    Ok((StatusCode::ACCEPTED, Json(made)).into_response())
+}
+
+/// A trigger's request, with the bytes it was read from.
+pub struct TriggerBody {
+    request: TriggerRequest,
+    bytes: Bytes,
+}
+
+impl axum::extract::FromRequest<Node> for TriggerBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: axum::extract::Request, state: &Node) -> Result<Self, Problem> {
+        let empty = request.headers().get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
+            && !request.headers().contains_key(header::TRANSFER_ENCODING);
+        if empty {
+            return Ok(Self { request: TriggerRequest::default(), bytes: Bytes::new() });
+        }
+        let Document { value, bytes } = Document::from_request(request, state).await?;
+        Ok(Self { request: body::typed(value)?, bytes })
+    }
+}
+
+/// What somebody asked for over HTTP, as the engine understands it.
+pub fn run_ask(
+    tenant: TenantId,
+    job: JobRef,
+    request: TriggerRequest,
+    source: Source,
+    who: &str,
+) -> Result<RunAsk, Problem> {
+    let mut problems = Vec::new();
+    let mut wrong = |path: &str, message: String| {
+        problems.push(rota_core::problem::Problem::new(path, "out_of_bounds", message));
+    };
+    let priority = request.priority.map(|level| (level, Priority::new(level)));
+    if let Some((level, None)) = priority {
+        wrong("priority", format!("{level} is not from 1 to 10"));
+    }
+    if request.labels.len() > LABELS_MAX {
+        wrong("labels", format!("a run has at most {LABELS_MAX} labels"));
+    }
+    for (key, value) in &request.labels {
+        let plain = !key.is_empty() && !key.contains('\0') && !value.contains('\0');
+        if !plain || key.len() > LABEL_KEY_BYTES_MAX || value.len() > LABEL_VALUE_BYTES_MAX {
+            let bounds = format!("a key has 1 to {LABEL_KEY_BYTES_MAX} bytes, a value at most {LABEL_VALUE_BYTES_MAX}");
+            wrong(&format!("labels.{}", key.replace('\0', "")), bounds);
+        }
+    }
+    if request.metadata.as_ref().is_some_and(|metadata| metadata.to_string().len() > METADATA_BYTES_MAX) {
+        wrong("metadata", format!("at most {METADATA_BYTES_MAX} bytes as JSON"));
+    }
+    if request.after.len() > 100 {
+        wrong("after", "a run waits for at most 100 others".to_owned());
+    }
+    if !problems.is_empty() {
+        return Err(Problem::bad_document("the request", problems));
+    }
+    Ok(RunAsk {
+        tenant,
+        job,
+        payload: request.payload,
+        labels: request.labels,
+        run_at: request.run_at,
+        trigger: Trigger { by: Some(who.to_owned()), metadata: request.metadata, ..Trigger::plain(source) },
+        priority: priority.and_then(|(_, priority)| priority),
+        after: request.after.into_iter().map(RunId).collect(),
+    })
+}
+
+/// The run that was made, or why none was.
+pub fn made_run(made: Made) -> Result<RunMade, Problem> {
+    match made {
+        Made::Run { id, status } => Ok(RunMade { id: id.0, status: wire::status(status) }),
+        Made::Duplicate { of } => {
+            Err(Problem::new(Code::Duplicate, format!("the run {of} under the same unique key stands in the way")))
+        }
+        Made::Full => Err(Problem::new(Code::Full, "the job's concurrency key has no room for another run")),
+        Made::NoJob => Err(Problem::no_such("job")),
+        Made::BadKey(why) => Err(Problem::new(Code::BadPayload, format!("a key of the job cannot be made from the payload: {why}"))),
+    }
+}
+
+/// Pause a job.
+///
+/// Its schedules do not fire; what is queued still runs.
+#[utoipa::path(post, path = "/jobs/{job}/pause", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
+    request_body = PauseRequest, responses((status = NO_CONTENT)))]
+pub async fn pause(may: May<JobExecute>, JobPath(job): JobPath, Body(request): Body<PauseRequest>) -> Result<StatusCode, Problem> {
+    let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    super::pause(&may, PauseTarget::Job(record.id), request).await
+}
+
+/// Resume a job.
+///
+/// Instants inside the pause are recorded as skipped.
+#[utoipa::path(post, path = "/jobs/{job}/resume", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
+    responses((status = NO_CONTENT)))]
+pub async fn resume(may: May<JobExecute>, JobPath(job): JobPath) -> Result<StatusCode, Problem> {
+    let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    super::resume(&may, PauseTarget::Job(record.id)).await
+}
+
+/// List the schedules of a job.
+#[utoipa::path(get, path = "/jobs/{job}/schedules", tag = "jobs", params(("job" = String, Path, description = "Its number or its name"), Paging),
+    responses((status = OK, body = Page<Schedule>)))]
+pub async fn job_schedules(
+    may: May<JobRead>,
+    JobPath(job): JobPath,
+    listing: Listing<super::NoFilter>,
+) -> Result<Json<Page<Schedule>>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let query = ScheduleQuery {
+        tenant: Some(may.caller.tenant),
+        job: Some(record.id),
+        after: listing.cursor()?,
+        limit: listing.limit,
+        ..ScheduleQuery::default()
+    };
+    let page = may.engine.store().list_schedules(&query).await?;
+    let items = schedules::shown(&may.engine, page.schedules).await?;
+    Ok(Json(listing.page(items, page.next.as_ref())))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct StatsQuery {
+    /// From the hour of this instant on; a day ago unless told.
+    from: Option<jiff::Timestamp>,
+    /// To the hour of this instant; now unless told.
+    to: Option<jiff::Timestamp>,
+}
+
+/// What the runs of a job did, by the hour.
+///
+/// Counted as they settled: up to 31 days.
+#[utoipa::path(get, path = "/jobs/{job}/stats", tag = "jobs", params(("job" = String, Path, description = "Its number or its name"), StatsQuery),
+    responses((status = OK, body = JobStats)))]
+pub async fn stats(
+    may: May<JobRead>,
+    JobPath(job): JobPath,
+    Query(query): Query<StatsQuery>,
+) -> Result<Json<JobStats>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let to = hour_of(query.to.unwrap_or_else(|| may.engine.now())).saturating_add(1);
+    let from = query.from.map_or(to - STATS_HOURS, hour_of);
+    if from >= to || to - from > STATS_HOURS_MAX {
+        return Err(Problem::bad_parameter("from", format!("must be before `to`, by at most {STATS_HOURS_MAX} hours")));
+    }
+    let rollups = may.engine.store().rollups(record.id, from, to).await?;
+    let mut total = Rollup::default();
+    for (_, rollup) in &rollups {
+        total.merge(rollup);
+    }
+    let at = |hour: i64| jiff::Timestamp::from_second(hour * 3_600).unwrap_or(jiff::Timestamp::MAX);
+    Ok(Json(JobStats {
+        from: at(from),
+        to: at(to),
+        total: wire::stats(&total),
+        hours: rollups.iter().map(|(hour, rollup)| wire::hour(*hour, rollup)).collect(),
+    }))
+}
+
+/// Check a job document.
+///
+/// Says what saving it would do, and when its schedules would fire, and changes
+/// nothing.
+#[utoipa::path(post, path = "/check", tag = "jobs",
+    request_body(content((Object = "application/json"), (Object = "application/yaml"))),
+    responses((status = OK, body = JobChecked)))]
+pub async fn check(may: May<JobRead>, document: Document) -> Result<Json<JobChecked>, Problem> {
+    let document = read_document(document.value)?;
+    let stored = may.engine.store().find_jobs(&[(may.caller.tenant, document.name.clone())]).await?;
+    let stored = stored.into_iter().next().flatten();
+    let changes = stored.as_ref().is_none_or(|stored| stored.document != document.canonical_json());
+    let calendars = schedules::calendars(&may.engine, may.caller.tenant).await?;
+    let now = may.engine.now();
+    let shown = document.schedules.iter().map(|spec| previewed(spec, &calendars, now));
+    Ok(Json(JobChecked {
+        name: document.name.clone(),
+        version: stored.map(|stored| stored.version),
+        changes,
+        warnings: warnings(&document),
+        schedules: shown.collect(),
+    }))
+}
+
+fn previewed(spec: &ScheduleSpec, calendars: &schedules::Calendars, now: jiff::Timestamp) -> SchedulePreview {
+    // `H` is spread by the schedule's number, which a new one does not have yet.
+    let id = ScheduleId(0);
+    let compiled = timing::Schedule::compile(spec, &id.seed());
+    let next = compiled.map(|schedule| preview(&schedule, id, &calendars.of(spec), now, CHECK_SHOWN)).unwrap_or_default();
+    SchedulePreview {
+        name: spec.name.clone(),
+        description: wire::describe(spec),
+        next: next.iter().map(wire::upcoming).collect(),
+    }
+}
+
+/// One document of a bulk request.
+pub async fn save_one(
+    engine: &Engine,
+    tenant: TenantId,
+    who: &str,
+    value: Value,
+) -> Result<JobSaved, Problem> {
+    let document = read_document(value)?;
+    let saved = engine.save_job(tenant, &document, Some(who.to_owned()), Expect::Anything).await;
+    let saved = saved?;
+    Ok(JobSaved {
+        id: saved.job.0,
+        name: document.name.clone(),
+        version: saved.version,
+        changed: saved.changed,
+        warnings: warnings(&document),
+    })
 }

@@ -1,32 +1,152 @@
 //! The API: a file per noun, and all of them as one router and one description.
 
+mod calendars;
 mod jobs;
+mod queues;
+mod runs;
+mod schedules;
 
-use axum::{Json, Router, routing::get};
+use axum::{
+    Json, Router,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use rota_api::{PauseRequest, problem::Code};
+use rota_core::store::{Pause, PauseTarget};
+use serde::{Deserialize, Serialize};
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::Node;
+use crate::{
+    Node,
+    access::{JobExecute, May},
+    problem::Problem,
+};
 
 /// The description's own head.
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "Rota",
-    description = "Runs jobs on time, once, and remembers what happened.",
-    license(name = "MIT OR Apache-2.0")
-))]
+#[openapi(
+    info(
+        title = "Rota",
+        description = "Runs jobs on time, once, and remembers what happened.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+    ),
+    components(schemas(rota_api::problem::Problem))
+)]
 struct Head;
 
-/// Every route of the API.
+/// Every route of the API, its description, and the pages that explain it.
 pub fn router() -> Router<Node> {
-    let (router, description) = described().split_for_parts();
+    let (router, mut description) = described().split_for_parts();
+    refusals(&mut description);
     // The same answer for as long as the process lives.
-    let description = std::sync::Arc::new(description);
-    let spec = get(async move || Json(description.as_ref().clone()));
-    router.route("/api/v1/openapi.json", spec)
+    let description: axum::body::Bytes = serde_json::to_vec(&description).unwrap_or_default().into();
+    let spec = get(async move || ([(header::CONTENT_TYPE, "application/json")], description.clone()));
+    router
+        .route("/api/v1/openapi.json", spec)
+        .route("/docs/problems", get(async || markdown(rota_api::problem::reference())))
+        .route("/docs/problems/{code}", get(explain))
+}
+
+fn markdown(text: String) -> Response {
+    ([(header::CONTENT_TYPE, "text/markdown; charset=utf-8")], text).into_response()
+}
+
+async fn explain(axum::extract::Path(code): axum::extract::Path<String>) -> Result<Response, Problem> {
+    let code = Code::ALL.iter().find(|known| known.as_str() == code).ok_or_else(|| Problem::no_such("code"))?;
+    Ok(markdown(format!("# {} {}\n\n`{}`\n\n{}\n", code.status(), code.title(), code.as_str(), code.about())))
 }
 
 fn described() -> OpenApiRouter<Node> {
-    OpenApiRouter::with_openapi(Head::openapi())
-        .nest(rota_api::PREFIX, OpenApiRouter::new().routes(routes!(jobs::list)))
+    let api = OpenApiRouter::new()
+        .routes(routes!(jobs::list, jobs::create))
+        .routes(routes!(jobs::read, jobs::replace, jobs::patch, jobs::delete))
+        .routes(routes!(jobs::versions))
+        .routes(routes!(jobs::trigger))
+        .routes(routes!(jobs::pause))
+        .routes(routes!(jobs::resume))
+        .routes(routes!(jobs::job_schedules))
+        .routes(routes!(jobs::stats))
+        .routes(routes!(jobs::check))
+        .routes(routes!(runs::of_job))
+        .routes(routes!(runs::list))
+        .routes(routes!(runs::read))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(runs::retry))
+        .routes(routes!(runs::events))
+        .routes(routes!(runs::logs))
+        .routes(routes!(runs::dead))
+        .routes(routes!(schedules::list))
+        .routes(routes!(schedules::read))
+        .routes(routes!(schedules::show_next))
+        .routes(routes!(schedules::show_next_of))
+        .routes(routes!(schedules::skips))
+        .routes(routes!(schedules::pause))
+        .routes(routes!(schedules::resume))
+        .routes(routes!(schedules::backfill))
+        .routes(routes!(calendars::list))
+        .routes(routes!(calendars::read, calendars::save))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume));
+    OpenApiRouter::with_openapi(Head::openapi()).nest(rota_api::PREFIX, api)
 }
+
+/// Every operation may be refused with a problem document.
+fn refusals(description: &mut utoipa::openapi::OpenApi) {
+    use utoipa::openapi::{
+        Content, Ref, RefOr, Response as Described, path::Operation, response::ResponseBuilder,
+    };
+    let problem = |text: &str| -> RefOr<Described> {
+        let content = Content::builder().schema(Some(Ref::from_schema_name("Problem"))).build();
+        RefOr::T(ResponseBuilder::new().description(text).content("application/problem+json", content).build())
+    };
+    let operations = description.paths.paths.values_mut().flat_map(|path| {
+        [&mut path.get, &mut path.put, &mut path.post, &mut path.delete, &mut path.patch].into_iter().flatten()
+    });
+    for operation in operations {
+        let operation: &mut Operation = operation;
+        operation.responses.responses.insert("default".to_owned(), problem("It was refused; `code` says why."));
+    }
+}
+
+/// A list that has no filters.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoFilter {}
+
+const NOTE_BYTES_MAX: usize = 1_000;
+
+/// A pause as it is asked for, now.
+pub fn pause_of(may: &May<JobExecute>, request: PauseRequest) -> Result<Pause, Problem> {
+    let now = may.engine.now();
+    let mut problems = Vec::new();
+    let mut wrong =
+        |path: &str, message: String| problems.push(rota_core::problem::Problem::new(path, "out_of_bounds", message));
+    if request.until.is_some_and(|until| until <= now) {
+        wrong("until", "is in the past".to_owned());
+    }
+    if request.note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX || note.contains('\0')) {
+        wrong("note", format!("at most {NOTE_BYTES_MAX} bytes, without NUL"));
+    }
+    if !problems.is_empty() {
+        return Err(Problem::bad_document("the request", problems));
+    }
+    Ok(Pause { since: now, until: request.until, note: request.note, by: Some(may.caller.who.clone()) })
+}
+
+async fn pause(may: &May<JobExecute>, target: PauseTarget, request: PauseRequest) -> Result<StatusCode, Problem> {
+    let pause = pause_of(may, request)?;
+    match may.engine.pause(&[target], &pause).await?.first() {
+        Some(true) => Ok(StatusCode::NO_CONTENT),
+        _ => Err(Problem::no_such("object")),
+    }
+}
+
+/// What is not paused stays so, and that is no mistake.
+async fn resume(may: &May<JobExecute>, target: PauseTarget) -> Result<StatusCode, Problem> {
+    may.engine.resume(&[target]).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+

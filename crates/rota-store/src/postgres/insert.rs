@@ -47,7 +47,10 @@ impl PostgresStore {
         }
         match self.once(write, "enqueue runs", |tx| self.enqueue_once(tx, write, runs, inbox)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => enqueued_known(kept.as_deref(), runs.len()),
+            Once::Known(kept) => {
+                let answers = enqueued_known(kept.as_deref(), runs.len())?;
+                Ok(answers.iter().zip(runs).map(|(answer, run)| answer.told_for(run.id)).collect())
+            }
         }
     }
 
@@ -61,6 +64,12 @@ impl PostgresStore {
         let mut after = Aftermath { changed: true, ..Aftermath::default() };
         let runs: Vec<&NewRun> = runs.iter().collect();
         let answers = self.insert(&tx, write, &runs, &mut after).await?;
+        let kept = if write.request.is_some() {
+            let named: Vec<_> = answers.iter().zip(runs).map(|(answer, run)| answer.kept_for(run.id)).collect();
+            enqueued_kept(&named)
+        } else {
+            enqueued_kept(&answers)
+        };
         if !inbox.is_empty() {
             let taken = tx.rows("DELETE FROM inbox WHERE id = ANY($1) RETURNING 1", &[&inbox]).await?;
             if taken.len() < inbox.len() {
@@ -68,7 +77,7 @@ impl PostgresStore {
                 return Err(StoreError::NotApplied { what: "enqueue runs", source }.into());
             }
         }
-        let ending = after.ending(enqueued_kept(&answers));
+        let ending = after.ending(kept);
         Ok((answers, ending))
     }
 
@@ -639,7 +648,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// One letter for each answer; the ids of duplicates follow a line each.
+/// One letter for each answer; ids that belong to it follow a line each.
 /// Nothing when all were made ready and handed over.
 pub(super) fn enqueued_kept(answers: &[Enqueued]) -> Option<Vec<u8>> {
     let plain = Enqueued::Made { status: Status::Queued, handed: true };
@@ -648,7 +657,7 @@ pub(super) fn enqueued_kept(answers: &[Enqueued]) -> Option<Vec<u8>> {
     }
     let mut kept: Vec<u8> = answers.iter().map(letter).collect();
     for answer in answers {
-        if let Enqueued::Duplicate { of } = answer {
+        if let Enqueued::Duplicate { of } | Enqueued::Again { of, .. } = answer {
             kept.push(b'\n');
             kept.extend(of.0.simple().to_string().bytes());
         }
@@ -664,6 +673,9 @@ fn letter(answer: &Enqueued) -> u8 {
         Enqueued::Made { .. } => b'b',
         Enqueued::Duplicate { .. } => b'd',
         Enqueued::Full => b'f',
+        Enqueued::Again { status, handed, .. } => {
+            letter(&Enqueued::Made { status: *status, handed: *handed }).to_ascii_uppercase()
+        }
     }
 }
 
@@ -672,6 +684,11 @@ pub(super) fn enqueued_known(kept: Option<&[u8]>, count: usize) -> Result<Vec<En
     let Some(kept) = kept else { return Ok(vec![made(Status::Queued, true); count]) };
     let mut lines = kept.split(|byte| *byte == b'\n');
     let letters = lines.next().unwrap_or_default();
+    let mut named = || {
+        let id = lines.next().and_then(|line| Uuid::try_parse_ascii(line).ok());
+        id.map(RunId).ok_or_else(|| corrupt("a kept answer", "an id is missing"))
+    };
+    let again = |of, status, handed| Enqueued::Again { of, status, handed };
     letters
         .iter()
         .map(|letter| {
@@ -681,10 +698,11 @@ pub(super) fn enqueued_known(kept: Option<&[u8]>, count: usize) -> Result<Vec<En
                 b's' => made(Status::Scheduled, false),
                 b'b' => made(Status::Blocked, false),
                 b'f' => Enqueued::Full,
-                b'd' => {
-                    let id = lines.next().and_then(|line| Uuid::try_parse_ascii(line).ok());
-                    Enqueued::Duplicate { of: RunId(id.ok_or_else(|| corrupt("a kept answer", "an id is missing"))?) }
-                }
+                b'd' => Enqueued::Duplicate { of: named()? },
+                b'H' => again(named()?, Status::Queued, true),
+                b'Q' => again(named()?, Status::Queued, false),
+                b'S' => again(named()?, Status::Scheduled, false),
+                b'B' => again(named()?, Status::Blocked, false),
                 _ => return Err(corrupt("a kept answer", letter)),
             })
         })
@@ -707,6 +725,8 @@ mod tests {
             Enqueued::Full,
             made(Status::Blocked, false),
             Enqueued::Duplicate { of: RunId(Uuid::from_u128(8)) },
+            Enqueued::Again { of, status: Status::Queued, handed: true },
+            Enqueued::Again { of, status: Status::Scheduled, handed: false },
         ];
         assert_eq!(enqueued_known(enqueued_kept(&mixed).as_deref(), mixed.len()).unwrap(), mixed);
         let plain = vec![made(Status::Queued, true); 3];

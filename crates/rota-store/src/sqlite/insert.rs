@@ -32,14 +32,13 @@ impl SqliteStore {
         inbox: &[i64],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let (write, runs, inbox) = (write.clone(), runs.to_vec(), inbox.to_vec());
-        let count = runs.len();
         self.writer
             .write("enqueue runs", Urgency::Prompt, move |connection| {
                 once(
                     connection,
                     &write,
-                    |answers: &Vec<Enqueued>| stored(answers),
-                    |_, kept| restored(kept, count),
+                    |answers: &Vec<Enqueued>| stored(answers, &write, &runs),
+                    |_, kept| restored(kept, &runs),
                     |connection| enqueue(connection, &write, &runs, &inbox),
                 )
             })
@@ -69,17 +68,21 @@ fn enqueue(
 }
 
 /// The plain answer, all made and handed over, is stored as nothing.
-fn stored(answers: &[Enqueued]) -> Option<String> {
+fn stored(answers: &[Enqueued], write: &Write, runs: &[NewRun]) -> Option<String> {
     let plain = Enqueued::Made { status: rota_core::run::Status::Queued, handed: true };
+    if write.request.is_some() {
+        let named: Vec<_> = answers.iter().zip(runs).map(|(answer, run)| answer.kept_for(run.id)).collect();
+        return serde_json::to_string(&named).ok();
+    }
     if answers.iter().all(|answer| *answer == plain) { None } else { serde_json::to_string(answers).ok() }
 }
 
-fn restored(kept: Option<&str>, count: usize) -> Result<Vec<Enqueued>, StoreError> {
+fn restored(kept: Option<&str>, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
     let plain = Enqueued::Made { status: rota_core::run::Status::Queued, handed: true };
-    match kept {
-        None => Ok(vec![plain; count]),
-        Some(text) => serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error)),
-    }
+    let Some(text) = kept else { return Ok(vec![plain; runs.len()]) };
+    let answers: Vec<Enqueued> =
+        serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error))?;
+    Ok(answers.iter().zip(runs).map(|(answer, run)| answer.told_for(run.id)).collect())
 }
 
 /// Makes one run of this version of its job.

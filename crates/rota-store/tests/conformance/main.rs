@@ -129,6 +129,7 @@ promises! {
         a_request_key_answers_as_it_did,
         a_request_key_with_another_body_is_refused,
         a_request_key_is_its_tenants_and_ends,
+        a_keyed_write_asked_again_is_answered_as_it_was,
         fifty_requests_under_one_key_at_once_make_one,
         an_inbox_row_is_consumed_with_its_runs_exactly_once,
         two_nodes_consuming_one_inbox_row_make_its_run_once,

@@ -134,7 +134,7 @@ pub fn jobs(dice: &Dice) -> Vec<Job> {
 /// Saves a job as it is now.
 pub async fn save(node: Arc<Node>, tenant: TenantId, document: JobDocument) -> Result<(), SaveError> {
     let now = node.clock.now();
-    definitions::save_job(&node, tenant, &document, None, Expect::Anything, now).await.map(drop)
+    definitions::save_job(&node, tenant, &document, None, Expect::Anything, &node.write(now)).await.map(drop)
 }
 
 /// Asks for a run. An answer that was lost is asked for again.

@@ -1,0 +1,216 @@
+//! Backfill: runs for instants of a schedule that lie in the past.
+//!
+//! The instants are those that firing would have planned, calendars included.
+//! One that made a run is left out, as far as history reaches; so is one that an
+//! earlier backfill made, which a key remembers for a year. Policies of the job
+//! hold as for any run; `overlap` and `catch_up` are about firing and have no say.
+
+use std::collections::HashSet;
+
+use jiff::Timestamp;
+use rota_core::{
+    calendar::Calendar,
+    duration::Span,
+    ids::ScheduleId,
+    preview::between,
+    run::{NewRun, Source, Trigger, UniqueAsk},
+    slot::UniqueKey,
+    store::{RunQuery, StoreError},
+};
+use serde_json::json;
+
+use crate::{
+    Engine, EngineError, JobRef, Made, RunAsk,
+    catalog::{JobEntry, ScheduleEntry, ScheduleFound},
+    making,
+    node::Node,
+    stages::fire::payload_of,
+};
+
+/// Most instants of one backfill.
+pub const INSTANTS_MAX: usize = 10_000;
+/// Runs made in one transaction.
+const BATCH: usize = 1_000;
+/// Pages of earlier runs that are looked through.
+const PAGES_MAX: usize = 1_000;
+/// How long an instant that was backfilled is remembered.
+const REMEMBERED: Span = Span::secs(365 * 86_400);
+
+/// Somebody wants past instants run.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub schedule: ScheduleId,
+    /// Inclusive.
+    pub from: Timestamp,
+    /// Exclusive.
+    pub to: Timestamp,
+    /// Also those that made a run already.
+    pub again: bool,
+    pub dry_run: bool,
+    pub by: Option<String>,
+}
+
+/// What a backfill did, or would do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    pub planned: u64,
+    pub fired_before: u64,
+    pub runs: u64,
+}
+
+/// Why nothing was done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("must be before `to`")]
+    Empty,
+    #[error("is in the future; a backfill is for the past")]
+    Future,
+    #[error("there are more than {INSTANTS_MAX} instants in the range; take it in parts")]
+    TooMany,
+    #[error("a schedule that counts from its last run's end has no instants in the past")]
+    NoInstants,
+    #[error("there is no such schedule, or it cannot be read: {0}")]
+    NoSchedule(String),
+    #[error("the payload of {at} cannot be made: {why}")]
+    BadPayload { at: Timestamp, why: String },
+}
+
+impl Refusal {
+    /// The field that is wrong.
+    pub const fn path(&self) -> &'static str {
+        match self {
+            Self::Empty => "from",
+            Self::Future | Self::TooMany => "to",
+            Self::NoInstants | Self::NoSchedule(_) | Self::BadPayload { .. } => "",
+        }
+    }
+}
+
+impl Engine {
+    /// Makes runs for past instants of a schedule.
+    pub async fn backfill(&self, ask: Ask) -> Result<Result<Done, Refusal>, EngineError> {
+        let node = self.node();
+        let now = self.now();
+        if ask.from >= ask.to {
+            return Ok(Err(Refusal::Empty));
+        }
+        if ask.to > now {
+            return Ok(Err(Refusal::Future));
+        }
+        let (entry, job) = match read(node, ask.schedule).await? {
+            Ok(found) => found,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let instants = match instants(node, &entry, &ask, now).await? {
+            Ok(instants) => instants,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let fired = if ask.again { HashSet::new() } else { fired(node, &ask).await? };
+        let wanted: Vec<Timestamp> = instants.iter().copied().filter(|at| !fired.contains(at)).collect();
+        let mut done = Done {
+            planned: instants.len() as u64,
+            fired_before: (instants.len() - wanted.len()) as u64,
+            runs: wanted.len() as u64,
+        };
+        if ask.dry_run {
+            return Ok(Ok(done));
+        }
+        let asks = wanted.iter().map(|at| run_ask(node, &entry, &job, &ask, *at)).collect::<Result<Vec<_>, _>>();
+        let asks = match asks {
+            Ok(asks) => asks,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        for (asks, instants) in asks.chunks(BATCH).zip(wanted.chunks(BATCH)) {
+            let made = self.make_backfill(&ask, asks.to_vec(), instants, now).await?;
+            let known = made.iter().filter(|made| matches!(made, Made::Duplicate { .. })).count() as u64;
+            let refused = made.iter().filter(|made| !matches!(made, Made::Run { .. })).count() as u64;
+            done.fired_before += known;
+            done.runs -= refused;
+        }
+        Ok(Ok(done))
+    }
+
+    async fn make_backfill(
+        &self,
+        ask: &Ask,
+        asks: Vec<RunAsk>,
+        instants: &[Timestamp],
+        now: Timestamp,
+    ) -> Result<Vec<Made>, EngineError> {
+        let node = self.node();
+        let planned = making::plan(node, asks, now).await?;
+        let named = planned.into_iter().zip(instants).map(|(run, at)| {
+            run.map(|run| {
+                let key = format!("backfill/{}/{}", ask.schedule, at.as_microsecond());
+                let key = UniqueKey::new(run.tenant, run.job, &key);
+                let remembered = (!ask.again).then(|| UniqueAsk { key, until: REMEMBERED.after(now) });
+                NewRun { unique: run.unique.or(remembered), ..run }
+            })
+        });
+        self.make(named.collect(), node.write(now)).await
+    }
+}
+
+type Found = (std::sync::Arc<ScheduleEntry>, std::sync::Arc<JobEntry>);
+
+async fn read(node: &Node, schedule: ScheduleId) -> Result<Result<Found, Refusal>, StoreError> {
+    let none = |why: &str| Ok(Err(Refusal::NoSchedule(why.to_owned())));
+    let record = node.store.schedules(&[schedule]).await?.pop().flatten();
+    let Some(record) = record.filter(|record| !record.deleted) else { return none("it was deleted") };
+    let entry = match node.catalog.schedules(&[(schedule, record.revision)]).await?.pop() {
+        Some(ScheduleFound::Here(entry)) => entry,
+        Some(ScheduleFound::Broken(why)) => return none(&why),
+        Some(ScheduleFound::Changed) | None => return none("it is being changed"),
+    };
+    match node.catalog.jobs(&[record.job]).await?.pop().flatten() {
+        Some(job) => Ok(Ok((entry, job))),
+        None => none("its job was deleted"),
+    }
+}
+
+async fn instants(
+    node: &Node,
+    entry: &ScheduleEntry,
+    ask: &Ask,
+    now: Timestamp,
+) -> Result<Result<Vec<Timestamp>, Refusal>, StoreError> {
+    if entry.spec.after_finish.is_some() {
+        return Ok(Err(Refusal::NoInstants));
+    }
+    let all = node.catalog.calendars(entry.record.tenant, now).await?;
+    let calendars: Vec<&Calendar> = entry.spec.calendars.iter().filter_map(|name| all.get(name)).collect();
+    let found = between(&entry.schedule, &calendars, ask.from, ask.to, INSTANTS_MAX);
+    Ok(found.ok_or(Refusal::TooMany))
+}
+
+/// The instants of the range that made a run, as far as history reaches.
+async fn fired(node: &Node, ask: &Ask) -> Result<HashSet<Timestamp>, StoreError> {
+    let mut query =
+        RunQuery { schedule: Some(ask.schedule), from: Some(ask.from), limit: 1_000, ..RunQuery::default() };
+    let mut found = HashSet::new();
+    for _ in 0..PAGES_MAX {
+        let page = node.store.list_runs(&query).await?;
+        let planned = page.runs.iter().filter_map(|record| record.run.trigger.planned_at);
+        found.extend(planned.filter(|at| (ask.from..ask.to).contains(at)));
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+fn run_ask(node: &Node, entry: &ScheduleEntry, job: &JobEntry, ask: &Ask, at: Timestamp) -> Result<RunAsk, Refusal> {
+    let payload = payload_of(node, job, entry, at);
+    let payload = payload.map_err(|error| Refusal::BadPayload { at, why: error.to_string() })?;
+    // Not as the schedule's own run, which its next instant would wait for.
+    let metadata = json!({ "schedule": ask.schedule, "schedule_name": entry.spec.name });
+    let trigger = Trigger {
+        planned_at: Some(at),
+        by: ask.by.clone(),
+        metadata: Some(metadata),
+        ..Trigger::plain(Source::Backfill)
+    };
+    let labels = entry.spec.labels.clone();
+    Ok(RunAsk { payload, labels, trigger, ..RunAsk::of(entry.record.tenant, JobRef::Id(job.record.id)) })
+}

@@ -1,0 +1,50 @@
+//! Calendars: named days on which schedules do or do not fire.
+
+use axum::{Json, extract::Path};
+use rota_core::{calendar::Calendar, store::CalendarPut};
+use serde_json::Value;
+
+use crate::{
+    access::{JobRead, JobWrite, May},
+    body::{self, Document},
+    problem::Problem,
+    wire,
+};
+
+/// List calendars.
+#[utoipa::path(get, path = "/calendars", tag = "calendars", responses((status = OK, body = Vec<Object>)))]
+pub async fn list(may: May<JobRead>) -> Result<Json<Vec<Value>>, Problem> {
+    let stored = may.engine.store().calendars(may.caller.tenant).await?;
+    Ok(Json(stored.iter().map(|stored| wire::json(&stored.spec)).collect::<Result<_, _>>()?))
+}
+
+/// Read a calendar.
+#[utoipa::path(get, path = "/calendars/{calendar}", tag = "calendars", params(("calendar" = String, Path)),
+    responses((status = OK, body = Object)))]
+pub async fn read(may: May<JobRead>, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
+    let stored = may.engine.store().calendars(may.caller.tenant).await?;
+    let found = stored.iter().find(|stored| stored.name == name).ok_or_else(|| Problem::no_such("calendar"))?;
+    Ok(Json(wire::json(&found.spec)?))
+}
+
+/// Save a calendar.
+///
+/// Schedules that name it follow it within a second.
+#[utoipa::path(put, path = "/calendars/{calendar}", tag = "calendars", params(("calendar" = String, Path)),
+    request_body(content((Object = "application/json"), (Object = "application/yaml"))),
+    responses((status = OK, body = Object)))]
+pub async fn save(may: May<JobWrite>, Path(name): Path<String>, document: Document) -> Result<Json<Value>, Problem> {
+    let calendar: Calendar = body::typed(document.value)?;
+    let mut problems = calendar.validate();
+    if calendar.name != name {
+        let message = format!("the calendar is named `{}` and the address says `{name}`", calendar.name);
+        problems.push(rota_core::problem::Problem::new("name", "wrong_name", message));
+    }
+    if !problems.is_empty() {
+        return Err(Problem::bad_document("the calendar", problems));
+    }
+    let value = serde_json::to_value(&calendar).unwrap_or_default();
+    let put = CalendarPut { tenant: may.caller.tenant, name, spec: value.to_string() };
+    may.engine.store().put_calendars(&[put], may.engine.now()).await?;
+    Ok(Json(value))
+}

@@ -1,0 +1,90 @@
+//! Queues: the lanes that workers subscribe to.
+
+use std::collections::BTreeMap;
+
+use axum::{Json, extract::Path, http::StatusCode};
+use rota_api::{Pause, PauseRequest};
+use rota_core::store::PauseTarget;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    access::{JobExecute, JobRead, May},
+    body::Body,
+    problem::Problem,
+    wire,
+};
+
+/// A queue of the caller's tenant.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub struct Queue {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause: Option<Pause>,
+    /// Its lanes: a queue, a handler and required traits together.
+    lanes: Vec<QueueLane>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct QueueLane {
+    /// None for the built-in steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handler: Option<String>,
+    requires: Vec<String>,
+    /// Executed by the owners of partitions, or by whoever claims.
+    claimed: bool,
+}
+
+/// List queues.
+#[utoipa::path(get, path = "/queues", tag = "queues", responses((status = OK, body = Vec<Queue>)))]
+pub async fn list(may: May<JobRead>) -> Result<Json<Vec<Queue>>, Problem> {
+    let mut queues: BTreeMap<String, Queue> = BTreeMap::new();
+    for lane in may.engine.store().all_lanes().await? {
+        if lane.retired {
+            continue;
+        }
+        let queue = queues.entry(lane.key.queue.clone()).or_default();
+        queue.lanes.push(QueueLane {
+            handler: lane.key.handler,
+            requires: lane.key.requires,
+            claimed: lane.mode == rota_core::lane::LaneMode::Claimed,
+        });
+    }
+    let now = may.engine.now();
+    for (target, pause) in may.engine.store().pauses().await?.pauses {
+        if let PauseTarget::Queue(tenant, name) = target
+            && tenant == may.caller.tenant
+            && pause.until.is_none_or(|until| until > now)
+        {
+            queues.entry(name).or_default().pause = Some(wire::pause(pause));
+        }
+    }
+    Ok(Json(queues.into_iter().map(|(name, queue)| Queue { name, ..queue }).collect()))
+}
+
+/// Pause a queue.
+///
+/// Nothing of it starts, and schedules of its jobs do not fire.
+#[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues", params(("queue" = String, Path)),
+    request_body = PauseRequest, responses((status = NO_CONTENT)))]
+pub async fn pause(
+    may: May<JobExecute>,
+    Path(queue): Path<String>,
+    Body(request): Body<PauseRequest>,
+) -> Result<StatusCode, Problem> {
+    super::pause(&may, target(&may, queue)?, request).await
+}
+
+/// Resume a queue.
+#[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues", params(("queue" = String, Path)),
+    responses((status = NO_CONTENT)))]
+pub async fn resume(may: May<JobExecute>, Path(queue): Path<String>) -> Result<StatusCode, Problem> {
+    super::resume(&may, target(&may, queue)?).await
+}
+
+fn target(may: &May<JobExecute>, queue: String) -> Result<PauseTarget, Problem> {
+    if queue.is_empty() || queue.len() > rota_core::schedule::NAME_BYTES_MAX || queue.contains('\0') {
+        return Err(Problem::no_such("queue"));
+    }
+    Ok(PauseTarget::Queue(may.caller.tenant, queue))
+}

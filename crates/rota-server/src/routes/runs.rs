@@ -1,0 +1,294 @@
+//! Runs: listed, read, followed, stopped, made again.
+
+use std::collections::HashSet;
+
+use axum::{Json, http::StatusCode, response::{IntoResponse, Response}};
+use rota_api::{
+    page::Page,
+    problem::Code,
+    run::{
+        CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status,
+    },
+};
+use rota_core::{
+    duration::Span,
+    ids::{JobId, RunId, ScheduleId, TenantId},
+    run::{CancelAsk, RunState},
+    store::{self, LogChunk, LogQuery, RunQuery, RunRecord},
+};
+use rota_engine::Engine;
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::jobs::{JobPath, find, grace_of, job_ref, made_run};
+use crate::{
+    access::{May, RunCancel, RunRead},
+    body::Body,
+    problem::Problem,
+    query::{Id, Listing, Paging},
+    wire::{self, Names},
+};
+
+/// Labels that one filter may name.
+const LABELS_MAX: usize = 10;
+/// Longest grace that a cancel may ask for.
+const GRACE_MAX: Span = Span::secs(3_600);
+const REASON_BYTES_MAX: usize = 1_000;
+
+/// Which runs to list: live ones first, newest first; then ended ones by their
+/// end, latest first.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RunFilter {
+    /// Of this job, by number or name.
+    job: Option<String>,
+    /// Of jobs that have this tag now.
+    tag: Option<String>,
+    /// Made by this schedule.
+    schedule: Option<i64>,
+    /// In this status; may be given several times.
+    #[serde(default)]
+    #[param(style = Form, explode)]
+    status: Vec<Status>,
+    /// With this label, as `key=value`; may be given several times.
+    #[serde(default)]
+    #[param(style = Form, explode)]
+    label: Vec<String>,
+    /// Live ones created, and ended ones ended, at this instant or later.
+    from: Option<jiff::Timestamp>,
+    /// And before this one.
+    to: Option<jiff::Timestamp>,
+}
+
+impl RunFilter {
+    /// What the store is asked. None where the filter names a job that is not
+    /// there: then there are no runs.
+    pub async fn query(&self, engine: &Engine, tenant: TenantId) -> Result<Option<RunQuery>, Problem> {
+        let job = match &self.job {
+            None => None,
+            Some(job) => match find(engine, tenant, &job_ref(job)).await {
+                Ok(job) => Some(job.id),
+                Err(problem) if problem.document().code == Code::NotFound.as_str() => return Ok(None),
+                Err(problem) => return Err(problem),
+            },
+        };
+        if self.label.len() > LABELS_MAX {
+            return Err(Problem::bad_parameter("label", format!("at most {LABELS_MAX} labels")));
+        }
+        let labels = self.label.iter().map(|label| match label.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+            _ => Err(Problem::bad_parameter("label", "must be written key=value")),
+        });
+        Ok(Some(RunQuery {
+            tenant: Some(tenant),
+            job,
+            tag: self.tag.clone(),
+            schedule: self.schedule.map(ScheduleId),
+            statuses: self.status.iter().copied().map(wire::status_of_wire).collect(),
+            labels: labels.collect::<Result<_, _>>()?,
+            from: self.from,
+            to: self.to,
+            after: None,
+            limit: 0,
+        }))
+    }
+}
+
+/// List runs.
+#[utoipa::path(get, path = "/runs", tag = "runs", params(RunFilter, Paging), responses((status = OK, body = Page<Run>)))]
+pub async fn list(may: May<RunRead>, listing: Listing<RunFilter>) -> Result<Json<Page<Run>>, Problem> {
+    let query = listing.filter.query(&may.engine, may.caller.tenant).await?;
+    page(&may.engine, &listing, query).await
+}
+
+/// List the runs of a job.
+#[utoipa::path(get, path = "/jobs/{job}/runs", tag = "runs", params(("job" = String, Path, description = "Its number or its name"), RunFilter, Paging),
+    responses((status = OK, body = Page<Run>)))]
+pub async fn of_job(
+    may: May<RunRead>,
+    JobPath(job): JobPath,
+    listing: Listing<RunFilter>,
+) -> Result<Json<Page<Run>>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    if listing.filter.job.is_some() {
+        return Err(Problem::bad_parameter("job", "the address names the job"));
+    }
+    let query = listing.filter.query(&may.engine, may.caller.tenant).await?;
+    page(&may.engine, &listing, query.map(|query| RunQuery { job: Some(record.id), ..query })).await
+}
+
+async fn page(
+    engine: &Engine,
+    listing: &Listing<RunFilter>,
+    query: Option<RunQuery>,
+) -> Result<Json<Page<Run>>, Problem> {
+    let after = listing.cursor()?;
+    let Some(query) = query else { return Ok(Json(Page { items: Vec::new(), next: None })) };
+    let page = engine.store().list_runs(&RunQuery { after, limit: listing.limit, ..query }).await?;
+    let items = shown(engine, page.runs).await?;
+    Ok(Json(listing.page(items, page.next.as_ref())))
+}
+
+/// Runs as they are answered.
+pub async fn shown(engine: &Engine, runs: Vec<RunRecord>) -> Result<Vec<Run>, Problem> {
+    let names = names(engine, runs.iter().map(|record| record.run.job)).await?;
+    runs.into_iter().map(|record| wire::run(record, &names)).collect()
+}
+
+/// The names of jobs.
+pub async fn names(engine: &Engine, jobs: impl Iterator<Item = JobId>) -> Result<Names, Problem> {
+    let ids: Vec<JobId> = jobs.collect::<HashSet<_>>().into_iter().collect();
+    if ids.is_empty() {
+        return Ok(Names::new());
+    }
+    let records = engine.store().jobs(&ids).await?;
+    Ok(records.into_iter().flatten().map(|record| (record.id, record.name)).collect())
+}
+
+/// The caller's own run.
+pub async fn find_run(engine: &Engine, tenant: TenantId, run: Uuid) -> Result<RunRecord, Problem> {
+    let found = engine.store().runs(&[RunId(run)]).await?.into_iter().next().flatten();
+    found.filter(|record| record.run.tenant == tenant).ok_or_else(|| Problem::no_such("run"))
+}
+
+/// Read a run.
+#[utoipa::path(get, path = "/runs/{run}", tag = "runs", params(("run" = Uuid, Path)), responses((status = OK, body = Run)))]
+pub async fn read(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Run>, Problem> {
+    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let mut shown = shown(&may.engine, vec![record]).await?;
+    shown.pop().map(Json).ok_or_else(|| Problem::no_such("run"))
+}
+
+/// Cancel a run.
+///
+/// At once where nobody executes it; else its worker is told, and it is given
+/// up after the grace. A run that has ended is a conflict.
+#[utoipa::path(post, path = "/runs/{run}/cancel", tag = "runs", params(("run" = Uuid, Path)), request_body = CancelRequest,
+    responses((status = OK, body = CancelResult)))]
+pub async fn cancel(
+    may: May<RunCancel>,
+    Id(run): Id<Uuid>,
+    Body(request): Body<CancelRequest>,
+) -> Result<Json<CancelResult>, Problem> {
+    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let job = find(&may.engine, may.caller.tenant, &rota_engine::JobRef::Id(record.run.job)).await?;
+    let ask = cancel_ask(&may.caller.who, request, grace_of(&job))?;
+    let answer = may.engine.cancel(&[record.run.id], &ask).await?.into_iter().next();
+    let answer = match answer.unwrap_or(store::CancelAnswer::NotFound) {
+        store::CancelAnswer::Cancelled => CancelAnswer::Cancelled,
+        store::CancelAnswer::Asked => CancelAnswer::Asked,
+        store::CancelAnswer::AlreadyAsked => CancelAnswer::AlreadyAsked,
+        store::CancelAnswer::Ended => return Err(Problem::new(Code::RunEnded, "the run had ended before")),
+        store::CancelAnswer::NotFound => return Err(Problem::no_such("run")),
+    };
+    Ok(Json(CancelResult { id: run, answer }))
+}
+
+/// What a caller asks of runs that are to stop.
+pub fn cancel_ask(who: &str, request: CancelRequest, grace: Span) -> Result<CancelAsk, Problem> {
+    let wrong = |path: &str, message: String| {
+        Problem::bad_document("the request", vec![rota_core::problem::Problem::new(path, "out_of_bounds", message)])
+    };
+    let grace = match request.grace {
+        None => grace,
+        Some(text) => text.parse::<Span>().map_err(|error| wrong("grace", error.to_string()))?,
+    };
+    if grace > GRACE_MAX {
+        return Err(wrong("grace", format!("at most {GRACE_MAX}")));
+    }
+    if request.reason.as_ref().is_some_and(|reason| reason.len() > REASON_BYTES_MAX || reason.contains('\0')) {
+        return Err(wrong("reason", format!("at most {REASON_BYTES_MAX} bytes, without NUL")));
+    }
+    Ok(CancelAsk { by: Some(who.to_owned()), reason: request.reason, grace })
+}
+
+/// Make a run again.
+///
+/// A new run with the same payload and labels, of the same version of the job or
+/// of its newest. Only a run that has ended can be made again.
+#[utoipa::path(post, path = "/runs/{run}/retry", tag = "runs", params(("run" = Uuid, Path)), request_body = RetryRequest,
+    responses((status = ACCEPTED, body = RunMade)))]
+pub async fn retry(
+    may: May<RunCancel>,
+    Id(run): Id<Uuid>,
+    Body(request): Body<RetryRequest>,
+) -> Result<Response, Problem> {
+    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    if !matches!(record.run.state, RunState::Finished { .. }) {
+        return Err(Problem::new(Code::RunLive, "the run has not ended; cancel it first, or wait"));
+    }
+    let made = may.engine.redrive(&[record.run.id], Some(may.caller.who.clone()), request.latest).await?;
+    let made = made.into_iter().next().flatten().ok_or_else(|| Problem::no_such("run"))?;
+    Ok((StatusCode::ACCEPTED, Json(made_run(made)?)).into_response())
+}
+
+/// What happened to a run.
+///
+/// Oldest first; bounded with the run's trail.
+#[utoipa::path(get, path = "/runs/{run}/events", tag = "runs", params(("run" = Uuid, Path)),
+    responses((status = OK, body = Vec<RunEvent>)))]
+pub async fn events(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Vec<RunEvent>>, Problem> {
+    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    Ok(Json(wire::events(&record)))
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct LogFilter {
+    /// Only of this attempt.
+    attempt: Option<u16>,
+}
+
+/// The log of a run.
+///
+/// Lines in the order in which they were written, a page at a time. While the run
+/// lives, `next` is there even at the end: ask again with it for what was
+/// written since.
+#[utoipa::path(get, path = "/runs/{run}/logs", tag = "runs", params(("run" = Uuid, Path), LogFilter, Paging),
+    responses((status = OK, body = Page<LogLine>)))]
+pub async fn logs(
+    may: May<RunRead>,
+    Id(run): Id<Uuid>,
+    listing: Listing<LogFilter>,
+) -> Result<Json<Page<LogLine>>, Problem> {
+    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let after: Option<(u16, i32)> = listing.cursor()?;
+    // A chunk holds many lines.
+    let limit = listing.limit.min(100);
+    let query = LogQuery { run: record.run.id, attempt: listing.filter.attempt, after, limit };
+    let chunks = may.engine.store().logs(&query).await?;
+    let full = chunks.len() >= limit as usize;
+    let live = !matches!(record.run.state, RunState::Finished { .. });
+    let last = chunks.last().map(|chunk| (chunk.attempt, chunk.seq)).or(after).unwrap_or((0, -1));
+    let lines = chunks.iter().flat_map(lines_of).collect();
+    Ok(Json(listing.page(lines, (full || live).then_some(&last))))
+}
+
+fn lines_of(chunk: &LogChunk) -> impl Iterator<Item = LogLine> {
+    #[derive(Deserialize)]
+    struct Stored {
+        at: jiff::Timestamp,
+        stream: String,
+        text: String,
+    }
+    chunk.lines.lines().filter_map(|line| serde_json::from_str::<Stored>(line).ok()).map(|line| LogLine {
+        attempt: chunk.attempt,
+        at: line.at,
+        stream: line.stream,
+        text: line.text,
+    })
+}
+
+/// Dead letters: runs that used up their attempts.
+#[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(RunFilter, Paging), responses((status = OK, body = Page<Run>)))]
+pub async fn dead(may: May<RunRead>, listing: Listing<RunFilter>) -> Result<Json<Page<Run>>, Problem> {
+    if !listing.filter.status.is_empty() {
+        return Err(Problem::bad_parameter("status", "dead letters are dead"));
+    }
+    let query = listing.filter.query(&may.engine, may.caller.tenant).await?;
+    let dead = vec![wire::status_of_wire(Status::Dead)];
+    page(&may.engine, &listing, query.map(|query| RunQuery { statuses: dead, ..query })).await
+}

@@ -1,0 +1,239 @@
+//! Schedules: listed, previewed, paused, explained, backfilled.
+
+use std::collections::HashMap;
+
+use axum::{Json, http::StatusCode};
+use rota_api::{
+    PauseRequest,
+    page::Page,
+    schedule::{BackfillRequest, Backfilled, Schedule, Skip, Upcoming},
+};
+use rota_core::{
+    calendar::Calendar,
+    ids::{ScheduleId, TenantId},
+    preview::{PREVIEW_MAX, preview},
+    schedule::ScheduleSpec,
+    store::{PauseTarget, ScheduleQuery, ScheduleRecord},
+    timing,
+};
+use rota_engine::Engine;
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+
+use super::{jobs, runs};
+use crate::{
+    access::{JobExecute, JobRead, May},
+    body::Body,
+    problem::Problem,
+    query::{Id, Listing, Paging, Query},
+    wire,
+};
+
+const SHOWN: usize = 10;
+
+/// Which schedules to list.
+#[derive(Clone, Debug, Deserialize, Serialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ScheduleFilter {
+    /// Of this job, by number or name.
+    job: Option<String>,
+    enabled: Option<bool>,
+}
+
+/// List schedules.
+#[utoipa::path(get, path = "/schedules", tag = "schedules", params(ScheduleFilter, Paging),
+    responses((status = OK, body = Page<Schedule>)))]
+pub async fn list(may: May<JobRead>, listing: Listing<ScheduleFilter>) -> Result<Json<Page<Schedule>>, Problem> {
+    let tenant = may.caller.tenant;
+    let job = match &listing.filter.job {
+        Some(job) => Some(jobs::find(&may.engine, tenant, &jobs::job_ref(job)).await?.id),
+        None => None,
+    };
+    let query = ScheduleQuery {
+        tenant: Some(tenant),
+        job,
+        enabled: listing.filter.enabled,
+        after: listing.cursor()?,
+        limit: listing.limit,
+    };
+    let page = may.engine.store().list_schedules(&query).await?;
+    let items = shown(&may.engine, page.schedules).await?;
+    Ok(Json(listing.page(items, page.next.as_ref())))
+}
+
+/// Schedules as they are answered.
+pub async fn shown(engine: &Engine, schedules: Vec<ScheduleRecord>) -> Result<Vec<Schedule>, Problem> {
+    if schedules.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<ScheduleId> = schedules.iter().map(|record| record.id).collect();
+    let cursors = engine.store().cursors(&ids).await?;
+    let names = runs::names(engine, schedules.iter().map(|record| record.job)).await?;
+    schedules.into_iter().zip(cursors).map(|(record, cursor)| wire::schedule(record, cursor, &names)).collect()
+}
+
+/// The caller's own schedule.
+pub async fn find(engine: &Engine, tenant: TenantId, id: i64) -> Result<ScheduleRecord, Problem> {
+    let found = engine.store().schedules(&[ScheduleId(id)]).await?.into_iter().next().flatten();
+    found.filter(|record| record.tenant == tenant && !record.deleted).ok_or_else(|| Problem::no_such("schedule"))
+}
+
+/// Read a schedule.
+#[utoipa::path(get, path = "/schedules/{schedule}", tag = "schedules", params(("schedule" = i64, Path)),
+    responses((status = OK, body = Schedule)))]
+pub async fn read(may: May<JobRead>, Id(id): Id<i64>) -> Result<Json<Schedule>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, id).await?;
+    let mut shown = shown(&may.engine, vec![record]).await?;
+    shown.pop().map(Json).ok_or_else(|| Problem::no_such("schedule"))
+}
+
+/// A tenant's calendars by name.
+pub struct Calendars(HashMap<String, Calendar>);
+
+impl Calendars {
+    /// Those that a schedule names.
+    pub fn of(&self, spec: &ScheduleSpec) -> Vec<&Calendar> {
+        spec.calendars.iter().filter_map(|name| self.0.get(name)).collect()
+    }
+}
+
+pub async fn calendars(engine: &Engine, tenant: TenantId) -> Result<Calendars, Problem> {
+    let stored = engine.store().calendars(tenant).await?;
+    let read = stored.into_iter().filter_map(|stored| Some((stored.name, serde_json::from_str(&stored.spec).ok()?)));
+    Ok(Calendars(read.collect()))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PreviewQuery {
+    /// Strictly after this instant; now unless told.
+    after: Option<jiff::Timestamp>,
+    /// So many: 10 unless told, 1000 at most.
+    #[param(minimum = 1)]
+    n: Option<u64>,
+}
+
+impl PreviewQuery {
+    fn count(&self) -> usize {
+        self.n.map_or(SHOWN, |n| n.clamp(1, PREVIEW_MAX as u64) as usize)
+    }
+}
+
+/// The next instants of a schedule.
+///
+/// In UTC and on the schedule's own clock, with a note where a clock change or a
+/// calendar has a say.
+#[utoipa::path(get, path = "/schedules/{schedule}/preview", tag = "schedules", params(("schedule" = i64, Path), PreviewQuery),
+    responses((status = OK, body = Vec<Upcoming>)))]
+pub async fn show_next(
+    may: May<JobRead>,
+    Id(id): Id<i64>,
+    Query(query): Query<PreviewQuery>,
+) -> Result<Json<Vec<Upcoming>>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, id).await?;
+    let spec: ScheduleSpec = serde_json::from_value(wire::json(&record.spec)?)
+        .map_err(|error| rota_core::store::StoreError::Corrupt(error.to_string()))?;
+    next_of(&may, &spec, record.id, &query).await
+}
+
+/// The next instants of a schedule that is not saved.
+#[utoipa::path(post, path = "/preview", tag = "schedules", params(PreviewQuery), request_body = Object,
+    responses((status = OK, body = Vec<Upcoming>)))]
+pub async fn show_next_of(
+    may: May<JobRead>,
+    Query(query): Query<PreviewQuery>,
+    Body(spec): Body<ScheduleSpec>,
+) -> Result<Json<Vec<Upcoming>>, Problem> {
+    next_of(&may, &spec, ScheduleId(0), &query).await
+}
+
+async fn next_of(
+    may: &May<JobRead>,
+    spec: &ScheduleSpec,
+    id: ScheduleId,
+    query: &PreviewQuery,
+) -> Result<Json<Vec<Upcoming>>, Problem> {
+    let problems = spec.validate();
+    if !problems.is_empty() {
+        return Err(Problem::bad_document("the schedule", problems));
+    }
+    let schedule = timing::Schedule::compile(spec, &id.seed());
+    let schedule = schedule.map_err(|problems| Problem::bad_document("the schedule", problems))?;
+    let calendars = calendars(&may.engine, may.caller.tenant).await?;
+    let after = query.after.unwrap_or_else(|| may.engine.now());
+    let next = preview(&schedule, id, &calendars.of(spec), after, query.count());
+    Ok(Json(next.iter().map(wire::upcoming).collect()))
+}
+
+/// The instants of a schedule that made no run, and why.
+///
+/// Newest first, as ranges.
+#[utoipa::path(get, path = "/schedules/{schedule}/skips", tag = "schedules", params(("schedule" = i64, Path), Paging),
+    responses((status = OK, body = Page<Skip>)))]
+pub async fn skips(
+    may: May<JobRead>,
+    Id(id): Id<i64>,
+    listing: Listing<super::NoFilter>,
+) -> Result<Json<Page<Skip>>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, id).await?;
+    let found = may.engine.store().skips(record.id, listing.cursor()?, listing.limit).await?;
+    let next = if found.len() < listing.limit as usize { None } else { found.last().map(|skip| skip.range.from) };
+    Ok(Json(listing.page(found.iter().map(wire::skip).collect(), next.as_ref())))
+}
+
+/// Pause a schedule.
+#[utoipa::path(post, path = "/schedules/{schedule}/pause", tag = "schedules", params(("schedule" = i64, Path)),
+    request_body = PauseRequest, responses((status = NO_CONTENT)))]
+pub async fn pause(
+    may: May<JobExecute>,
+    Id(id): Id<i64>,
+    Body(request): Body<PauseRequest>,
+) -> Result<StatusCode, Problem> {
+    let record = find(&may.engine, may.caller.tenant, id).await?;
+    super::pause(&may, PauseTarget::Schedule(record.id), request).await
+}
+
+/// Resume a schedule.
+///
+/// Instants inside the pause are recorded as skipped.
+#[utoipa::path(post, path = "/schedules/{schedule}/resume", tag = "schedules", params(("schedule" = i64, Path)),
+    responses((status = NO_CONTENT)))]
+pub async fn resume(may: May<JobExecute>, Id(id): Id<i64>) -> Result<StatusCode, Problem> {
+    let record = find(&may.engine, may.caller.tenant, id).await?;
+    super::resume(&may, PauseTarget::Schedule(record.id)).await
+}
+
+/// Run past instants of a schedule.
+///
+/// Instants that made a run are left out unless `again` is set. With `dry_run`
+/// they are only counted.
+#[utoipa::path(post, path = "/schedules/{schedule}/backfill", tag = "schedules", params(("schedule" = i64, Path)),
+    request_body = BackfillRequest, responses((status = OK, body = Backfilled)))]
+pub async fn backfill(
+    may: May<JobExecute>,
+    Id(id): Id<i64>,
+    Body(request): Body<BackfillRequest>,
+) -> Result<Json<Backfilled>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, id).await?;
+    let ask = rota_engine::backfill::Ask {
+        schedule: record.id,
+        from: request.from,
+        to: request.to,
+        again: request.again,
+        dry_run: request.dry_run,
+        by: Some(may.caller.who.clone()),
+    };
+    let done = may.engine.backfill(ask).await?;
+    let done = done.map_err(|refusal| {
+        let problem = rota_core::problem::Problem::new(refusal.path(), "out_of_bounds", refusal.to_string());
+        Problem::bad_document("the request", vec![problem])
+    })?;
+    Ok(Json(Backfilled {
+        planned: done.planned,
+        fired_before: done.fired_before,
+        runs: done.runs,
+        dry_run: request.dry_run,
+    }))
+}
