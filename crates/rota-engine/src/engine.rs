@@ -256,7 +256,11 @@ impl Engine {
         self.make(planned, Write { request, ..self.node.write(now) }).await
     }
 
-    pub(crate) async fn make(&self, planned: Vec<Result<NewRun, Made>>, write: Write) -> Result<Vec<Made>, EngineError> {
+    pub(crate) async fn make(
+        &self,
+        planned: Vec<Result<NewRun, Made>>,
+        write: Write,
+    ) -> Result<Vec<Made>, EngineError> {
         let mut runs = Vec::with_capacity(planned.len());
         // What is refused already, each in its place.
         let refused: Vec<Option<Made>> = planned.into_iter().map(|one| one.map(|run| runs.push(run)).err()).collect();

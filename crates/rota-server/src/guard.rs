@@ -21,6 +21,9 @@ use crate::{BODY_BYTES_MAX, problem::Problem};
 /// No answer may take longer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// Bodies under this address are read as they come, line by line.
+const STREAMED: &str = "/api/v1/bulk/";
+
 /// The hosts that a node goes by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
@@ -85,6 +88,9 @@ fn refusal(hosts: &Hosts, request: &Request) -> Option<Problem> {
     }
     if text(header::ORIGIN).is_some_and(|origin| !hosts.admits_origin(origin)) {
         return Some(Problem::wrong_origin());
+    }
+    if request.uri().path().starts_with(STREAMED) {
+        return None;
     }
     let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     (length > Some(BODY_BYTES_MAX as u64)).then(|| Problem::too_large(BODY_BYTES_MAX))

@@ -194,7 +194,10 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
     let (event, text) = match &entry.kind {
         TrailKind::AttemptFailed { attempt, failure, retry_at, .. } => {
             let then = retry_at.map_or(String::new(), |at| format!("; tried again at {at}"));
-            ("attempt_failed", format!("attempt {attempt} failed ({}): {}{then}", failure.kind.as_str(), failure.message))
+            (
+                "attempt_failed",
+                format!("attempt {attempt} failed ({}): {}{then}", failure.kind.as_str(), failure.message),
+            )
         }
         TrailKind::Deferred { until, reason } => ("deferred", format!("put off until {until}: {reason}")),
         TrailKind::WorkerLost { losses, .. } => ("worker_lost", format!("its worker vanished, loss {losses}")),
@@ -214,7 +217,8 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
 
 pub fn schedule(record: ScheduleRecord, cursor: Option<Cursor>, names: &Names) -> Result<Schedule, Problem> {
     let spec = json(&record.spec)?;
-    let description = serde_json::from_value::<ScheduleSpec>(spec.clone()).map(|spec| describe(&spec)).unwrap_or_default();
+    let description =
+        serde_json::from_value::<ScheduleSpec>(spec.clone()).map(|spec| describe(&spec)).unwrap_or_default();
     Ok(Schedule {
         id: record.id.0,
         job: job_ref(names, record.job),
@@ -269,7 +273,9 @@ pub fn skip(record: &SkipRecord) -> Skip {
 /// Why instants made no run, in words.
 pub const fn skip_words(reason: SkipReason) -> &'static str {
     match reason {
-        SkipReason::Overlap => "an earlier run of the same schedule was still alive, or its concurrency key had no room",
+        SkipReason::Overlap => {
+            "an earlier run of the same schedule was still alive, or its concurrency key had no room"
+        }
         SkipReason::CatchUp => "missed while no scheduler ran, and left out by the catch-up policy",
         SkipReason::Paused => "the schedule, its job, its queue or its tenant was paused",
         SkipReason::Calendar => "a calendar does not allow the day",

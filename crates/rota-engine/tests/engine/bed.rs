@@ -211,7 +211,9 @@ impl Bed {
 
     pub async fn save(&self, node: &Arc<Node>, document: Value) -> Saved {
         let document = JobDocument::from_value(document).unwrap();
-        definitions::save_job(node, self.tenant, &document, None, Expect::Anything, &node.write(self.now())).await.unwrap()
+        definitions::save_job(node, self.tenant, &document, None, Expect::Anything, &node.write(self.now()))
+            .await
+            .unwrap()
     }
 
     pub async fn record(&self, run: RunId) -> RunRecord {

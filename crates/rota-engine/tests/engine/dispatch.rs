@@ -97,7 +97,9 @@ async fn tenants_take_turns() {
     let small = bed.store.put_tenants(&[put], at(0)).await.unwrap()[0];
     let document = rota_core::job::JobDocument::from_value(job("hello", "noop")).unwrap();
     let expect = rota_core::store::Expect::Anything;
-    rota_engine::definitions::save_job(&node.node, small, &document, None, expect, &node.node.write(at(0))).await.unwrap();
+    rota_engine::definitions::save_job(&node.node, small, &document, None, expect, &node.node.write(at(0)))
+        .await
+        .unwrap();
     bed.go(1);
     let Made::Run { id, .. } = node.ask(&bed, RunAsk::of(small, JobRef::Name("hello".into()))).await else {
         panic!("it was not made")

@@ -226,7 +226,8 @@ fn expected(headers: &HeaderMap) -> Result<Expect, Problem> {
         (None, Some("*")) => Ok(Expect::Nothing),
         (Some(tag), None) => {
             let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).and_then(|tag| tag.parse().ok());
-            let version = version.ok_or_else(|| Problem::bad_parameter("If-Match", "must be the ETag of a version, such as \"3\""))?;
+            let version = version
+                .ok_or_else(|| Problem::bad_parameter("If-Match", "must be the ETag of a version, such as \"3\""))?;
             Ok(Expect::Version(version))
         }
         _ => Err(Problem::bad_parameter("If-None-Match", "only `*` is understood, and not together with If-Match")),
@@ -271,8 +272,12 @@ fn must_be_named(document: &JobDocument, name: &str) -> Result<(), Problem> {
     if document.name == name {
         return Ok(());
     }
-    let message = format!("the document is named `{}` and the address says `{name}`; a job cannot be renamed", document.name);
-    Err(Problem::bad_document("the job document", vec![rota_core::problem::Problem::new("name", "wrong_name", message)]))
+    let message =
+        format!("the document is named `{}` and the address says `{name}`; a job cannot be renamed", document.name);
+    Err(Problem::bad_document(
+        "the job document",
+        vec![rota_core::problem::Problem::new("name", "wrong_name", message)],
+    ))
 }
 
 /// Change parts of a job.
@@ -487,7 +492,9 @@ pub fn made_run(made: Made) -> Result<RunMade, Problem> {
         }
         Made::Full => Err(Problem::new(Code::Full, "the job's concurrency key has no room for another run")),
         Made::NoJob => Err(Problem::no_such("job")),
-        Made::BadKey(why) => Err(Problem::new(Code::BadPayload, format!("a key of the job cannot be made from the payload: {why}"))),
+        Made::BadKey(why) => {
+            Err(Problem::new(Code::BadPayload, format!("a key of the job cannot be made from the payload: {why}")))
+        }
     }
 }
 
@@ -496,7 +503,11 @@ pub fn made_run(made: Made) -> Result<RunMade, Problem> {
 /// Its schedules do not fire; what is queued still runs.
 #[utoipa::path(post, path = "/jobs/{job}/pause", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
     request_body = PauseRequest, responses((status = NO_CONTENT)))]
-pub async fn pause(may: May<JobExecute>, JobPath(job): JobPath, Body(request): Body<PauseRequest>) -> Result<StatusCode, Problem> {
+pub async fn pause(
+    may: May<JobExecute>,
+    JobPath(job): JobPath,
+    Body(request): Body<PauseRequest>,
+) -> Result<StatusCode, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
     super::pause(&may, PauseTarget::Job(record.id), request).await
 }
@@ -600,7 +611,8 @@ fn previewed(spec: &ScheduleSpec, calendars: &schedules::Calendars, now: jiff::T
     // `H` is spread by the schedule's number, which a new one does not have yet.
     let id = ScheduleId(0);
     let compiled = timing::Schedule::compile(spec, &id.seed());
-    let next = compiled.map(|schedule| preview(&schedule, id, &calendars.of(spec), now, CHECK_SHOWN)).unwrap_or_default();
+    let next =
+        compiled.map(|schedule| preview(&schedule, id, &calendars.of(spec), now, CHECK_SHOWN)).unwrap_or_default();
     SchedulePreview {
         name: spec.name.clone(),
         description: wire::describe(spec),
@@ -609,12 +621,7 @@ fn previewed(spec: &ScheduleSpec, calendars: &schedules::Calendars, now: jiff::T
 }
 
 /// One document of a bulk request.
-pub async fn save_one(
-    engine: &Engine,
-    tenant: TenantId,
-    who: &str,
-    value: Value,
-) -> Result<JobSaved, Problem> {
+pub async fn save_one(engine: &Engine, tenant: TenantId, who: &str, value: Value) -> Result<JobSaved, Problem> {
     let document = read_document(value)?;
     let saved = engine.save_job(tenant, &document, Some(who.to_owned()), Expect::Anything).await;
     let saved = saved?;

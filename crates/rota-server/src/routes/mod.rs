@@ -1,5 +1,6 @@
 //! The API: a file per noun, and all of them as one router and one description.
 
+mod bulk;
 mod calendars;
 mod jobs;
 mod queues;
@@ -7,7 +8,7 @@ mod runs;
 mod schedules;
 
 use axum::{
-    Json, Router,
+    Router,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
@@ -85,6 +86,12 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(schedules::pause))
         .routes(routes!(schedules::resume))
         .routes(routes!(schedules::backfill))
+        .routes(routes!(bulk::runs))
+        .routes(routes!(bulk::jobs))
+        .routes(routes!(bulk::cancel))
+        .routes(routes!(bulk::redrive))
+        .routes(routes!(bulk::pause))
+        .routes(routes!(bulk::resume))
         .routes(routes!(calendars::list))
         .routes(routes!(calendars::read, calendars::save))
         .routes(routes!(queues::list))
@@ -95,9 +102,7 @@ fn described() -> OpenApiRouter<Node> {
 
 /// Every operation may be refused with a problem document.
 fn refusals(description: &mut utoipa::openapi::OpenApi) {
-    use utoipa::openapi::{
-        Content, Ref, RefOr, Response as Described, path::Operation, response::ResponseBuilder,
-    };
+    use utoipa::openapi::{Content, Ref, RefOr, Response as Described, path::Operation, response::ResponseBuilder};
     let problem = |text: &str| -> RefOr<Described> {
         let content = Content::builder().schema(Some(Ref::from_schema_name("Problem"))).build();
         RefOr::T(ResponseBuilder::new().description(text).content("application/problem+json", content).build())
@@ -149,4 +154,3 @@ async fn resume(may: &May<JobExecute>, target: PauseTarget) -> Result<StatusCode
     may.engine.resume(&[target]).await?;
     Ok(StatusCode::NO_CONTENT)
 }
-

@@ -2,13 +2,15 @@
 
 use std::collections::HashSet;
 
-use axum::{Json, http::StatusCode, response::{IntoResponse, Response}};
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
 use rota_api::{
     page::Page,
     problem::Code,
-    run::{
-        CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status,
-    },
+    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status},
 };
 use rota_core::{
     duration::Span,

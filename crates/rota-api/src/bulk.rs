@@ -1,0 +1,147 @@
+//! Many things in one request.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::{
+    job::JobSaved,
+    problem::Problem,
+    run::{Status, TriggerRequest},
+};
+
+/// One line of a bulk trigger: a trigger's request, and whose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TriggerLine {
+    /// The job's number or name.
+    pub job: String,
+    #[serde(flatten)]
+    pub trigger: TriggerRequest,
+}
+
+/// What became of one line of a bulk trigger: a run or a problem.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunLine {
+    /// From 1.
+    pub line: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Problem>,
+}
+
+/// What became of one line of a bulk save: a job or a problem.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobLine {
+    /// From 1.
+    pub line: u64,
+    #[serde(flatten)]
+    pub saved: Option<JobSaved>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Problem>,
+}
+
+/// Which runs; what is left out does not narrow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunsFilter {
+    /// Of this job, by number or name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Of jobs that have this tag now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Made by this schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<i64>,
+    /// In one of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub status: Vec<Status>,
+    /// With all of these, each written `key=value`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub label: Vec<String>,
+    /// Live ones created, and ended ones ended, at this instant or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Timestamp>,
+    /// And before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Timestamp>,
+}
+
+/// Which jobs; what is left out does not narrow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobsFilter {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// Those whose names start so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkCancel {
+    /// An empty filter means every live run of the tenant.
+    pub filter: RunsFilter,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Such as `30s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace: Option<String>,
+    /// Only count.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkRedrive {
+    pub filter: RunsFilter,
+    /// Of the jobs' newest versions.
+    #[serde(default)]
+    pub latest: bool,
+    /// Only count.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkPause {
+    pub filter: JobsFilter,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1000)]
+    pub note: Option<String>,
+    /// Only count.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkResume {
+    pub filter: JobsFilter,
+    /// Only count.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a request by filter did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BulkDone {
+    /// How many the filter found.
+    pub matched: u64,
+    /// How many were changed; those that had changed meanwhile were left alone.
+    pub done: u64,
+    /// There are more: ask again.
+    pub more: bool,
+    pub dry_run: bool,
+}

@@ -1,0 +1,422 @@
+//! Many at once: as a stream of lines, or by a filter.
+//!
+//! A stream is read as it comes and answered line by line, in order; a line that
+//! is refused takes no other along. Lines are taken in batches, each one
+//! transaction, and the next batch is read while one is being written. Answers
+//! that nobody reads are kept up to a bound, then the stream waits: a client that
+//! sends everything before it reads must keep its request under about 100,000
+//! lines, or ask for refusals only.
+
+use axum::{
+    Json,
+    body::{Body as HttpBody, Bytes},
+    extract::Request,
+    http::{HeaderMap, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::StreamExt;
+use rota_api::{
+    PauseRequest,
+    bulk::{BulkCancel, BulkDone, BulkPause, BulkRedrive, BulkResume, JobLine, JobsFilter, RunLine, TriggerLine},
+    problem::Code,
+    run::CancelRequest,
+};
+use rota_core::{
+    duration::Span,
+    ids::RunId,
+    job::read,
+    run::{RunState, Source},
+    store::{JobQuery, PauseTarget, RunQuery},
+};
+use rota_engine::{Made, RunAsk};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::time::Duration;
+use tokio::{sync::mpsc, time::timeout};
+use utoipa::IntoParams;
+
+use super::{
+    jobs::{job_ref, made_run, run_ask, save_one},
+    runs::{RunFilter, cancel_ask},
+};
+use crate::{
+    access::{JobExecute, JobWrite, May, RunCancel},
+    body::{self, Body},
+    problem::Problem,
+    query::Query,
+};
+
+/// Lines that are taken together.
+const LINES: usize = 1_000;
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Batches of answers that wait for their reader.
+const ANSWERS_KEPT: usize = 100;
+/// A client may be silent for so long.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Runs or jobs that one request by filter touches; it says so where there are more.
+const TOUCHED_MAX: u64 = 100_000;
+const PAGE: u32 = 1_000;
+
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Answers {
+    /// Answer only the lines that were refused.
+    #[serde(default)]
+    refused_only: bool,
+}
+
+/// Trigger jobs, a line each.
+///
+/// Every line of the body is a JSON object: what a trigger takes, and `job`.
+/// Every line of the answer has the number of its line, and the run or the
+/// problem.
+#[utoipa::path(post, path = "/bulk/runs", tag = "bulk", params(Answers),
+    request_body(content = TriggerLine, content_type = "application/x-ndjson"),
+    responses((status = OK, body = RunLine, content_type = "application/x-ndjson")))]
+pub async fn runs(may: May<JobExecute>, Query(answers): Query<Answers>, request: Request) -> Result<Response, Problem> {
+    must_be_lines(request.headers())?;
+    let (sender, answer) = answering();
+    tokio::spawn(async move {
+        let mut lines = Lines::of(request);
+        loop {
+            let batch = lines.next().await;
+            let end = batch.is_end;
+            let told = trigger_batch(&may, batch, answers.refused_only).await;
+            if sender.send(told).await.is_err() || end {
+                return;
+            }
+        }
+    });
+    Ok(answer)
+}
+
+async fn trigger_batch(may: &May<JobExecute>, batch: Batch, refused_only: bool) -> Bytes {
+    let mut refused: Vec<(u64, Problem)> = Vec::new();
+    let mut asks: Vec<(u64, RunAsk)> = Vec::with_capacity(batch.lines.len());
+    for (line, text) in batch.lines {
+        match ask_of(may, &text) {
+            Ok(ask) => asks.push((line, ask)),
+            Err(problem) => refused.push((line, problem)),
+        }
+    }
+    refused.extend(batch.broken);
+    let (numbers, asks): (Vec<u64>, Vec<RunAsk>) = asks.into_iter().unzip();
+    let made = if asks.is_empty() { Ok(Vec::new()) } else { may.engine.enqueue(asks).await };
+    let mut answers: Vec<RunLine> = match made {
+        Ok(made) => numbers.into_iter().zip(made).map(|(line, made)| run_line(line, made)).collect(),
+        Err(error) => {
+            let problem = Problem::from(error);
+            numbers.into_iter().map(|line| refused_line(line, &problem)).collect()
+        }
+    };
+    answers.extend(refused.iter().map(|(line, problem)| refused_line(*line, problem)));
+    answers.sort_by_key(|answer| answer.line);
+    written(answers.iter().filter(|answer| !refused_only || answer.error.is_some()))
+}
+
+fn ask_of(may: &May<JobExecute>, text: &[u8]) -> Result<RunAsk, Problem> {
+    let line: TriggerLine = parsed(text)?;
+    run_ask(may.caller.tenant, job_ref(&line.job), line.trigger, Source::Api, &may.caller.who)
+}
+
+/// Read straight into its type, which is what makes 100,000 lines a second
+/// possible; what cannot be read so is read again for a better message.
+fn parsed<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
+    if let Ok(parsed) = serde_json::from_slice(text) {
+        return Ok(parsed);
+    }
+    body::typed(value(text)?)
+}
+
+fn value(text: &[u8]) -> Result<Value, Problem> {
+    read::json(text).map_err(|problem| Problem::bad_request(format!("the line cannot be read: {problem}")))
+}
+
+fn run_line(line: u64, made: Made) -> RunLine {
+    match made_run(made) {
+        Ok(made) => RunLine { line, id: Some(made.id), status: Some(made.status), error: None },
+        Err(problem) => refused_line(line, &problem),
+    }
+}
+
+fn refused_line(line: u64, problem: &Problem) -> RunLine {
+    RunLine { line, id: None, status: None, error: Some(problem.document().clone()) }
+}
+
+/// Save jobs, a line each.
+///
+/// Every line of the body is a job document; each is saved as PUT does. Every
+/// line of the answer has the number of its line, and what was saved or the
+/// problem.
+#[utoipa::path(post, path = "/bulk/jobs", tag = "bulk", params(Answers),
+    request_body(content = Object, content_type = "application/x-ndjson"),
+    responses((status = OK, body = JobLine, content_type = "application/x-ndjson")))]
+pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: Request) -> Result<Response, Problem> {
+    must_be_lines(request.headers())?;
+    let (sender, answer) = answering();
+    tokio::spawn(async move {
+        let mut lines = Lines::of(request);
+        loop {
+            let batch = lines.next().await;
+            let end = batch.is_end;
+            let mut told = Vec::with_capacity(batch.lines.len());
+            for (line, text) in batch.lines {
+                let saved = match value(&text) {
+                    Ok(value) => save_one(&may.engine, may.caller.tenant, &may.caller.who, value).await,
+                    Err(problem) => Err(problem),
+                };
+                told.push(match saved {
+                    Ok(saved) => JobLine { line, saved: Some(saved), error: None },
+                    Err(problem) => JobLine { line, saved: None, error: Some(problem.document().clone()) },
+                });
+            }
+            let broken = batch.broken.into_iter();
+            told.extend(broken.map(|(line, problem)| JobLine {
+                line,
+                saved: None,
+                error: Some(problem.document().clone()),
+            }));
+            told.sort_by_key(|answer| answer.line);
+            let told = written(told.iter().filter(|answer| !answers.refused_only || answer.error.is_some()));
+            if sender.send(told).await.is_err() || end {
+                return;
+            }
+        }
+    });
+    Ok(answer)
+}
+
+fn must_be_lines(headers: &HeaderMap) -> Result<(), Problem> {
+    let said = headers.get(header::CONTENT_TYPE).and_then(|said| said.to_str().ok()).unwrap_or_default();
+    let essence = said.split(';').next().unwrap_or_default().trim();
+    if ["", "application/x-ndjson", "application/jsonl"].contains(&essence) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/x-ndjson: a JSON document a line"))
+}
+
+/// Where answers are written, and the response that carries them.
+fn answering() -> (mpsc::Sender<Bytes>, Response) {
+    let (sender, mut receiver) = mpsc::channel::<Bytes>(ANSWERS_KEPT);
+    let stream = futures_util::stream::poll_fn(move |context| receiver.poll_recv(context));
+    let body = HttpBody::from_stream(stream.map(Ok::<_, std::convert::Infallible>));
+    (sender, ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+fn written<'a, T: Serialize + 'a>(answers: impl Iterator<Item = &'a T>) -> Bytes {
+    let mut text = Vec::new();
+    for answer in answers {
+        // Plain data always has a JSON form.
+        drop(serde_json::to_writer(&mut text, answer));
+        text.push(b'\n');
+    }
+    text.into()
+}
+
+/// Some lines of a stream, by their numbers.
+struct Batch {
+    lines: Vec<(u64, Bytes)>,
+    /// Lines that could not be read, the last thing that was read among them.
+    broken: Option<(u64, Problem)>,
+    is_end: bool,
+}
+
+/// The lines of a body, a batch at a time.
+struct Lines {
+    chunks: axum::body::BodyDataStream,
+    rest: Vec<u8>,
+    line: u64,
+    ended: bool,
+}
+
+impl Lines {
+    fn of(request: Request) -> Self {
+        Self { chunks: request.into_body().into_data_stream(), rest: Vec::new(), line: 0, ended: false }
+    }
+
+    async fn next(&mut self) -> Batch {
+        let mut lines = Vec::new();
+        loop {
+            self.split(&mut lines);
+            if lines.len() >= LINES || self.ended {
+                return Batch { lines, broken: None, is_end: self.ended && self.rest.is_empty() };
+            }
+            if self.rest.len() > LINE_BYTES_MAX {
+                return self.broken_off(lines, Problem::too_large(LINE_BYTES_MAX));
+            }
+            match timeout(SILENCE_MAX, self.chunks.next()).await {
+                Ok(Some(Ok(chunk))) => self.rest.extend_from_slice(&chunk),
+                Ok(None) => {
+                    self.ended = true;
+                    if !self.rest.is_empty() {
+                        self.rest.push(b'\n');
+                    }
+                }
+                Ok(Some(Err(_))) => return self.broken_off(lines, Problem::bad_request("the body broke off")),
+                Err(_) => return self.broken_off(lines, Problem::bad_request("nothing came for too long")),
+            }
+        }
+    }
+
+    fn broken_off(&mut self, lines: Vec<(u64, Bytes)>, problem: Problem) -> Batch {
+        self.ended = true;
+        self.rest.clear();
+        Batch { lines, broken: Some((self.line + 1, problem)), is_end: true }
+    }
+
+    /// Takes whole lines off what was read. Empty ones are counted and left out.
+    fn split(&mut self, lines: &mut Vec<(u64, Bytes)>) {
+        let mut start = 0;
+        while lines.len() < LINES
+            && let Some(length) = self.rest[start..].iter().position(|byte| *byte == b'\n')
+        {
+            let text = self.rest[start..start + length].trim_ascii();
+            self.line += 1;
+            if !text.is_empty() {
+                lines.push((self.line, Bytes::copy_from_slice(text)));
+            }
+            start += length + 1;
+        }
+        self.rest.drain(..start);
+    }
+}
+
+/// Cancel runs by a filter.
+///
+/// Live ones that the filter finds, up to 100,000 at a time.
+#[utoipa::path(post, path = "/bulk/cancel", tag = "bulk", request_body = BulkCancel, responses((status = OK, body = BulkDone)))]
+pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Result<Json<BulkDone>, Problem> {
+    let filter: RunFilter = body::typed(serde_json::to_value(&request.filter).unwrap_or_default())?;
+    let query = filter.query(&may.engine, may.caller.tenant).await?;
+    let ask =
+        cancel_ask(&may.caller.who, CancelRequest { reason: request.reason, grace: request.grace }, Span::secs(30))?;
+    let Some(query) = query.map(only_live).filter(|query| !query.statuses.is_empty()) else {
+        return Ok(Json(BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run }));
+    };
+    let (matched, more) = count(&may, &query).await?;
+    let done = if request.dry_run { 0 } else { may.engine.cancel_all(query, &ask, TOUCHED_MAX).await? };
+    Ok(Json(BulkDone { matched, done, more, dry_run: request.dry_run }))
+}
+
+/// What has ended cannot be stopped.
+fn only_live(query: RunQuery) -> RunQuery {
+    use rota_core::run::Status::{Blocked, Cancelling, Queued, Running, Scheduled, Waiting};
+    let live = [Scheduled, Blocked, Queued, Running, Waiting, Cancelling];
+    let all = query.statuses.is_empty();
+    let statuses = live.into_iter().filter(|status| all || query.statuses.contains(status)).collect();
+    RunQuery { statuses, ..query }
+}
+
+async fn count(may: &May<RunCancel>, query: &RunQuery) -> Result<(u64, bool), Problem> {
+    let mut query = RunQuery { limit: PAGE, ..query.clone() };
+    let mut found = 0;
+    loop {
+        let page = may.engine.store().list_runs(&query).await?;
+        found += page.runs.len() as u64;
+        match page.next {
+            Some(_) if found >= TOUCHED_MAX => return Ok((found, true)),
+            Some(next) => query.after = Some(next),
+            None => return Ok((found, false)),
+        }
+    }
+}
+
+/// Make runs again by a filter.
+///
+/// Ended ones that the filter finds; dead letters unless it names a status.
+#[utoipa::path(post, path = "/bulk/redrive", tag = "bulk", request_body = BulkRedrive, responses((status = OK, body = BulkDone)))]
+pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
+    let filter: RunFilter = body::typed(serde_json::to_value(&request.filter).unwrap_or_default())?;
+    let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
+    let Some(mut query) = filter.query(&may.engine, may.caller.tenant).await? else { return Ok(Json(done)) };
+    if query.statuses.is_empty() {
+        query.statuses = vec![rota_core::run::Status::Ended(rota_core::run::Verdict::Dead)];
+    }
+    // What is made here must not be found again by the same request.
+    query.to = Some(query.to.unwrap_or_else(|| may.engine.now()));
+    query.limit = PAGE;
+    loop {
+        let page = may.engine.store().list_runs(&query).await?;
+        let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
+        let ids: Vec<RunId> = ended.map(|record| record.run.id).collect();
+        done.matched += ids.len() as u64;
+        if !request.dry_run && !ids.is_empty() {
+            let made = may.engine.redrive(&ids, Some(may.caller.who.clone()), request.latest).await?;
+            done.done += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
+        }
+        match page.next {
+            Some(_) if done.matched >= TOUCHED_MAX => {
+                done.more = true;
+                return Ok(Json(done));
+            }
+            Some(next) => query.after = Some(next),
+            None => return Ok(Json(done)),
+        }
+    }
+}
+
+/// Pause jobs by a filter.
+#[utoipa::path(post, path = "/bulk/pause", tag = "bulk", request_body = BulkPause, responses((status = OK, body = BulkDone)))]
+pub async fn pause(may: May<JobExecute>, Body(request): Body<BulkPause>) -> Result<Json<BulkDone>, Problem> {
+    let pause = super::pause_of(&may, PauseRequest { until: request.until, note: request.note.clone() })?;
+    let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
+    let mut query = jobs_query(&may, &request.filter)?;
+    while let Some(jobs) = next_jobs(&may, &mut query, &mut done).await? {
+        if !request.dry_run {
+            let paused = may.engine.pause(&jobs, &pause).await?;
+            done.done += paused.iter().filter(|paused| **paused).count() as u64;
+        }
+    }
+    Ok(Json(done))
+}
+
+/// Resume jobs by a filter.
+#[utoipa::path(post, path = "/bulk/resume", tag = "bulk", request_body = BulkResume, responses((status = OK, body = BulkDone)))]
+pub async fn resume(may: May<JobExecute>, Body(request): Body<BulkResume>) -> Result<Json<BulkDone>, Problem> {
+    let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
+    let mut query = jobs_query(&may, &request.filter)?;
+    while let Some(jobs) = next_jobs(&may, &mut query, &mut done).await? {
+        if !request.dry_run {
+            let resumed = may.engine.resume(&jobs).await?;
+            done.done += resumed.iter().filter(|resumed| **resumed).count() as u64;
+        }
+    }
+    Ok(Json(done))
+}
+
+/// None when everything was read.
+fn jobs_query(may: &May<JobExecute>, filter: &JobsFilter) -> Result<Option<JobQuery>, Problem> {
+    let texts = [&filter.tag, &filter.queue, &filter.prefix];
+    if texts.iter().any(|text| text.as_ref().is_some_and(|text| text.contains('\0'))) {
+        return Err(Problem::bad_request("a filter cannot hold NUL"));
+    }
+    Ok(Some(JobQuery {
+        tenant: Some(may.caller.tenant),
+        tag: filter.tag.clone(),
+        queue: filter.queue.clone(),
+        prefix: filter.prefix.clone(),
+        enabled: None,
+        after: None,
+        limit: PAGE,
+    }))
+}
+
+async fn next_jobs(
+    may: &May<JobExecute>,
+    query: &mut Option<JobQuery>,
+    done: &mut BulkDone,
+) -> Result<Option<Vec<PauseTarget>>, Problem> {
+    let Some(wanted) = query else { return Ok(None) };
+    let page = may.engine.store().list_jobs(wanted).await?;
+    done.matched += page.jobs.len() as u64;
+    match page.next {
+        Some(_) if done.matched >= TOUCHED_MAX => {
+            done.more = true;
+            *query = None;
+        }
+        Some(next) => wanted.after = Some(next),
+        None => *query = None,
+    }
+    Ok(Some(page.jobs.into_iter().map(|job| PauseTarget::Job(job.id)).collect()))
+}
