@@ -24,3 +24,4 @@ pub mod schedule;
 pub mod slot;
 pub mod store;
 pub mod timing;
+pub mod why;

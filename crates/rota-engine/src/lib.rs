@@ -30,6 +30,7 @@ pub mod stages;
 pub mod stats;
 mod supervise;
 pub mod territory;
+mod why;
 
 pub use self::{
     engine::{Builder, Engine, EngineError},

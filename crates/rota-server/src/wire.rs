@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rota_api::{
     Pause,
     job::{HourStats, Job, JobVersion, Spread, Stats},
-    run::{Cancel, Failure, JobRef, Run, RunEvent, Status, Trigger},
+    run::{Cancel, Failure, JobRef, Reason, Run, RunEvent, Status, Trigger, Why},
     schedule::{Schedule, Skip, Upcoming},
 };
 use rota_core::{
@@ -17,6 +17,7 @@ use rota_core::{
     run::{self, Hold, RunState, TrailEntry, TrailKind, Verdict},
     schedule::ScheduleSpec,
     store::{self, JobRecord, RunRecord, ScheduleRecord, SkipRecord, StoreError},
+    why,
 };
 use serde_json::{Value, json};
 
@@ -161,6 +162,19 @@ fn word(value: &impl serde::Serialize) -> String {
         Ok(Value::String(word)) => word,
         _ => String::new(),
     }
+}
+
+/// Reasons in words and data.
+pub fn why(reasons: &[why::Reason]) -> Why {
+    let told = reasons.iter().map(|reason| {
+        let mut data = serde_json::to_value(reason).unwrap_or_default();
+        let code = data.as_object_mut().and_then(|data| data.remove("code"));
+        let code = code.and_then(|code| code.as_str().map(str::to_owned)).unwrap_or_default();
+        let data = Some(data).filter(|data| data.as_object().is_some_and(|data| !data.is_empty()));
+        Reason { code, text: reason.text(), data }
+    });
+    let reasons: Vec<Reason> = told.collect();
+    Why { answer: reasons.first().map_or(String::new(), |reason| reason.text.clone()), reasons }
 }
 
 /// What happened to a run, oldest first.

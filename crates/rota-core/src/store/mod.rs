@@ -20,7 +20,9 @@ use std::error::Error;
 use jiff::Timestamp;
 
 pub use self::{
-    history::{HistoryStore, LogChunk, LogQuery, RunCursor, RunPage, RunQuery, RunRecord, Tend, Tended, TimeRange},
+    history::{
+        HistoryStore, LogChunk, LogQuery, RunCursor, RunPage, RunQuery, RunRecord, Standing, Tend, Tended, TimeRange,
+    },
     jobs::{
         Calendar, CalendarPut, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
         JobVersion, Pause, PauseTarget, Pauses, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,

@@ -670,6 +670,10 @@ impl HistoryStore for Faulty {
         self.call("runs", Kind::Read, move |store, _| wait(store.runs(&ids))).await
     }
 
+    async fn standing(&self, run: RunId) -> Result<Standing, StoreError> {
+        self.call("standing", Kind::Read, move |store, _| wait(store.standing(run))).await
+    }
+
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
         let query = query.clone();
         self.call("list_runs", Kind::Read, move |store, _| wait(store.list_runs(&query))).await

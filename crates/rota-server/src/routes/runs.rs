@@ -10,7 +10,7 @@ use axum::{
 use rota_api::{
     page::Page,
     problem::Code,
-    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status},
+    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status, Why},
 };
 use rota_core::{
     duration::Span,
@@ -224,6 +224,16 @@ pub async fn retry(
     let made = may.engine.redrive(&[record.run.id], Some(may.caller.who.clone()), request.latest).await?;
     let made = made.into_iter().next().flatten().ok_or_else(|| Problem::no_such("run"))?;
     Ok((StatusCode::ACCEPTED, Json(made_run(made)?)).into_response())
+}
+
+/// Why a run waits.
+///
+/// In words and data, from the facts by which it is decided: the limit it hit,
+/// the pause and its note, the trait nobody offers, its place in the queue.
+#[utoipa::path(get, path = "/runs/{run}/why", tag = "runs", params(("run" = Uuid, Path)), responses((status = OK, body = Why)))]
+pub async fn why(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Why>, Problem> {
+    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    Ok(Json(wire::why(&may.engine.why_run(&record).await?)))
 }
 
 /// What happened to a run.

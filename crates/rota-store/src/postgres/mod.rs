@@ -41,6 +41,7 @@ mod schedules;
 mod settle;
 mod skips;
 mod slots;
+mod standing;
 mod store;
 mod tend;
 #[cfg(test)]

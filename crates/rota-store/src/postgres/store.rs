@@ -19,8 +19,8 @@ use rota_core::{
         HistoryStore, InboxItem, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore,
         LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
         Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Store, StoreError, Tenant, TenantPut, Tend,
-        Tended, TokenAsk, Woken, Write,
+        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut,
+        Tend, Tended, TokenAsk, Woken, Write,
     },
 };
 
@@ -274,6 +274,10 @@ impl RunStore for PostgresStore {
 impl HistoryStore for PostgresStore {
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
         tried!("read runs", self.runs_by_id(ids))
+    }
+
+    async fn standing(&self, run: RunId) -> Result<Standing, StoreError> {
+        tried!("read what stands before a run", self.standing_of(run))
     }
 
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {

@@ -26,6 +26,7 @@ mod rows;
 mod schedules;
 mod settle;
 mod slots;
+mod standing;
 mod tend;
 mod writer;
 

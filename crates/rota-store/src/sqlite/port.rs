@@ -16,8 +16,8 @@ use rota_core::{
         HistoryStore, InboxItem, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore,
         LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
         Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Store, StoreError, Tenant, TenantPut, Tend,
-        Tended, TokenAsk, Woken, Write,
+        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut,
+        Tend, Tended, TokenAsk, Woken, Write,
     },
 };
 
@@ -254,6 +254,10 @@ impl RunStore for SqliteStore {
 impl HistoryStore for SqliteStore {
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
         self.do_runs(ids).await
+    }
+
+    async fn standing(&self, run: RunId) -> Result<Standing, StoreError> {
+        self.do_standing(run).await
     }
 
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {

@@ -141,6 +141,7 @@ promises! {
     }
     slots {
         no_more_than_the_limit_hold_a_slot,
+        what_stands_before_a_run_is_told,
         keys_are_apart,
         a_batch_of_releases_admits_as_many_in_order,
         a_full_queue_refuses,
