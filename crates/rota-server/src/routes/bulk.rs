@@ -117,7 +117,8 @@ async fn trigger_batch(may: &May<JobExecute>, batch: Batch, refused_only: bool) 
 
 fn ask_of(may: &May<JobExecute>, text: &[u8]) -> Result<RunAsk, Problem> {
     let line: TriggerLine = parsed(text)?;
-    run_ask(may.caller.tenant, job_ref(&line.job), line.trigger, Source::Api, &may.caller.who)
+    let (job, request) = line.split();
+    run_ask(may.caller.tenant, job_ref(&job), request, Source::Api, &may.caller.who)
 }
 
 /// Read straight into its type, which is what makes 100,000 lines a second
