@@ -87,7 +87,8 @@ pub enum Made {
     Full,
     /// There is no such job.
     NoJob,
-    /// A key of the job cannot be made from the payload.
+    /// The payload does not satisfy the job's schema, or a key of the job cannot
+    /// be made from it.
     BadKey(String),
 }
 
@@ -106,8 +107,11 @@ pub struct Blueprint<'a> {
 }
 
 impl Blueprint<'_> {
-    /// The keys of the run to be made, or which cannot be made for it.
+    /// The keys of the run to be made, or why its payload cannot do.
     pub fn keys(&self, node: &Node, now: Timestamp) -> Result<Keys, String> {
+        if let Some(why) = self.job.refuses(self.payload.as_ref().unwrap_or(&self.job.payload)) {
+            return Err(why);
+        }
         let scope = Scope {
             payload: self.payload.as_ref().unwrap_or(&self.job.payload),
             labels: &self.labels,

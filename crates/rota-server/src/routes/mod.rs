@@ -18,6 +18,7 @@ use rota_core::store::{Pause, PauseTarget};
 use serde::{Deserialize, Serialize};
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_swagger_ui::SwaggerUi;
 
 use crate::{
     Node,
@@ -41,11 +42,8 @@ struct Head;
 pub fn router() -> Router<Node> {
     let (router, mut description) = described().split_for_parts();
     refusals(&mut description);
-    // The same answer for as long as the process lives.
-    let description: axum::body::Bytes = serde_json::to_vec(&description).unwrap_or_default().into();
-    let spec = get(async move || ([(header::CONTENT_TYPE, "application/json")], description.clone()));
     router
-        .route("/api/v1/openapi.json", spec)
+        .merge(SwaggerUi::new("/docs").url("/api/v1/openapi.json", description))
         .route("/docs/problems", get(async || markdown(rota_api::problem::reference())))
         .route("/docs/problems/{code}", get(explain))
 }
