@@ -123,8 +123,12 @@ fn ask_of(may: &May<JobExecute>, text: &[u8]) -> Result<RunAsk, Problem> {
 
 /// Read straight into its type, which is what makes 100,000 lines a second
 /// possible; what cannot be read so is read again for a better message.
-fn parsed<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
-    if let Ok(parsed) = serde_json::from_slice(text) {
+///
+/// Serde would also take a list for the fields in their order; only a map is a line.
+fn parsed<T: serde::de::DeserializeOwned + Serialize>(text: &[u8]) -> Result<T, Problem> {
+    if text.first() == Some(&b'{')
+        && let Ok(parsed) = serde_json::from_slice(text)
+    {
         return Ok(parsed);
     }
     body::typed(value(text)?)
