@@ -599,3 +599,20 @@ fn read_whole(plan: &serde_json::Value, found: &mut Vec<String>) {
         read_whole(value, found);
     }
 }
+
+/// What ended runs leave in the live table is cleared away without waiting for the
+/// server to look, and only when there is enough of it.
+#[tokio::test]
+async fn upkeep_clears_away_what_ended_runs_left() {
+    let bed = Bed::new().await;
+    let run = bed.run(bed.owned, 0);
+    bed.make(std::slice::from_ref(&run)).await;
+    bed.store.settle(&bed.write(2), &[bed.settled(&run, Verdict::Succeeded, 2)]).await.unwrap();
+    let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'run'::regclass";
+    let rows = async || bed.store.read(counted, &[]).await.unwrap()[0].get::<_, i64>(0);
+    assert!(!bed.store.clear(1_000_000).await.unwrap());
+    assert_eq!(rows().await, -1, "nobody has looked at the table yet");
+    assert!(bed.store.clear(0).await.unwrap());
+    assert_eq!(rows().await, 0);
+    bed.done().await;
+}
