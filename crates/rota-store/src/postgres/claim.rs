@@ -29,7 +29,7 @@ use super::{
 };
 use crate::codec::{corrupt, micros};
 
-const CLAIM: &str = concat!(
+pub(super) const CLAIM: &str = concat!(
     "UPDATE run r SET status = 3, fence = fence + 1, holder = $6, started_at = $7, due_at = NULL \
      WHERE r.ctid = ANY(ARRAY( \
          SELECT x.ctid FROM unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[]) s (lane, tenant, n, low), LATERAL ( \
