@@ -27,6 +27,7 @@ mod schedules;
 mod settle;
 mod slots;
 mod tend;
+mod workers;
 mod writer;
 
 use std::{
