@@ -57,10 +57,13 @@ pub struct JobVersion {
     pub templated: bool,
     /// What every payload must satisfy.
     schema: Option<jsonschema::Validator>,
+    /// Bytes of its document.
+    pub size: usize,
 }
 
 impl JobVersion {
     pub fn read(job: JobId, version: i32, document: &str, losses_max: u16) -> Result<Self, String> {
+        let size = document.len();
         let document: JobDocument = serde_json::from_str(document).map_err(|error| error.to_string())?;
         let terms = document.run_terms(Priority::HIGHEST);
         let step = document.lone_step();
@@ -73,6 +76,7 @@ impl JobVersion {
             rate: document.rate_limit.as_ref().map(|limit| Rate { runs: limit.runs, per: limit.per }),
             payload: document.input.as_ref().and_then(|input| input.default.clone()).unwrap_or_default(),
             templated,
+            size,
             terms,
             schema: document.input.as_ref().and_then(|input| validator(input).ok()?),
             document,
@@ -190,15 +194,22 @@ pub struct Gate {
 impl Gate {
     /// Whether a run of this pair may start at `now`.
     pub fn open(&self, pair: Pair, now: Timestamp) -> bool {
-        if !self.able.contains(&pair.lane) {
-            return false;
-        }
+        self.able.contains(&pair.lane) && self.is_running(pair, now)
+    }
+
+    /// Whether nobody has paused this pair, whoever may execute it.
+    pub fn is_running(&self, pair: Pair, now: Timestamp) -> bool {
         if self.pauses.is_empty() {
             return true;
         }
         let queue = self.lanes.get(&pair.lane).map(|lane| lane.key.queue.clone()).unwrap_or_default();
         let targets = [PauseTarget::Tenant(pair.tenant), PauseTarget::Queue(pair.tenant, queue)];
         !targets.iter().any(|target| self.pauses.get(target).is_some_and(|pause| holds(pause, now)))
+    }
+
+    /// Every lane that is known here.
+    pub fn lanes(&self) -> &HashMap<LaneId, Lane> {
+        &self.lanes
     }
 
     pub fn mode(&self, lane: LaneId) -> Option<LaneMode> {

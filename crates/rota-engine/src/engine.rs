@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{JobId, RunId, TenantId},
+    ids::{JobId, RunId, TenantId, WorkerId},
     job::JobDocument,
     ports::{Clock, Executor, Hints, Random, Seeded, Topic},
     run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
@@ -30,6 +30,7 @@ use crate::{
     making::{self, JobRef, Made, RunAsk, take_made},
     node::{Node, Parts},
     options::Options,
+    remote::{self, Answer, Exchange, ExchangeError},
     stats::Stats,
 };
 
@@ -292,8 +293,26 @@ impl Engine {
         let answers = self.until_known(|| self.node.store.request_cancel(&write, runs, ask)).await?;
         self.node.cancel_asked.store(true, Ordering::Relaxed);
         self.node.bells.execute.notify_one();
+        if self.node.remote.is_used() {
+            self.node.remote.sessions().cancel_asked(runs);
+        }
         self.node.hints.wake(Topic::Ready);
         Ok(answers)
+    }
+
+    /// Hears a remote worker out and answers it; waits as long as it wishes.
+    pub async fn exchange(&self, exchange: Exchange) -> Result<Answer, ExchangeError> {
+        remote::exchange(&self.node, exchange).await
+    }
+
+    /// Asks a worker to take no more work, to finish and to leave. False where
+    /// the tenant has no such worker.
+    pub async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, EngineError> {
+        let known = self.node.store.drain_worker(tenant, worker).await?;
+        if known {
+            self.node.remote.sessions().ask_to_drain(worker);
+        }
+        Ok(known)
     }
 
     /// Pauses schedules, jobs, queues or tenants. False where there is no such

@@ -6,6 +6,7 @@ mod jobs;
 mod queues;
 mod runs;
 mod schedules;
+mod workers;
 
 use axum::{
     Router,
@@ -96,7 +97,8 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(calendars::read, calendars::save))
         .routes(routes!(queues::list))
         .routes(routes!(queues::pause))
-        .routes(routes!(queues::resume));
+        .routes(routes!(queues::resume))
+        .merge(workers::router());
     OpenApiRouter::with_openapi(Head::openapi()).nest(rota_api::PREFIX, api)
 }
 

@@ -12,7 +12,7 @@ use rota_core::{
     duration::Span,
     ids::JobId,
     rollup::Rollup,
-    store::{Tend, Tended},
+    store::{Tend, Tended, Worker},
 };
 
 use super::{
@@ -102,7 +102,8 @@ impl PostgresStore {
     async fn purge(&self, tend: &Tend, tended: &mut Tended) -> Result<(), Fault> {
         let (now, batches) = (micros(tend.now), micros(tend.batches_keep.before(tend.now)));
         let skips = micros(tend.skips_keep.before(tend.now));
-        let slices: [(&str, &i64); 6] = [
+        let workers = micros(Worker::KEPT.before(tend.now));
+        let slices: [(&str, &i64); 7] = [
             // Ids of batches are by age, so the first ones are the oldest.
             (
                 "DELETE FROM batch WHERE id = ANY(ARRAY(SELECT id FROM batch ORDER BY id LIMIT $2)) AND at < $1",
@@ -132,6 +133,10 @@ impl PostgresStore {
                 "DELETE FROM slot WHERE key = ANY(ARRAY(SELECT key FROM slot WHERE held = 0 AND waiting = 0 LIMIT $2 \
                  FOR UPDATE SKIP LOCKED)) AND held = 0 AND waiting = 0 AND $1::bigint IS NOT NULL",
                 &now,
+            ),
+            (
+                "DELETE FROM worker WHERE id = ANY(ARRAY(SELECT id FROM worker WHERE until < $1 LIMIT $2)) AND until < $1",
+                &workers,
             ),
         ];
         for (sql, before) in slices {

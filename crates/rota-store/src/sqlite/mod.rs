@@ -28,6 +28,7 @@ mod settle;
 mod slots;
 mod standing;
 mod tend;
+mod workers;
 mod writer;
 
 use std::{
