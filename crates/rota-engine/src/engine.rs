@@ -27,7 +27,7 @@ use crate::{
     events::Event,
     executors::{Call, Executors, HandlerError, Handlers},
     hints::LocalHints,
-    making::{self, JobRef, Made, RunAsk, take_made},
+    making::{self, JobRef, Made, Redrive, RunAsk, take_made},
     node::{Node, Parts},
     options::Options,
     remote::{self, Answer, Exchange, ExchangeError},
@@ -344,20 +344,16 @@ impl Engine {
         }
     }
 
-    /// Makes new runs of runs that ended badly, of the same version or of the
-    /// newest. None for a run that is not there or still lives.
-    pub async fn redrive(
-        &self,
-        runs: &[RunId],
-        by: Option<String>,
-        latest: bool,
-    ) -> Result<Vec<Option<Made>>, EngineError> {
+    /// Makes new runs of runs that ended. A run is made again once: asked a second
+    /// time, the answer is the run that was made of it, which is the one to look
+    /// at. None for a run that is not there or still lives.
+    pub async fn redrive(&self, runs: &[RunId], how: &Redrive) -> Result<Vec<Option<Made>>, EngineError> {
         let now = self.node.clock.now();
         let mut planned = Vec::with_capacity(runs.len());
         for record in self.node.store.runs(runs).await? {
             let ended = record.filter(|record| matches!(record.run.state, RunState::Finished { .. }));
             planned.push(match ended {
-                Some(record) => Some(making::again(&self.node, &record.run, by.clone(), latest, now).await?),
+                Some(record) => Some(making::again(&self.node, &record.run, how, now).await?),
                 None => None,
             });
         }

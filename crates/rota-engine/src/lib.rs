@@ -36,6 +36,6 @@ mod why;
 pub use self::{
     engine::{Builder, Engine, EngineError},
     events::Event,
-    making::{JobRef, Made, RunAsk},
+    making::{JobRef, Made, Redrive, RunAsk},
     options::Options,
 };
