@@ -23,7 +23,7 @@ use rota_core::{
     timing::Schedule,
 };
 
-use crate::node::Node;
+use crate::{events::Event, node::Node};
 
 /// So often a save is tried against schedules that fire meanwhile.
 const TRIES: usize = 10;
@@ -80,6 +80,8 @@ pub async fn save_job(
     for _ in 0..TRIES {
         if save_schedules(node, tenant, saved.job, &document.schedules, now).await? {
             node.hints.wake(Topic::Schedules);
+            let Saved { job, version, changed } = saved;
+            node.events.tell(|| Event::JobSaved { job, tenant, version, changed });
             return Ok(saved);
         }
     }

@@ -32,7 +32,7 @@ pub mod territory;
 
 pub use self::{
     engine::{Builder, Engine, EngineError},
-    events::Event,
+    events::{Event, Feed, Told},
     making::{JobRef, Made, RunAsk},
     options::Options,
 };

@@ -305,7 +305,8 @@ fn name(job: &JobRef) -> (i64, &str) {
 }
 
 /// Takes in what the store answered to runs that this node made: those that
-/// were handed over go straight to memory.
+/// were handed over go straight to memory, and those that had to make room for
+/// others are told of.
 pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enqueued]) {
     let mut handed = Vec::new();
     let mut elsewhere = Vec::new();
@@ -327,6 +328,7 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
             _ => {}
         }
     }
+    node.ended_by(write);
     node.ready(handed.into_iter());
     node.ready_elsewhere(elsewhere.iter());
 }

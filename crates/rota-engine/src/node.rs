@@ -10,9 +10,9 @@ use rota_core::{
     dispatch::ClaimPlan,
     ids::{BatchId, NodeId, Partition, WorkerId},
     lane::{LaneKey, LaneMode},
-    ports::{Clock, Hints, Random, Topic},
+    ports::{Clock, Hints, Random, Relay, Topic},
     run::{Lease, Run},
-    store::{Store, Woken, Write},
+    store::{EndedRun, Ends, Store, Woken, Write},
 };
 use tokio::sync::Notify;
 
@@ -20,7 +20,7 @@ use crate::{
     catalog::Catalog,
     clock::SystemClock,
     desk::{Desk, Known, pair_of},
-    events::Events,
+    events::{Event, Events},
     executing::Executing,
     executors::{Executors, render::Renderer},
     options::Options,
@@ -38,6 +38,8 @@ pub struct Parts {
     pub system_clock: Option<Arc<SystemClock>>,
     pub random: Arc<dyn Random>,
     pub hints: Arc<dyn Hints>,
+    /// To other nodes, where there may be any.
+    pub relay: Option<Arc<dyn Relay>>,
     pub executors: Executors,
     pub options: Options,
 }
@@ -53,6 +55,7 @@ pub struct Node {
     pub random: Arc<dyn Random>,
     pub renderer: Renderer,
     pub hints: Arc<dyn Hints>,
+    pub relay: Option<Arc<dyn Relay>>,
     pub executors: Executors,
     pub options: Options,
     pub catalog: Catalog,
@@ -99,7 +102,7 @@ struct Outage {
 
 impl Node {
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, clock, system_clock, random, hints, executors, options } = parts;
+        let Parts { store, clock, system_clock, random, hints, relay, executors, options } = parts;
         let now = clock.now();
         Self {
             id: NodeId::new(random.as_ref(), now),
@@ -126,6 +129,7 @@ impl Node {
             system_clock,
             random,
             hints,
+            relay,
             renderer: Renderer::new(),
             executors,
             options,
@@ -134,7 +138,13 @@ impl Node {
 
     /// A new write of this node.
     pub fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId::new(self.random.as_ref(), now), now, node: Some(self.id), request: None }
+        Write {
+            batch: BatchId::new(self.random.as_ref(), now),
+            now,
+            node: Some(self.id),
+            request: None,
+            ends: Ends::default(),
+        }
     }
 
     pub(crate) fn claims<T>(&self, work: impl FnOnce(&mut ClaimPlan) -> T) -> T {
@@ -163,6 +173,20 @@ impl Node {
         let room = self.desk.len() < self.options.backlog_max / 2;
         let own = if room && self.options.executes { self.territory.pick() } else { None };
         own.unwrap_or_else(|| Partition((self.random.bits() & 0xff) as u8))
+    }
+
+    /// Tells and counts a run's end: the one place that does, whatever ended it.
+    pub(crate) fn ended(&self, ended: &EndedRun) {
+        self.stats.count_end(ended.verdict);
+        let EndedRun { id: run, job, tenant, verdict, at } = *ended;
+        self.events.tell(|| Event::RunEnded { run, job, tenant, verdict, at });
+    }
+
+    /// The same for the runs that ended by a write besides those it settled.
+    pub(crate) fn ended_by(&self, write: &Write) {
+        for ended in write.ends.take() {
+            self.ended(&ended);
+        }
     }
 
     /// Attempts that ended, or runs whose end is decided: to be settled.

@@ -1,5 +1,7 @@
 //! Runs on their way: made, promoted, claimed, owned, settled.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,10 +10,45 @@ use super::{DueCursor, Epoch, StoreError, Write};
 use crate::{
     dispatch::{Pair, Share, Window},
     fire::{Cursor, SkipRange},
-    ids::{LaneId, Partition, RunId, ScheduleId, WorkerId},
+    ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     order::OrderKey,
-    run::{CancelAsk, Change, Lease, NewRun, Run, Status},
+    run::{CancelAsk, Change, Finish, Lease, NewRun, Run, Status, Verdict},
 };
+
+/// A run that ended by a write that was not its own settlement: cancelled
+/// before it began, displaced, expired, or past its grace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedRun {
+    pub id: RunId,
+    pub job: JobId,
+    pub tenant: TenantId,
+    pub verdict: Verdict,
+    pub at: Timestamp,
+}
+
+impl EndedRun {
+    pub fn of(run: &Run, finish: &Finish) -> Self {
+        Self { id: run.id, job: run.job, tenant: run.tenant, verdict: finish.verdict, at: finish.ended_at }
+    }
+}
+
+/// Where a store says which runs ended by a write, whatever the write was for.
+/// To be read once the write is answered; asked again under the same write, the
+/// runs named are those that ended when it was done.
+#[derive(Clone, Debug, Default)]
+pub struct Ends(Arc<Mutex<Vec<EndedRun>>>);
+
+impl Ends {
+    /// Says who ended, in place of what a try that came to nothing said.
+    pub fn put(&self, ended: Vec<EndedRun>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ended;
+    }
+
+    /// Reads what was said, which is then said no more.
+    pub fn take(&self) -> Vec<EndedRun> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// The answer to one guarded item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,6 +227,8 @@ pub struct Reap {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reaped {
     pub id: RunId,
+    pub job: JobId,
+    pub tenant: TenantId,
     /// As it stands after.
     pub status: Status,
 }

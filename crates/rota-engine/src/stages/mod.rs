@@ -17,6 +17,7 @@ pub mod reap;
 pub mod scan;
 pub mod settle;
 pub mod sweep;
+pub mod tell;
 pub mod tend;
 
 use async_trait::async_trait;

@@ -19,7 +19,7 @@ use rota_core::{
     },
     ports::Topic,
     run::{CancelRequest, Change, Outcome, Refusal, Run, RunState, SettlePolicy},
-    store::{Guarded, Settled, Settlement, StoreError, Write},
+    store::{EndedRun, Guarded, Settled, Settlement, StoreError, Write},
 };
 
 use super::{PassReport, Stage};
@@ -192,12 +192,10 @@ impl Settle {
         let Run { id, job, tenant, .. } = *run;
         match change {
             Change::Finish(finish) => {
-                node.stats.count_end(finish.verdict);
+                node.ended(&EndedRun::of(run, finish));
                 if let Some(started_at) = run.state.started_at() {
                     node.stats.duration.add(started_at.duration_until(finish.ended_at));
                 }
-                let (verdict, at) = (finish.verdict, finish.ended_at);
-                node.events.tell(|| Event::RunEnded { run: id, job, tenant, verdict, at });
                 run.trigger.schedule.is_some_and(|schedule| node.catalog.is_after_finish(schedule))
             }
             Change::Move(next) => {

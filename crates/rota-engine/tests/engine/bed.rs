@@ -272,6 +272,7 @@ impl Bed {
             now: self.now(),
             node: None,
             request: None,
+            ends: rota_core::store::Ends::default(),
         };
         self.store.request_cancel(&write, &[run], &ask).await.unwrap()[0]
     }

@@ -23,6 +23,7 @@ mod cut;
 mod days;
 mod fault;
 mod fire;
+mod hints;
 mod history;
 mod insert;
 mod jobs;
@@ -58,6 +59,7 @@ use tokio_postgres::Row;
 
 use self::{days::Days, fault::Fault, tx::Param};
 pub use self::{
+    hints::PostgresHints,
     open::{OpenError, Options},
     raw::{history_len, log_bytes, raw_loop},
 };
@@ -70,6 +72,8 @@ pub struct PostgresStore {
     /// Kept back for leases and heartbeats, so that they never queue behind
     /// work.
     leases: Pool,
+    /// For connections outside the pools.
+    address: open::Address,
     schema: Option<String>,
     days: Days,
     /// A lane keeps its mode for ever, so what was read once stays true.

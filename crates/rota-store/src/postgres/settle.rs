@@ -20,7 +20,7 @@ use rota_core::{
     rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Entry,
-    store::{By, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
+    store::{By, EndedRun, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
 };
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
@@ -57,6 +57,8 @@ pub(super) struct Aftermath {
     /// Runs whose owner is asked to stop them.
     pub stopping: Vec<Run>,
     pub rollups: BTreeMap<(JobId, i64), Rollup>,
+    /// Runs that ended otherwise than by being settled.
+    pub ends: Vec<EndedRun>,
     /// Statements that can wait for the commit.
     pub late: Vec<Late>,
     /// Anything was written.
@@ -80,8 +82,8 @@ impl Aftermath {
     /// How the transaction ends, with this answer to keep.
     pub(super) fn ending(&mut self, answer: Option<Vec<u8>>) -> Ending {
         let delta = (!self.rollups.is_empty()).then(|| rollup::encode(&self.rollups));
-        let late = std::mem::take(&mut self.late);
-        Ending { answer, delta, idle: !self.changed && late.is_empty(), late }
+        let (late, ends) = (std::mem::take(&mut self.late), std::mem::take(&mut self.ends));
+        Ending { answer, delta, ends, idle: !self.changed && late.is_empty(), late }
     }
 }
 
@@ -397,7 +399,10 @@ pub(super) async fn apply(
     let mut waited = Vec::new();
     for (row, change) in changes {
         match change {
-            Change::Finish(finish) => finishes.push((row.run.id.0, row.run.fence.0, finish)),
+            Change::Finish(finish) => {
+                after.ends.push(EndedRun::of(&row.run, finish));
+                finishes.push((row.run.id.0, row.run.fence.0, finish));
+            }
             Change::Move(step) => {
                 let mut run = row.run.clone();
                 run.apply(change);

@@ -13,7 +13,7 @@ use rota_core::{
     rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, Move, Run, RunState, SlotUse, Status, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Slot,
-    store::{Enqueued, StoreError, Woken, Write},
+    store::{EndedRun, Ends, Enqueued, StoreError, Woken, Write},
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
@@ -81,6 +81,9 @@ pub struct Work<'c> {
     /// Rows to insert, and runs to move to history, when next flushed.
     new: Vec<NewRow>,
     ending: Vec<(Uuid, Finish)>,
+    /// Runs that this write ended, and where it says so.
+    ends: Vec<EndedRun>,
+    told: Ends,
 }
 
 impl<'c> Work<'c> {
@@ -98,6 +101,8 @@ impl<'c> Work<'c> {
             woken: BTreeMap::new(),
             new: Vec::new(),
             ending: Vec::new(),
+            ends: Vec::new(),
+            told: write.ends.clone(),
         }
     }
 
@@ -105,6 +110,7 @@ impl<'c> Work<'c> {
     pub fn change(&mut self, row: &RunRow, run: &Run, change: &Change) -> Result<(), StoreError> {
         match change {
             Change::Finish(finish) => {
+                self.ends.push(EndedRun::of(run, finish));
                 self.finish(&row.into(), finish)?;
                 self.flush()
             }
@@ -297,6 +303,7 @@ impl<'c> Work<'c> {
     fn follow_up(&mut self) -> Result<(), StoreError> {
         self.follow()?;
         self.store_slots()?;
+        self.told.put(std::mem::take(&mut self.ends));
         self.store_rollups()
     }
 

@@ -13,6 +13,7 @@
 
 mod cancel;
 mod claim;
+mod ends;
 mod enqueue;
 mod fire;
 mod harness;
@@ -116,6 +117,14 @@ promises! {
         a_retry_does_not_rearm,
         the_end_of_a_run_arms_no_deleted_schedule,
         a_rearmed_schedule_fires_again,
+    }
+    ends {
+        a_cancel_names_those_it_ended_at_once,
+        a_sweep_names_those_it_ended,
+        a_reap_names_those_it_ended,
+        a_newcomer_names_those_that_made_room,
+        a_write_asked_again_names_nobody_else,
+        a_settlement_names_nobody,
     }
     enqueue {
         every_field_survives_the_store,

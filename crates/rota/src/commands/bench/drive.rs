@@ -22,7 +22,7 @@ use rota_core::{
     },
     lane::LaneMode,
     run::{Change, Hold, Outcome, Run, RunState, SettlePolicy, Status},
-    store::{By, Claim, Enqueued, Epoch, Guarded, NodeBeat, Settlement, Store, StoreError, Write},
+    store::{By, Claim, Ends, Enqueued, Epoch, Guarded, NodeBeat, Settlement, Store, StoreError, Write},
 };
 use uuid::Uuid;
 
@@ -56,7 +56,7 @@ impl Seat {
     }
 
     fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId(Uuid::now_v7()), now, node: Some(self.node), request: None }
+        Write { batch: BatchId(Uuid::now_v7()), now, node: Some(self.node), request: None, ends: Ends::default() }
     }
 }
 
