@@ -42,6 +42,8 @@ choices! {
         Delayed = "delayed",
         /// Requests lie in the inbox.
         Inbox = "inbox",
+        /// Runs ended that other jobs may wait for.
+        Ends = "ends",
         /// Somebody follows what happens, on whichever node: it is worth telling.
         Followers = "followers",
     }

@@ -35,12 +35,18 @@ const PAGE: u32 = 1_000;
 pub enum SaveError {
     #[error("the job is not as its saver believed: its version is {version:?}")]
     Conflict { version: Option<i32> },
+    #[error("the job does not fit the other jobs: {}", told(problems))]
+    BadDocument { problems: Vec<Problem> },
     #[error("the schedule `{name}` cannot be compiled")]
     BadSchedule { name: String, problems: Vec<Problem> },
     #[error("the schedules of the job changed each time they were saved")]
     Busy,
     #[error("the store did not take it")]
     Store(#[from] StoreError),
+}
+
+fn told(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// A job as saved.
@@ -60,7 +66,40 @@ pub async fn save_job(
     expect: Expect,
     now: Timestamp,
 ) -> Result<Saved, SaveError> {
-    let put = JobPut {
+    let saved = save_jobs(node, tenant, &[document], by, expect, now).await?;
+    saved.into_iter().next().unwrap_or(Err(SaveError::Busy))
+}
+
+/// Saves jobs with all their schedules. They may start after each other,
+/// whatever their order. One that is refused leaves the others alone.
+pub async fn save_jobs(
+    node: &Node,
+    tenant: TenantId,
+    documents: &[&JobDocument],
+    by: Option<String>,
+    expect: Expect,
+    now: Timestamp,
+) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
+    let put = |document: &&JobDocument| put_of(tenant, document, by.clone(), expect);
+    let puts: Vec<JobPut> = documents.iter().map(put).collect();
+    let answers = node.store.put_jobs(&node.write(now), &puts).await?;
+    let mut saved = Vec::with_capacity(documents.len());
+    for (document, answer) in documents.iter().zip(answers) {
+        saved.push(match answer {
+            JobSaved::Saved { id: job, version, changed, .. } => {
+                schedule(node, tenant, document, Saved { job, version, changed }, now).await
+            }
+            JobSaved::Conflict { version } => Err(SaveError::Conflict { version }),
+            JobSaved::Refused(refusal) => {
+                Err(SaveError::BadDocument { problems: vec![refusal.problem(document.after_jobs())] })
+            }
+        });
+    }
+    Ok(saved)
+}
+
+fn put_of(tenant: TenantId, document: &JobDocument, by: Option<String>, expect: Expect) -> JobPut {
+    JobPut {
         tenant,
         name: document.name.clone(),
         document: document.canonical_json(),
@@ -70,16 +109,24 @@ pub async fn save_job(
         enabled: document.is_enabled(),
         by,
         expect,
-    };
-    let saved = match node.store.put_jobs(&node.write(now), &[put]).await?.pop() {
-        Some(JobSaved::Saved { id, version, changed, .. }) => Saved { job: id, version, changed },
-        Some(JobSaved::Conflict { version }) => return Err(SaveError::Conflict { version }),
-        None => return Err(SaveError::Busy),
-    };
+        after: document.triggers.as_ref().and_then(|triggers| triggers.after.clone()),
+    }
+}
+
+/// Saves the schedules of a job that is saved.
+async fn schedule(
+    node: &Node,
+    tenant: TenantId,
+    document: &JobDocument,
+    saved: Saved,
+    now: Timestamp,
+) -> Result<Saved, SaveError> {
     node.catalog.forget_job(saved.job);
     for _ in 0..TRIES {
         if save_schedules(node, tenant, saved.job, &document.schedules, now).await? {
-            node.hints.wake(Topic::Schedules);
+            for topic in [Topic::Schedules, Topic::Ends] {
+                node.hints.wake(topic);
+            }
             let Saved { job, version, changed } = saved;
             node.events.tell(|| Event::JobSaved { job, tenant, version, changed });
             return Ok(saved);

@@ -38,6 +38,7 @@ use crate::{
     stages::{
         PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
         look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tell::Tell, tend::Tend,
+        trigger::Trigger,
     },
 };
 
@@ -86,6 +87,7 @@ impl Driver {
             self.turn(Fire::new(node()), Phase::Draining, Some(|bells| &bells.fire), Some(Topic::Schedules));
             self.turn(Promote::new(node()), Phase::Draining, Some(|bells| &bells.promote), Some(Topic::Delayed));
             self.turn(Admit::new(node()), Phase::Draining, None, Some(Topic::Inbox));
+            self.turn(Trigger::new(node()), Phase::Draining, None, Some(Topic::Ends));
             self.turn(Reap::new(node()), Phase::Draining, None, None);
             self.turn(Sweep::new(node()), Phase::Draining, None, None);
             self.turn(Scan::new(node()), Phase::Draining, None, None);

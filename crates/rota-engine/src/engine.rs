@@ -198,6 +198,18 @@ impl Engine {
         Ok(definitions::save_job(&self.node, tenant, document, by, expect, self.node.clock.now()).await?)
     }
 
+    /// Saves jobs with their schedules; they may start after each other, whatever
+    /// their order. One answer for each.
+    pub async fn save_jobs(
+        &self,
+        tenant: TenantId,
+        documents: &[&JobDocument],
+        by: Option<String>,
+        expect: Expect,
+    ) -> Result<Vec<Result<Saved, SaveError>>, EngineError> {
+        Ok(definitions::save_jobs(&self.node, tenant, documents, by, expect, self.node.clock.now()).await?)
+    }
+
     /// Makes runs, all in one transaction.
     pub async fn enqueue(&self, asks: Vec<RunAsk>) -> Result<Vec<Made>, EngineError> {
         self.enqueue_once(asks, None).await

@@ -71,6 +71,8 @@ pub struct Node {
     outage: Outage,
     /// When the next delayed run is ready, as far as is known here.
     delayed_at: AtomicI64,
+    /// Some job starts after another, as far as is known here.
+    chained: AtomicBool,
     /// Somebody asked a run to stop: leases are to be compared at once.
     pub(crate) cancel_asked: AtomicBool,
 }
@@ -123,6 +125,7 @@ impl Node {
                 there_at: AtomicI64::new(i64::MIN),
             },
             delayed_at: AtomicI64::new(i64::MAX),
+            chained: AtomicBool::new(false),
             cancel_asked: AtomicBool::new(false),
             store,
             clock,
@@ -184,8 +187,24 @@ impl Node {
 
     /// The same for the runs that ended by a write besides those it settled.
     pub(crate) fn ended_by(&self, write: &Write) {
-        for ended in write.ends.take() {
-            self.ended(&ended);
+        let ends = write.ends.take();
+        for ended in &ends {
+            self.ended(ended);
+        }
+        if !ends.is_empty() {
+            self.ends_came();
+        }
+    }
+
+    /// Whether any job starts after another.
+    pub(crate) fn chained(&self, chained: bool) {
+        self.chained.store(chained, Ordering::Relaxed);
+    }
+
+    /// Runs ended: jobs that wait for them may be due.
+    pub(crate) fn ends_came(&self) {
+        if self.chained.load(Ordering::Relaxed) {
+            self.hints.wake(Topic::Ends);
         }
     }
 

@@ -28,15 +28,40 @@ pub struct TrailEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum TrailKind {
-    AttemptFailed { attempt: u16, started_at: Option<Timestamp>, failure: Failure, retry_at: Option<Timestamp> },
-    Deferred { until: Timestamp, reason: String },
-    WorkerLost { worker: Option<WorkerId>, losses: u16 },
+    AttemptFailed {
+        attempt: u16,
+        started_at: Option<Timestamp>,
+        failure: Failure,
+        retry_at: Option<Timestamp>,
+    },
+    Deferred {
+        until: Timestamp,
+        reason: String,
+    },
+    WorkerLost {
+        worker: Option<WorkerId>,
+        losses: u16,
+    },
     HandedBack,
-    CancelRequested { by: Option<String>, reason: Option<String> },
+    CancelRequested {
+        by: Option<String>,
+        reason: Option<String>,
+    },
     GraceOver,
-    Displaced { by: RunId },
-    ParentEnded { verdict: Verdict },
-    Redriven { from: RunId, by: Option<String> },
+    Displaced {
+        by: RunId,
+    },
+    /// It was never to start; kept so that this is on record.
+    Skipped {
+        reason: String,
+    },
+    ParentEnded {
+        verdict: Verdict,
+    },
+    Redriven {
+        from: RunId,
+        by: Option<String>,
+    },
 }
 
 impl TrailEntry {

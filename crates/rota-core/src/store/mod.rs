@@ -28,8 +28,9 @@ pub use self::{
     },
     leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk},
     runs::{
-        By, CancelAnswer, Claim, EndedRun, Ends, Enqueued, Extended, FireItem, FireRun, Fired, Guarded, InboxItem,
-        LiveRun, OwnLease, Promoted, Reap, Reaped, RunStore, RunningMark, Settled, Settlement, Woken,
+        By, CancelAnswer, Claim, EndedRun, Ends, Enqueued, Extended, FireItem, FireRun, Fired, FollowEnds, Followed,
+        Guarded, InboxItem, JobEnds, LiveRun, OwnLease, Promoted, Reap, Reaped, RunStore, RunningMark, Settled,
+        Settlement, Woken,
     },
 };
 use crate::ids::{BatchId, NodeId, TenantId};

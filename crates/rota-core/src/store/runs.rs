@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DueCursor, Epoch, StoreError, Write};
 use crate::{
+    after::JobEnd,
     dispatch::{Pair, Share, Window},
     fire::{Cursor, SkipRange},
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
@@ -109,6 +110,17 @@ pub enum Enqueued {
     Duplicate { of: RunId },
     /// Its concurrency key has no room.
     Full,
+}
+
+impl Enqueued {
+    /// Why there is no run, in a word.
+    pub fn refusal(&self) -> Option<&'static str> {
+        match self {
+            Self::Made { .. } => None,
+            Self::Duplicate { .. } => Some("unique"),
+            Self::Full => Some("overlap"),
+        }
+    }
 }
 
 /// One schedule's due instants, planned and to be committed together.
@@ -233,6 +245,42 @@ pub struct Reaped {
     pub status: Status,
 }
 
+/// The ends that jobs wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobEnds {
+    /// By the job that waits, in the order they came.
+    pub ends: Vec<JobEnd>,
+    /// Whether any job waits for another at all.
+    pub waited_for: bool,
+}
+
+/// What becomes of the ends that one job has waited for.
+#[derive(Clone, Debug)]
+pub struct FollowEnds {
+    pub downstream: JobId,
+    /// The job's revision as read: the guard against an edit or pause since.
+    pub job_revision: i32,
+    /// Runs whose ends are taken away, and those whose ends are kept for later:
+    /// the guard, all of them must still be written down.
+    pub used: Vec<RunId>,
+    pub held: Vec<RunId>,
+    /// One that is refused is kept as skipped.
+    pub runs: Vec<NewRun>,
+    /// Runs to be kept as skipped at once, and why.
+    pub skips: Vec<(NewRun, String)>,
+}
+
+/// What became of the ends that a job has waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Followed {
+    /// Committed: one answer per run.
+    Done(Vec<Enqueued>),
+    /// Someone else did it, or the job was changed since it was read. Nothing
+    /// was changed: read it again.
+    Stale,
+}
+
 /// A request to enqueue, written inside a caller's own transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxItem {
@@ -258,6 +306,16 @@ pub trait RunStore: Send + Sync {
     /// Makes runs: admits them to their slots, holds them to their unique keys.
     /// `inbox` rows are consumed in the same transaction.
     async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError>;
+
+    /// Ends that jobs wait for and that nobody has looked at, the oldest `limit`
+    /// of them, with those that are held for the same jobs. An end is written
+    /// down by whatever ends a run, in the same transaction, for each job that
+    /// waits for it then.
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError>;
+
+    /// Makes the runs that ends have led to, and takes the ends away, for each
+    /// item whose ends and job are still as read.
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError>;
 
     /// Requests waiting in the inbox, oldest first.
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError>;

@@ -19,6 +19,7 @@ pub mod settle;
 pub mod sweep;
 pub mod tell;
 pub mod tend;
+pub mod trigger;
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -158,11 +158,12 @@ impl Settle {
         self.node.stats.settle_batches.add(1);
         let (mut again, mut refused) = (Vec::new(), Vec::new());
         let mut landed = Vec::with_capacity(batch.ended.len());
-        let mut rearmed = false;
+        let (mut rearmed, mut over) = (false, false);
         for ((ended, settlement), answer) in batch.ended.into_iter().zip(&batch.settlements).zip(&settled.answers) {
             match answer {
                 Guarded::Applied => {
                     rearmed |= self.applied(&ended.run, &settlement.change);
+                    over |= matches!(settlement.change, Change::Finish(_));
                     landed.push(ended);
                 }
                 Guarded::Stale => {
@@ -180,6 +181,9 @@ impl Settle {
         self.let_go(landed.iter().chain(&refused));
         self.node.post(again);
         self.node.woken(settled.woken);
+        if over {
+            self.node.ends_came();
+        }
         if rearmed {
             self.node.hints.wake(Topic::Schedules);
         }

@@ -17,4 +17,5 @@ mod lead;
 mod limits;
 mod poison;
 mod simulation;
+mod trigger;
 mod unknown;

@@ -27,13 +27,13 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
-    PostgresStore,
+    PostgresStore, after,
     fault::Fault,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
     rollup,
     row::{Locked, locked, run_columns, runs},
     slots,
-    tx::{Ending, Late, Tx, params},
+    tx::{Ending, Late, Param, Tx, params},
 };
 use crate::codec::{cancel_text, flag, micros, state_columns, verdict_code};
 
@@ -57,6 +57,9 @@ pub(super) struct Aftermath {
     /// Runs whose owner is asked to stop them.
     pub stopping: Vec<Run>,
     pub rollups: BTreeMap<(JobId, i64), Rollup>,
+    /// Runs that ended, and whether any job waits for another's end.
+    pub over: Vec<after::Over>,
+    pub waited_for: bool,
     /// Runs that ended otherwise than by being settled.
     pub ends: Vec<EndedRun>,
     /// Statements that can wait for the commit.
@@ -263,33 +266,32 @@ async fn finish(
     };
     let frees = guard != Guard::LockedAndCounted;
     let shifts = slots::Shifts::of(&std::mem::take(&mut after.shifts));
-    let rows = tx
-        .rows(
-            FINISH,
-            &[
-                &right.parts,
-                &right.epochs,
-                &columns.ids,
-                &columns.fences,
-                &columns.verdicts,
-                &columns.ended,
-                &columns.started,
-                &columns.attempts,
-                &columns.losses,
-                &columns.failures,
-                &columns.outputs,
-                &columns.lines,
-                &leased,
-                &frees,
-                &(TRAIL_BYTES_MAX as i32),
-                &parts,
-                &shifts.keys,
-                &shifts.limits,
-                &shifts.held,
-                &shifts.waiting,
-            ],
-        )
-        .await?;
+    let params: [Param<'_>; 20] = [
+        &right.parts,
+        &right.epochs,
+        &columns.ids,
+        &columns.fences,
+        &columns.verdicts,
+        &columns.ended,
+        &columns.started,
+        &columns.attempts,
+        &columns.losses,
+        &columns.failures,
+        &columns.outputs,
+        &columns.lines,
+        &leased,
+        &frees,
+        &(TRAIL_BYTES_MAX as i32),
+        &parts,
+        &shifts.keys,
+        &shifts.limits,
+        &shifts.held,
+        &shifts.waiting,
+    ];
+    let mut answers = tx.pipe(&[(FINISH, &params), (after::WAITED_FOR, &[])]).await?;
+    let waited_for = answers.pop().unwrap_or_default();
+    after.waited_for |= waited_for.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
+    let rows = answers.pop().unwrap_or_default();
     let mut found = vec![false; finishes.len()];
     for row in &rows {
         match row.try_get::<_, i64>(0)? {
@@ -308,7 +310,10 @@ async fn finish(
 }
 
 fn take_in(row: &Row, (id, _, finish): &(Uuid, i32, &Finish), after: &mut Aftermath) -> Result<(), Fault> {
-    after.count(row.try_get(1)?, row.try_get(2)?, finish)?;
+    let job = row.try_get(1)?;
+    after.count(job, row.try_get(2)?, finish)?;
+    let (verdict, at) = (verdict_code(finish.verdict), micros(finish.ended_at));
+    after.over.push(after::Over { job, run: *id, verdict, at });
     let flags: i16 = row.try_get(3)?;
     if flags & flag::NEEDED != 0 {
         after.needed.push(*id);
@@ -482,6 +487,7 @@ impl PostgresStore {
     /// those who wait for slots.
     pub(super) async fn follow(&self, tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Fault> {
         slots::apply(tx, after).await?;
+        after::note(tx, after).await?;
         if !after.needed.is_empty() || !after.parents.is_empty() {
             join(tx, now, after).await?;
         }

@@ -135,6 +135,7 @@ fn job_put(tenant: TenantId, name: &str, hash: u8) -> JobPut {
         enabled: true,
         by: None,
         expect: Expect::Anything,
+        after: None,
     }
 }
 

@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::{
-    failed, history,
+    after, failed, history,
     insert::{NewRow, insert_rows},
     rows::{live_row, live_rows, select_run},
 };
@@ -83,6 +83,8 @@ pub struct Work<'c> {
     ending: Vec<(Uuid, Finish)>,
     /// Runs that this write ended, and where it says so.
     ends: Vec<EndedRun>,
+    /// Runs that ended and that other jobs may wait for.
+    over: Vec<after::Over>,
     told: Ends,
 }
 
@@ -102,6 +104,7 @@ impl<'c> Work<'c> {
             new: Vec::new(),
             ending: Vec::new(),
             ends: Vec::new(),
+            over: Vec::new(),
             told: write.ends.clone(),
         }
     }
@@ -156,6 +159,7 @@ impl<'c> Work<'c> {
     /// [`Work::flush`].
     pub fn finish(&mut self, row: &Brief, finish: &Finish) -> Result<(), StoreError> {
         self.ending.push((row.id, finish.clone()));
+        self.over.push(after::over(row.job, row.id, finish));
         self.woken.remove(&row.id);
         self.count(row, finish)?;
         self.leave_slot(row)?;
@@ -304,6 +308,7 @@ impl<'c> Work<'c> {
         self.follow()?;
         self.store_slots()?;
         self.told.put(std::mem::take(&mut self.ends));
+        after::note(self.connection, &std::mem::take(&mut self.over))?;
         self.store_rollups()
     }
 

@@ -155,6 +155,7 @@ impl Harness {
             enabled: true,
             by: Some("ann".into()),
             expect: Expect::Anything,
+            after: None,
         }
     }
 
@@ -165,7 +166,7 @@ impl Harness {
     pub async fn job(&self, name: &str) -> JobId {
         match self.save(self.job_put(name, "{\"v\":1}"), at(0)).await {
             JobSaved::Saved { id, .. } => id,
-            JobSaved::Conflict { .. } => panic!("the job `{name}` could not be made"),
+            JobSaved::Conflict { .. } | JobSaved::Refused(_) => panic!("the job `{name}` could not be made"),
         }
     }
 

@@ -116,6 +116,7 @@ async fn definition(store: &dyn Store, now: Timestamp) -> Result<(TenantId, JobI
         enabled: true,
         by: None,
         expect: Expect::Nothing,
+        after: None,
     };
     match store.put_jobs(&write(now), &[put]).await.context("saving a job")?.pop() {
         Some(JobSaved::Saved { id, .. }) => Ok((tenants[0], id)),
