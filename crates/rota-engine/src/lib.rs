@@ -35,7 +35,7 @@ mod why;
 
 pub use self::{
     engine::{Builder, Engine, EngineError},
-    events::Event,
+    events::{Event, Feed, Told},
     making::{JobRef, Made, Redrive, RunAsk},
     options::Options,
 };

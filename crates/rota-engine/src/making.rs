@@ -164,14 +164,18 @@ const REFUSED: &str = "refused";
 /// A run that is made so that its failure is on record: what it should work on,
 /// or a limit it should keep, cannot be told.
 pub fn refused_run(run: NewRun, why: &str) -> NewRun {
-    let metadata = Some(serde_json::json!({ REFUSED: why }));
-    NewRun { trigger: Trigger { metadata, ..run.trigger.clone() }, ..run }
+    let mut metadata = run.trigger.metadata.clone().unwrap_or_else(|| serde_json::json!({}));
+    if let Some(fields) = metadata.as_object_mut() {
+        fields.insert(REFUSED.to_owned(), why.into());
+    }
+    NewRun { trigger: Trigger { metadata: Some(metadata), ..run.trigger.clone() }, ..run }
 }
 
-/// Why a run must not be executed, if it must not. Only schedules are believed:
-/// the metadata of others is their callers' own.
+/// Why a run must not be executed, if it must not. Only schedules and other jobs
+/// are believed: the metadata of others is their callers' own.
 pub fn refusal(trigger: &Trigger) -> Option<&str> {
-    let metadata = trigger.metadata.as_ref().filter(|_| trigger.source == Source::Schedule)?;
+    let ours = matches!(trigger.source, Source::Schedule | Source::Job);
+    let metadata = trigger.metadata.as_ref().filter(|_| ours)?;
     metadata.get(REFUSED)?.as_str()
 }
 
@@ -321,7 +325,8 @@ fn name(job: &JobRef) -> (i64, &str) {
 }
 
 /// Takes in what the store answered to runs that this node made: those that
-/// were handed over go straight to memory.
+/// were handed over go straight to memory, and those that had to make room for
+/// others are told of.
 pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enqueued]) {
     let mut handed = Vec::new();
     let mut elsewhere = Vec::new();
@@ -343,6 +348,7 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
             _ => {}
         }
     }
+    node.ended_by(write);
     node.ready(handed.into_iter());
     node.ready_elsewhere(elsewhere.iter());
 }

@@ -11,9 +11,9 @@ use rota_core::{
     ids::{BatchId, NodeId, Partition, WorkerId},
     lane::{LaneKey, LaneMode},
     order::OrderKey,
-    ports::{Clock, Hints, Random, Topic},
+    ports::{Clock, Hints, Random, Relay, Topic},
     run::{Lease, Run},
-    store::{Store, Woken, Write},
+    store::{EndedRun, Ends, Store, Woken, Write},
 };
 use tokio::sync::Notify;
 
@@ -21,7 +21,7 @@ use crate::{
     catalog::Catalog,
     clock::SystemClock,
     desk::{Desk, Known, pair_of},
-    events::Events,
+    events::{Event, Events},
     executing::Executing,
     executors::{Executors, render::Renderer},
     options::Options,
@@ -40,6 +40,8 @@ pub struct Parts {
     pub system_clock: Option<Arc<SystemClock>>,
     pub random: Arc<dyn Random>,
     pub hints: Arc<dyn Hints>,
+    /// To other nodes, where there may be any.
+    pub relay: Option<Arc<dyn Relay>>,
     pub executors: Executors,
     pub options: Options,
 }
@@ -55,6 +57,7 @@ pub struct Node {
     pub random: Arc<dyn Random>,
     pub renderer: Renderer,
     pub hints: Arc<dyn Hints>,
+    pub relay: Option<Arc<dyn Relay>>,
     pub executors: Executors,
     pub options: Options,
     pub catalog: Catalog,
@@ -72,6 +75,8 @@ pub struct Node {
     outage: Outage,
     /// When the next delayed run is ready, as far as is known here.
     delayed_at: AtomicI64,
+    /// Some job starts after another, as far as is known here.
+    chained: AtomicBool,
     /// Somebody asked a run to stop: leases are to be compared at once.
     pub(crate) cancel_asked: AtomicBool,
 }
@@ -105,7 +110,7 @@ struct Outage {
 
 impl Node {
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, clock, system_clock, random, hints, executors, options } = parts;
+        let Parts { store, clock, system_clock, random, hints, relay, executors, options } = parts;
         let now = clock.now();
         Self {
             id: NodeId::new(random.as_ref(), now),
@@ -127,12 +132,14 @@ impl Node {
                 there_at: AtomicI64::new(i64::MIN),
             },
             delayed_at: AtomicI64::new(i64::MAX),
+            chained: AtomicBool::new(false),
             cancel_asked: AtomicBool::new(false),
             store,
             clock,
             system_clock,
             random,
             hints,
+            relay,
             renderer: Renderer::new(),
             executors,
             options,
@@ -141,7 +148,13 @@ impl Node {
 
     /// A new write of this node.
     pub fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId::new(self.random.as_ref(), now), now, node: Some(self.id), request: None }
+        Write {
+            batch: BatchId::new(self.random.as_ref(), now),
+            now,
+            node: Some(self.id),
+            request: None,
+            ends: Ends::default(),
+        }
     }
 
     pub(crate) fn claims<T>(&self, work: impl FnOnce(&mut ClaimPlan) -> T) -> T {
@@ -170,6 +183,36 @@ impl Node {
         let room = self.desk.len() < self.options.backlog_max / 2;
         let own = if room && self.options.executes { self.territory.pick() } else { None };
         own.unwrap_or_else(|| Partition((self.random.bits() & 0xff) as u8))
+    }
+
+    /// Tells and counts a run's end: the one place that does, whatever ended it.
+    pub(crate) fn ended(&self, ended: &EndedRun) {
+        self.stats.count_end(ended.verdict);
+        let EndedRun { id: run, job, tenant, verdict, at } = *ended;
+        self.events.tell(|| Event::RunEnded { run, job, tenant, verdict, at });
+    }
+
+    /// The same for the runs that ended by a write besides those it settled.
+    pub(crate) fn ended_by(&self, write: &Write) {
+        let ends = write.ends.take();
+        for ended in &ends {
+            self.ended(ended);
+        }
+        if !ends.is_empty() {
+            self.ends_came();
+        }
+    }
+
+    /// Whether any job starts after another.
+    pub(crate) fn chained(&self, chained: bool) {
+        self.chained.store(chained, Ordering::Relaxed);
+    }
+
+    /// Runs ended: jobs that wait for them may be due.
+    pub(crate) fn ends_came(&self) {
+        if self.chained.load(Ordering::Relaxed) {
+            self.hints.wake(Topic::Ends);
+        }
     }
 
     /// Attempts that ended, or runs whose end is decided: to be settled.

@@ -222,6 +222,7 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
         }
         TrailKind::GraceOver => ("grace_over", "did not stop within its grace, and was given up".to_owned()),
         TrailKind::Displaced { by } => ("displaced", format!("displaced by the newer run {by}")),
+        TrailKind::Skipped { reason } => ("skipped", format!("was never to start: {reason}")),
         TrailKind::ParentEnded { verdict } => ("parent_ended", format!("its flow ended as {}", verdict.as_str())),
         TrailKind::Redriven { from, by: who } => ("redriven", format!("made again from {from}{}", by(who))),
     };

@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
-    job::failure::Failure,
+    job::{After, AfterEnd, failure::Failure},
     lane::LaneMode,
     order::OrderKey,
     rollup::Rollup,
@@ -83,6 +83,12 @@ pub const fn verdict_code(verdict: Verdict) -> i16 {
 
 pub fn verdict(code: i16) -> Result<Verdict, StoreError> {
     Verdict::ALL.into_iter().find(|v| verdict_code(*v) == code).ok_or_else(|| corrupt("a verdict", code))
+}
+
+/// The ends that count for a job that starts after others, a bit for each verdict.
+pub fn ends_mask(after: &After) -> i16 {
+    let on = after.on.unwrap_or(AfterEnd::Succeeded);
+    Verdict::ALL.into_iter().filter(|verdict| on.counts(*verdict)).fold(0, |mask, one| mask | 1 << verdict_code(one))
 }
 
 pub const fn source_code(source: Source) -> i16 {

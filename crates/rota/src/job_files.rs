@@ -127,9 +127,10 @@ fn in_a_circle(jobs: &[JobFile]) -> Option<String> {
 
 /// Saves documents, and tells the log of those that changed.
 pub async fn save(engine: &Engine, tenant: TenantId, jobs: &[JobFile]) -> anyhow::Result<()> {
-    for JobFile { path, document } in jobs {
-        let by = Some("rota serve".to_owned());
-        let saved = engine.save_job(tenant, document, by, Expect::Anything).await;
+    let documents: Vec<&JobDocument> = jobs.iter().map(|job| &job.document).collect();
+    let by = Some("rota serve".to_owned());
+    let answers = engine.save_jobs(tenant, &documents, by, Expect::Anything).await.context("cannot save the jobs")?;
+    for (JobFile { path, document }, saved) in jobs.iter().zip(answers) {
         let saved = saved.with_context(|| format!("cannot save the job `{}` of {}", document.name, path.display()))?;
         if saved.changed {
             tracing::info!(job = %saved.job, name = %document.name, version = saved.version, "saved a job");

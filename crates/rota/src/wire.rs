@@ -7,19 +7,22 @@ use anyhow::{Context, anyhow};
 use rota_core::{
     duration::Span,
     ids::TenantId,
+    ports::Hints,
     store::{Store, TenantPut, Tier},
 };
 use rota_engine::{
     Engine, Options,
+    clock::SystemClock,
     executors::{
         Call, HandlerError,
         command::{CommandExecutor, CommandOptions},
         http::{HttpExecutor, HttpOptions},
     },
+    hints::LocalHints,
 };
 use rota_server::Hosts;
 use rota_store::{
-    postgres::{self, PostgresStore},
+    postgres::{self, PostgresHints, PostgresStore},
     sqlite::{self, SqliteStore},
 };
 use serde_json::{Value, json};
@@ -32,14 +35,20 @@ use crate::{
 /// The tenant of an installation that knows only one.
 const TENANT: &str = "default";
 
+/// A store, and what reaches the other nodes on it where there may be any.
+pub struct Opened {
+    store: Arc<dyn Store>,
+    hints: Option<Arc<PostgresHints>>,
+}
+
 /// Opens the store, making what it needs on the way.
-pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+pub async fn store(config: &Config) -> anyhow::Result<Opened> {
     private_directory(&config.data)?;
     let opening = || format!("cannot open the store {}", config.store);
     Ok(match &config.store {
         StoreAddress::Sqlite(path) => {
             let store = SqliteStore::open(path, sqlite::Options::default()).await.with_context(opening)?;
-            Arc::new(store)
+            Opened { store: Arc::new(store), hints: None }
         }
         StoreAddress::Postgres(url) => {
             let options = postgres::Options {
@@ -47,7 +56,9 @@ pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
                 work_connections: config.connections,
                 ..postgres::Options::default()
             };
-            Arc::new(PostgresStore::open(url, options).await.with_context(opening)?)
+            let store = PostgresStore::open(url, options).await.with_context(opening)?;
+            let hints = store.hints(Arc::new(LocalHints::default()), Arc::new(SystemClock::new()));
+            Opened { store: Arc::new(store), hints: Some(Arc::new(hints)) }
         }
     })
 }
@@ -59,7 +70,7 @@ fn private_directory(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Joins the store and starts everything.
-pub async fn engine(config: &Config, store: Arc<dyn Store>) -> anyhow::Result<Engine> {
+pub async fn engine(config: &Config, opened: Opened) -> anyhow::Result<Engine> {
     private_directory(&config.command_directory)?;
     let http = HttpOptions { egress: config.egress.clone(), ..HttpOptions::default() };
     let commands = CommandOptions {
@@ -68,7 +79,11 @@ pub async fn engine(config: &Config, store: Arc<dyn Store>) -> anyhow::Result<En
         directory: std::path::absolute(&config.command_directory).context("cannot find the directory for commands")?,
         ..CommandOptions::default()
     };
-    Engine::builder(store)
+    let mut builder = Engine::builder(opened.store);
+    if let Some(hints) = opened.hints {
+        builder = builder.hints(Arc::clone(&hints) as Arc<dyn Hints>).relay(hints);
+    }
+    builder
         .options(options(config))
         .executor(Arc::new(HttpExecutor::new(http)))
         .executor(Arc::new(CommandExecutor::new(commands)))

@@ -27,6 +27,7 @@ pub use self::{
 };
 use crate::{
     choice::choices,
+    duration::Span,
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     job::failure::Failure,
     order::{OrderKey, Priority},
@@ -387,6 +388,14 @@ impl NewRun {
     /// waits for others asks when its time has come.
     pub fn enters_now(&self, needs: u16, now: Timestamp) -> Option<&SlotAsk> {
         if needs == 0 && self.ready_at <= now { self.slot.as_ref() } else { None }
+    }
+
+    /// The same run without any claim on others, and not ready at `now`, so that
+    /// nobody is told of it: for one that is only kept as a record.
+    #[must_use]
+    pub fn bare(&self, now: Timestamp) -> Self {
+        let ready_at = Span::millis(1).after(self.ready_at.max(now));
+        Self { slot: None, unique: None, after: Vec::new(), rearms: false, ready_at, ..self.clone() }
     }
 
     /// The run's first state, given how many it waits for and what its slot

@@ -58,6 +58,10 @@ pub enum TrailKind {
     Displaced {
         by: RunId,
     },
+    /// It was never to start; kept so that this is on record.
+    Skipped {
+        reason: String,
+    },
     ParentEnded {
         verdict: Verdict,
     },

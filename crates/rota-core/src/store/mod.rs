@@ -30,8 +30,9 @@ pub use self::{
     },
     leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk, Worker, WorkerBeat, WorkerInfo},
     runs::{
-        By, CancelAnswer, Claim, Enqueued, Extended, FireItem, FireRun, Fired, Guarded, InboxItem, LiveRun, OwnLease,
-        Promoted, Reap, Reaped, RunStore, RunningMark, Settled, Settlement, Woken,
+        By, CancelAnswer, Claim, EndedRun, Ends, Enqueued, Extended, FireItem, FireRun, Fired, FollowEnds, Followed,
+        Guarded, InboxItem, JobEnds, LiveRun, OwnLease, Promoted, Reap, Reaped, RunStore, RunningMark, Settled,
+        Settlement, Woken,
     },
 };
 use crate::ids::{BatchId, NodeId, TenantId};
@@ -46,6 +47,8 @@ pub struct Write {
     pub node: Option<NodeId>,
     /// A request key, where the caller's own caller may ask again.
     pub request: Option<Request>,
+    /// Where the store says which runs ended by it.
+    pub ends: Ends,
 }
 
 /// A caller's idempotency key: one row per request, whatever its size.

@@ -18,7 +18,9 @@ pub mod reap;
 pub mod scan;
 pub mod settle;
 pub mod sweep;
+pub mod tell;
 pub mod tend;
+pub mod trigger;
 
 use async_trait::async_trait;
 use jiff::Timestamp;

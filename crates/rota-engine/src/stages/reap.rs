@@ -10,8 +10,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     ports::Topic,
-    run::Status,
-    store::{Reap as ReapAsk, StoreError, Write},
+    store::{Reap as ReapAsk, Reaped, StoreError, Write},
 };
 
 use super::{PassReport, Stage, is_unknown};
@@ -55,13 +54,10 @@ impl Stage for Reap {
             }
         };
         node.stats.reaped.add(reaped.len());
-        for one in &reaped {
-            let (run, status) = (one.id, one.status);
-            if let Status::Ended(verdict) = status {
-                node.stats.count_end(verdict);
-            }
-            node.events.tell(|| Event::RunLost { run, status });
+        for Reaped { id: run, job, tenant, status } in reaped.iter().cloned() {
+            node.events.tell(|| Event::RunLost { run, job, tenant, status });
         }
+        node.ended_by(&write);
         if !reaped.is_empty() {
             // They come back after a delay, and those who waited for their
             // slots may be ready.

@@ -19,7 +19,7 @@ use rota_core::{
     },
     ports::Topic,
     run::{CancelRequest, Change, Lease, Outcome, Refusal, Run, RunState, SettlePolicy},
-    store::{Guarded, Settled, Settlement, StoreError, Write},
+    store::{EndedRun, Guarded, Settled, Settlement, StoreError, Write},
 };
 
 use super::{PassReport, Stage};
@@ -160,11 +160,12 @@ impl Settle {
         self.tell_workers(batch.settlements.iter().map(|one| one.lease).zip(settled.answers.iter().copied()));
         let (mut again, mut refused) = (Vec::new(), Vec::new());
         let mut landed = Vec::with_capacity(batch.ended.len());
-        let mut rearmed = false;
+        let (mut rearmed, mut over) = (false, false);
         for ((ended, settlement), answer) in batch.ended.into_iter().zip(&batch.settlements).zip(&settled.answers) {
             match answer {
                 Guarded::Applied => {
                     rearmed |= self.applied(&ended.run, &settlement.change);
+                    over |= matches!(settlement.change, Change::Finish(_));
                     landed.push(ended);
                 }
                 Guarded::Stale => {
@@ -182,6 +183,9 @@ impl Settle {
         self.let_go(landed.iter().chain(&refused));
         self.node.post(again);
         self.node.woken(settled.woken);
+        if over {
+            self.node.ends_came();
+        }
         if rearmed {
             self.node.hints.wake(Topic::Schedules);
         }
@@ -201,12 +205,10 @@ impl Settle {
         let Run { id, job, tenant, .. } = *run;
         match change {
             Change::Finish(finish) => {
-                node.stats.count_end(finish.verdict);
+                node.ended(&EndedRun::of(run, finish));
                 if let Some(started_at) = run.state.started_at() {
                     node.stats.duration.add(started_at.duration_until(finish.ended_at));
                 }
-                let (verdict, at) = (finish.verdict, finish.ended_at);
-                node.events.tell(|| Event::RunEnded { run: id, job, tenant, verdict, at });
                 run.trigger.schedule.is_some_and(|schedule| node.catalog.is_after_finish(schedule))
             }
             Change::Move(next) => {

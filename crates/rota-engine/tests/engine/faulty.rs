@@ -549,6 +549,15 @@ impl RunStore for Faulty {
         answers
     }
 
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
+        self.call("job_ends", Kind::Read, move |store, _| wait(store.job_ends(limit))).await
+    }
+
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        let (write, items) = (write.clone(), items.to_vec());
+        self.call("follow_ends", Kind::Named, move |store, _| wait(store.follow_ends(&write, &items))).await
+    }
+
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
         self.here()?;
         Ok(self.inbox.lock().unwrap().iter().take(limit as usize).cloned().collect())

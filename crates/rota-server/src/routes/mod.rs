@@ -2,6 +2,7 @@
 
 mod bulk;
 mod calendars;
+mod events;
 mod jobs;
 mod queues;
 mod runs;
@@ -93,6 +94,7 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(bulk::redrive))
         .routes(routes!(bulk::pause))
         .routes(routes!(bulk::resume))
+        .routes(routes!(events::follow))
         .routes(routes!(calendars::list))
         .routes(routes!(calendars::read, calendars::save))
         .routes(routes!(queues::list))

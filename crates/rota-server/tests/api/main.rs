@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bed;
+mod events;
 mod jobs;
 mod nonsense;
 mod runs;

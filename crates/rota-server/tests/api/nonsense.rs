@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::bed::Bed;
 
-/// Every route of the description, with its methods.
+/// Every route of the description, with its methods. A feed never ends, and has
+/// its own test.
 async fn routes(bed: &Bed) -> Vec<(Method, String)> {
     let description = bed.get("/openapi.json").await.ok();
     let paths = description["paths"].as_object().unwrap().clone();
@@ -32,7 +33,7 @@ fn is_refusal(answer: &crate::bed::Answer, what: &str) {
 #[tokio::test]
 async fn no_path_brings_a_route_down() {
     let bed = Bed::new().await;
-    for (method, path) in routes(&bed).await {
+    for (method, path) in routes(&bed).await.into_iter().filter(|(_, path)| path != "/events") {
         for value in ["0", "-1", "99999999999999999999", "%00", "%FF", "..", "a%2Fb", "'%20OR%201=1--", "%F0%9F%A6%80"]
         {
             let path = filled(&path, value);
@@ -70,7 +71,9 @@ async fn no_query_brings_a_route_down() {
         "attempt=99999999",
         &long,
     ];
-    for (method, path) in routes(&bed).await.into_iter().filter(|(method, _)| *method == Method::GET) {
+    for (method, path) in
+        routes(&bed).await.into_iter().filter(|(method, path)| *method == Method::GET && path != "/events")
+    {
         for query in queries {
             let path = format!("{}?{query}", filled(&path, "1"));
             let answer = bed.send(method.clone(), &path, &[], Body::empty()).await;

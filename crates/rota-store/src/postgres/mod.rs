@@ -15,6 +15,7 @@
 //!
 //! Nothing here chooses a transition, waits for time, or reads a clock.
 
+mod after;
 mod cancel;
 mod change;
 mod claim;
@@ -23,6 +24,7 @@ mod cut;
 mod days;
 mod fault;
 mod fire;
+mod hints;
 mod history;
 mod insert;
 mod jobs;
@@ -60,6 +62,7 @@ use tokio_postgres::Row;
 
 use self::{days::Days, fault::Fault, tx::Param};
 pub use self::{
+    hints::PostgresHints,
     open::{OpenError, Options},
     raw::{history_len, log_bytes, raw_loop},
 };
@@ -72,6 +75,8 @@ pub struct PostgresStore {
     /// Kept back for leases and heartbeats, so that they never queue behind
     /// work.
     leases: Pool,
+    /// For connections outside the pools.
+    address: open::Address,
     schema: Option<String>,
     days: Days,
     /// A lane keeps its mode for ever, so what was read once stays true.

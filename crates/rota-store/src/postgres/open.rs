@@ -83,6 +83,7 @@ impl PostgresStore {
         let store = Self {
             work,
             leases,
+            address,
             schema,
             days: Days::default(),
             lane_modes: std::sync::RwLock::default(),
@@ -150,9 +151,10 @@ fn session_settings(schema: Option<&str>) -> String {
 }
 
 /// A parsed address.
-struct Address {
-    config: Config,
-    tls: Option<Arc<ClientConfig>>,
+#[derive(Clone)]
+pub(super) struct Address {
+    pub config: Config,
+    pub tls: Option<Arc<ClientConfig>>,
 }
 
 /// The `sslmode` values, `verify-*` included, which the driver does not know.

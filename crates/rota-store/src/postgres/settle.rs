@@ -20,14 +20,14 @@ use rota_core::{
     rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Entry,
-    store::{By, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
+    store::{By, EndedRun, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
 };
 use serde::{Deserialize, Serialize};
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
 use super::{
-    PostgresStore,
+    PostgresStore, after,
     fault::Fault,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
     rollup,
@@ -59,6 +59,11 @@ pub(super) struct Aftermath {
     pub rollups: BTreeMap<(JobId, i64), Rollup>,
     /// Moves that are decided and not yet written: they travel with the slots.
     pub owed: Vec<Late>,
+    /// Runs that ended, and whether any job waits for another's end.
+    pub over: Vec<after::Over>,
+    pub waited_for: bool,
+    /// Runs that ended otherwise than by being settled.
+    pub ends: Vec<EndedRun>,
     /// Statements that can wait for the commit.
     pub late: Vec<Late>,
     /// Anything was written.
@@ -79,11 +84,17 @@ impl Aftermath {
         Ok(())
     }
 
+    /// Whether any job waits for another's end.
+    fn heed(&mut self, rows: &[Row]) -> Result<(), Fault> {
+        self.waited_for |= rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
+        Ok(())
+    }
+
     /// How the transaction ends, with this answer to keep.
     pub(super) fn ending(&mut self, answer: Option<Vec<u8>>) -> Ending {
         let delta = (!self.rollups.is_empty()).then(|| rollup::encode(&self.rollups));
-        let late = std::mem::take(&mut self.late);
-        Ending { answer, delta, idle: !self.changed && late.is_empty(), late }
+        let (late, ends) = (std::mem::take(&mut self.late), std::mem::take(&mut self.ends));
+        Ending { answer, delta, ends, idle: !self.changed && late.is_empty(), late }
     }
 }
 
@@ -285,8 +296,10 @@ async fn finish(
 ) -> Result<Vec<bool>, Fault> {
     let columns = Finishes::of(finishes.iter().copied())?;
     let (leased, most) = (guard.leased(), TRAIL_BYTES_MAX as i32);
-    let rows = tx.rows(FINISH, &columns.params(right, &leased, &most, &parts)).await?;
-    finished(&rows, guard, finishes, after)
+    let params = columns.params(right, &leased, &most, &parts);
+    let brought = tx.pipe(&[(FINISH, &params), (after::WAITED_FOR, &[])]).await?;
+    after.heed(&brought[1])?;
+    finished(&brought[0], guard, finishes, after)
 }
 
 /// Takes in what [`FINISH`] brought.
@@ -313,7 +326,10 @@ fn finished(
 }
 
 fn take_in(row: &Row, (id, _, finish): &(Uuid, i32, &Finish), after: &mut Aftermath) -> Result<(), Fault> {
-    after.count(row.try_get(1)?, row.try_get(2)?, finish)?;
+    let job = row.try_get(1)?;
+    after.count(job, row.try_get(2)?, finish)?;
+    let (verdict, at) = (verdict_code(finish.verdict), micros(finish.ended_at));
+    after.over.push(after::Over { job, run: *id, verdict, at });
     let flags: i16 = row.try_get(3)?;
     if flags & flag::NEEDED != 0 {
         after.needed.push(*id);
@@ -388,6 +404,7 @@ pub(super) async fn apply(
     let mut finishes = Vec::new();
     for (row, change) in changes {
         if let Change::Finish(finish) = change {
+            after.ends.push(EndedRun::of(&row.run, finish));
             finishes.push((row.run.id.0, row.run.fence.0, finish));
         }
     }
@@ -491,6 +508,7 @@ impl PostgresStore {
             slots::apply(tx, after).await?;
             join(tx, now, after).await?;
         }
+        after::note(tx, after).await?;
         let admitted = slots::apply_and_admit(tx, after).await?;
         after.changed |= !admitted.is_empty();
         after.queued.extend(admitted);
@@ -806,15 +824,18 @@ async fn settle_first(
     let (leased, most) = (guard.leased(), TRAIL_BYTES_MAX as i32);
     let params = columns.params(&asked, &leased, &most, &parts);
     if !ended.is_empty() {
-        statements.push((FINISH, &params));
+        statements.extend([(FINISH, &params[..]), (after::WAITED_FOR, &[][..])]);
     }
     let brought = tx.pipe(&statements).await?;
     let held: Vec<i16> = brought[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     right.retain(|part, _| held.contains(part));
     let rows = brought[1].iter().map(locked).collect::<Result<_, _>>()?;
-    let found = match brought.get(2) {
-        Some(brought) => note(finishes, &finished(brought, guard, &ended, after)?, answers),
-        None => 0,
+    let found = match &brought[2..] {
+        [ended_rows, waited_for] => {
+            after.heed(waited_for)?;
+            note(finishes, &finished(ended_rows, guard, &ended, after)?, answers)
+        }
+        _ => 0,
     };
     Ok((rows, found))
 }

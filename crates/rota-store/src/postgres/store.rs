@@ -15,12 +15,12 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, Guarded,
-        HistoryStore, InboxItem, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore,
-        LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
-        Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut,
-        Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat, Write,
+        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, FollowEnds,
+        Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
+        JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause,
+        PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage,
+        SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store,
+        StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -174,6 +174,14 @@ impl RunStore for PostgresStore {
 
     async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError> {
         self.enqueue_all(write, runs, inbox).await
+    }
+
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
+        tried!("read the ends that jobs wait for", self.ends_waited_for(limit))
+    }
+
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        self.follow_all(write, items).await
     }
 
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {

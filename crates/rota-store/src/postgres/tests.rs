@@ -15,9 +15,9 @@ use rota_core::{
     run::{CancelAsk, Change, Finish, Lease, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
     slot::{SlotAsk, SlotKey, UniqueKey, WhenFull},
     store::{
-        By, CancelAnswer, Claim, Enqueued, Epoch, Expect, FireItem, Fired, Guarded, HistoryStore, JobPut, JobSaved,
-        JobStore, LeaseStore, NodeBeat, OwnLease, Reap, Request, RunQuery, RunStore, RunningMark, SchedulePut,
-        ScheduleSaved, Settlement, StoreError, TenantPut, Tend, Tier, Write,
+        By, CancelAnswer, Claim, Ends, Enqueued, Epoch, Expect, FireItem, Fired, Guarded, HistoryStore, JobPut,
+        JobSaved, JobStore, LeaseStore, NodeBeat, OwnLease, Reap, Request, RunQuery, RunStore, RunningMark,
+        SchedulePut, ScheduleSaved, Settlement, StoreError, TenantPut, Tend, Tier, Write,
     },
 };
 use uuid::Uuid;
@@ -55,7 +55,7 @@ async fn store() -> PostgresStore {
 }
 
 fn batch(millis: i64) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now: at(millis), node: None, request: None }
+    Write { batch: BatchId(Uuid::now_v7()), now: at(millis), node: None, request: None, ends: Ends::default() }
 }
 
 impl Bed {
@@ -135,6 +135,7 @@ fn job_put(tenant: TenantId, name: &str, hash: u8) -> JobPut {
         enabled: true,
         by: None,
         expect: Expect::Anything,
+        after: None,
     }
 }
 

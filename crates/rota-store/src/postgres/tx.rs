@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use deadpool_postgres::{Object, Pool};
 use futures_util::future::{BoxFuture, join_all};
-use rota_core::store::Write;
+use rota_core::store::{EndedRun, Write};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::fault::{Fault, refused};
@@ -48,6 +48,8 @@ pub(super) struct Ending {
     pub late: Vec<Late>,
     /// What to answer when asked again; none stands for the plain answer.
     pub answer: Option<Vec<u8>>,
+    /// Who ended by it, to be told with the answer.
+    pub ends: Vec<EndedRun>,
     /// What was settled, for the roll-ups.
     pub delta: Option<Vec<u8>>,
     /// Nothing was written, so nothing need be remembered.

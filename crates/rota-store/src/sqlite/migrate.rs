@@ -7,7 +7,11 @@ use rusqlite::Connection;
 
 use super::OpenError;
 
-const STEPS: &[&str] = &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_workers.sql")];
+const STEPS: &[&str] = &[
+    include_str!("migrations/0001_first.sql"),
+    include_str!("migrations/0002_workers.sql"),
+    include_str!("migrations/0003_after.sql"),
+];
 
 pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };

@@ -11,8 +11,10 @@
 #![allow(clippy::wildcard_imports, reason = "every case uses most of the harness")]
 #![allow(clippy::items_after_statements, reason = "short names belong where they are used")]
 
+mod after;
 mod cancel;
 mod claim;
+mod ends;
 mod enqueue;
 mod fire;
 mod harness;
@@ -117,6 +119,25 @@ promises! {
         a_retry_does_not_rearm,
         the_end_of_a_run_arms_no_deleted_schedule,
         a_rearmed_schedule_fires_again,
+    }
+    after {
+        an_end_is_written_down_for_those_who_wait_for_it,
+        every_kind_of_end_counts,
+        an_end_leads_to_a_run_exactly_once,
+        two_nodes_make_one_run_of_one_end,
+        a_job_that_was_changed_meanwhile_is_read_again,
+        a_held_end_waits_for_the_next,
+        a_refused_or_skipped_run_is_kept_as_skipped,
+        jobs_that_would_start_each_other_are_refused,
+        an_edit_or_a_delete_ends_the_waiting,
+    }
+    ends {
+        a_cancel_names_those_it_ended_at_once,
+        a_sweep_names_those_it_ended,
+        a_reap_names_those_it_ended,
+        a_newcomer_names_those_that_made_room,
+        a_write_asked_again_names_nobody_else,
+        a_settlement_names_nobody,
     }
     enqueue {
         every_field_survives_the_store,

@@ -23,7 +23,7 @@ use rota_core::{
     },
     lane::LaneMode,
     run::{Change, Hold, Outcome, Run, RunState, SettlePolicy, Status},
-    store::{By, Claim, Enqueued, Epoch, Guarded, NodeBeat, Settlement, Store, StoreError, Tend, Write},
+    store::{By, Claim, Ends, Enqueued, Epoch, Guarded, NodeBeat, Settlement, Store, StoreError, Tend, Write},
 };
 use uuid::Uuid;
 
@@ -57,7 +57,7 @@ impl Seat {
     }
 
     fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId(Uuid::now_v7()), now, node: Some(self.node), request: None }
+        Write { batch: BatchId(Uuid::now_v7()), now, node: Some(self.node), request: None, ends: Ends::default() }
     }
 }
 

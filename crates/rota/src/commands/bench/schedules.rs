@@ -11,7 +11,7 @@ use rota_core::{
     fire::{Progress, arm},
     ids::{BatchId, JobId, Partition, ScheduleId, TenantId},
     schedule::ScheduleSpec,
-    store::{Expect, JobPut, JobSaved, SchedulePut, Store, TenantPut, Tier, Write},
+    store::{Ends, Expect, JobPut, JobSaved, SchedulePut, Store, TenantPut, Tier, Write},
     timing::Schedule,
 };
 use serde::Serialize;
@@ -100,7 +100,7 @@ async fn load(store: &dyn Store, count: u64, now: Timestamp) -> Result<(), Failu
 }
 
 fn write(now: Timestamp) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None }
+    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None, ends: Ends::default() }
 }
 
 async fn definition(store: &dyn Store, now: Timestamp) -> Result<(TenantId, JobId), Failure> {
@@ -116,6 +116,7 @@ async fn definition(store: &dyn Store, now: Timestamp) -> Result<(TenantId, JobI
         enabled: true,
         by: None,
         expect: Expect::Nothing,
+        after: None,
     };
     match store.put_jobs(&write(now), &[put]).await.context("saving a job")?.pop() {
         Some(JobSaved::Saved { id, .. }) => Ok((tenants[0], id)),
