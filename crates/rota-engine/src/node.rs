@@ -77,6 +77,8 @@ pub struct Node {
     delayed_at: AtomicI64,
     /// Some job starts after another, as far as is known here.
     chained: AtomicBool,
+    /// When this node last extended its own leases, or had none.
+    extended_at: AtomicI64,
     /// Somebody asked a run to stop: leases are to be compared at once.
     pub(crate) cancel_asked: AtomicBool,
 }
@@ -133,6 +135,7 @@ impl Node {
             },
             delayed_at: AtomicI64::new(i64::MAX),
             chained: AtomicBool::new(false),
+            extended_at: AtomicI64::new(now.as_microsecond()),
             cancel_asked: AtomicBool::new(false),
             store,
             clock,
@@ -323,6 +326,18 @@ impl Node {
     /// Whether the store is known to have taken somebody's word after `at`.
     pub(crate) fn store_was_there_after(&self, at: Timestamp) -> bool {
         at.as_microsecond() < self.outage.there_at.load(Ordering::Relaxed)
+    }
+
+    /// This node's own leases are extended, or there are none.
+    pub(crate) fn extended(&self, now: Timestamp) {
+        self.extended_at.store(now.as_microsecond(), Ordering::Relaxed);
+    }
+
+    /// Whether this node stood still for so long that its own leases may have
+    /// run out, and is back to tell.
+    pub(crate) fn must_extend_first(&self, now: Timestamp) -> bool {
+        let at = Timestamp::from_microsecond(self.extended_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MIN);
+        now >= self.options.run_lease.after(at) && !self.desk.leases().is_empty()
     }
 
     /// The earliest that it may be now.

@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod codec;
+pub mod failpoint;
 mod filter;
 mod fired;
 pub mod postgres;

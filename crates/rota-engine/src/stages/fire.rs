@@ -169,9 +169,16 @@ impl Fire {
             }
         }
         let known = self.know(&entries, now).await?;
+        let mut runs = 0;
         for (due, entry) in &entries {
+            // Many that catch up together would make a transaction of millions.
+            if runs >= self.node.options.fire_batch {
+                self.due.insert((due.cursor.due_at, due.schedule), *due);
+                continue;
+            }
             match known.item(&self.node, *due, entry, now) {
                 Some(item) => {
+                    runs += item.runs.len();
                     items.push(item);
                     of.push((entry.record.job, entry.record.tenant));
                 }

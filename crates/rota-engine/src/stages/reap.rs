@@ -2,7 +2,9 @@
 //!
 //! The state machine decides, in the store's own transaction. A worker has
 //! vanished when its lease ran out by the earliest of the clocks, with a margin;
-//! after the store was away nobody has, for one lease time.
+//! after the store was away nobody has, for one lease time. A node that stood
+//! still itself, and finds its own leases run out, extends them before it judges
+//! anybody: their attempts stood still with it and go on with it.
 
 use std::sync::Arc;
 
@@ -38,6 +40,10 @@ impl Stage for Reap {
         let next_at = Some(node.options.sweep_every.after(now));
         if self.pending.is_none() && (node.is_quiet(now) || !node.territory.is_steward()) {
             return Ok(PassReport { next_at, ..PassReport::idle() });
+        }
+        if self.pending.is_none() && node.must_extend_first(now) {
+            node.bells.execute.notify_one();
+            return Ok(PassReport::until(node.options.watch_every.after(now)));
         }
         let (write, ask) = self.pending.take().unwrap_or_else(|| {
             let before = node.options.reap_margin.before(node.earliest(now));

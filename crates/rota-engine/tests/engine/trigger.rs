@@ -119,10 +119,14 @@ async fn jobs_that_start_each_other_are_refused_with_their_path() {
     let documents: Vec<_> =
         documents.map(|value| rota_core::job::JobDocument::from_value(value).unwrap()).into_iter().collect();
     let all: Vec<&_> = documents.iter().collect();
-    let saved = definitions::save_jobs(&node.node, bed.tenant, &all, None, Expect::Anything, bed.now()).await.unwrap();
+    let saved =
+        definitions::save_jobs(&node.node, bed.tenant, &all, None, Expect::Anything, &node.node.write(bed.now()))
+            .await
+            .unwrap();
     assert!(saved.iter().all(Result::is_ok), "whatever their order: {saved:?}");
     let back = rota_core::job::JobDocument::from_value(then("c", &json!({ "jobs": ["a"] }))).unwrap();
-    let refused = definitions::save_job(&node.node, bed.tenant, &back, None, Expect::Anything, bed.now()).await;
+    let refused =
+        definitions::save_job(&node.node, bed.tenant, &back, None, Expect::Anything, &node.node.write(bed.now())).await;
     let Err(SaveError::BadDocument { problems }) = refused else { panic!("{refused:?}") };
     assert_eq!((problems[0].path.as_str(), problems[0].code), ("triggers.after.jobs", "cycle"));
     assert!(problems[0].message.contains("c -> a -> b -> c"), "{}", problems[0].message);

@@ -66,7 +66,10 @@ pub use self::{
     open::{OpenError, Options},
     raw::{history_len, log_bytes, raw_loop},
 };
-use crate::codec;
+use crate::{
+    codec,
+    failpoint::{self, Moment},
+};
 
 /// Rota's store on PostgreSQL 14 or newer.
 pub struct PostgresStore {
@@ -93,10 +96,13 @@ impl PostgresStore {
     /// One statement that commits by itself. If its answer is lost it may have
     /// happened.
     async fn write_alone(&self, pool: &Pool, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
-        read_on(pool, sql, params).await.map_err(|fault| match fault {
+        failpoint::pass_named(Moment::Written);
+        let rows = read_on(pool, sql, params).await.map_err(|fault| match fault {
             Fault::Db(error) if error.as_db_error().is_none() => Fault::Lost(error),
             other => other,
-        })
+        })?;
+        failpoint::pass_named(Moment::Committed);
+        Ok(rows)
     }
 
     /// The modes of these lanes; one that does not exist is left out.

@@ -16,7 +16,10 @@ use super::{
     fault::Fault,
     tx::{Ending, Tx},
 };
-use crate::codec::{corrupt, micros};
+use crate::{
+    codec::{corrupt, micros},
+    failpoint,
+};
 
 /// What a write answered: now, or when it was made.
 pub(super) enum Once<T> {
@@ -42,7 +45,7 @@ impl PostgresStore {
     {
         let mut tries = 0;
         loop {
-            let fault = match self.once_tried(write, &work).await {
+            let fault = match failpoint::named(what, self.once_tried(write, &work)).await {
                 Ok((value, late)) => return Ok(Once::New(value, late)),
                 Err(fault) => fault,
             };

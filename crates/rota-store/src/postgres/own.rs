@@ -26,7 +26,10 @@ use super::{
     settle::{Right, confirm},
     tx::{Ending, Late, Param, Tx, params},
 };
-use crate::codec::{flag, micros, time, time_opt};
+use crate::{
+    codec::{flag, micros, time, time_opt},
+    failpoint,
+};
 
 const OWN: &str = concat!(
     "SELECT ",
@@ -94,7 +97,7 @@ impl PostgresStore {
             }
         }
         // A run that has ended needs no one's look any more.
-        self.drop_notices(ended).await?;
+        failpoint::named("clear notices", self.drop_notices(ended)).await?;
         Ok(found)
     }
 

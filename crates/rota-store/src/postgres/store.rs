@@ -25,6 +25,7 @@ use rota_core::{
 };
 
 use super::PostgresStore;
+use crate::failpoint;
 
 /// So often a method that lost a race is run again.
 const TRIES_MAX: u32 = 8;
@@ -35,7 +36,7 @@ macro_rules! tried {
         let mut tries = 0;
         loop {
             tries += 1;
-            match $call.await {
+            match failpoint::named($what, $call).await {
                 Err(fault) if fault.is_transient() && tries < TRIES_MAX => {}
                 other => break other.map_err(|fault| fault.told($what)),
             }
@@ -274,7 +275,7 @@ impl RunStore for PostgresStore {
     }
 
     async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
-        self.recount(write.now).await
+        failpoint::named("recount slots", self.recount(write.now)).await
     }
 }
 

@@ -13,7 +13,10 @@ use rota_core::store::{EndedRun, Write};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::fault::{Fault, refused};
-use crate::codec::micros;
+use crate::{
+    codec::micros,
+    failpoint::{self, Moment},
+};
 
 /// A bound parameter.
 pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
@@ -132,12 +135,12 @@ impl Tx {
             ));
         }
         last.push(batch);
-        self.end("COMMIT", &last).await
+        self.end_for_good(&last).await
     }
 
     /// Commits a write that is the same however often it is made.
     pub(super) async fn commit(&self) -> Result<(), Fault> {
-        self.end("COMMIT", &[]).await.map(drop)
+        self.end_for_good(&[]).await.map(drop)
     }
 
     /// Runs statements that could have waited for the end, but must not.
@@ -148,6 +151,13 @@ impl Tx {
         let late: Vec<(&str, Vec<Param<'_>>)> = late.iter().map(Late::bound).collect();
         let statements: Vec<Bound<'_>> = late.iter().map(|(sql, params)| (*sql, &params[..])).collect();
         self.pipe(&statements).await
+    }
+
+    async fn end_for_good(&self, last: &[Bound<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
+        failpoint::pass_named(Moment::Written);
+        let rows = self.end("COMMIT", last).await?;
+        failpoint::pass_named(Moment::Committed);
+        Ok(rows)
     }
 
     /// Sends the last statements with the end behind them, and answers their

@@ -61,7 +61,7 @@ impl SqliteStore {
     ) -> Result<Promoted, StoreError> {
         let (write, parts) = (write.clone(), parts.to_vec());
         self.writer
-            .write("promote runs", Urgency::Prompt, move |connection| {
+            .write("promote delayed runs", Urgency::Prompt, move |connection| {
                 once(connection, &write, kept_promoted, promoted_again, |connection| {
                     promote(connection, &write, &parts, limit as usize)
                 })
@@ -92,7 +92,7 @@ impl SqliteStore {
     pub(super) async fn do_release(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
         let write = write.clone();
         self.writer
-            .write("release runs", Urgency::Prompt, move |connection| {
+            .write("release a worker's runs", Urgency::Prompt, move |connection| {
                 let kept = |woken: &Vec<Woken>| whole(&woken_ids(woken));
                 let again = |connection: &Connection, kept: Option<&str>| {
                     let ids: Vec<(RunId, bool)> = whole_again(connection, kept)?;
@@ -113,7 +113,7 @@ impl SqliteStore {
     pub(super) async fn do_reap(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
         let (write, reap) = (write.clone(), *reap);
         self.writer
-            .write("reap lost runs", Urgency::Prompt, move |connection| {
+            .write("reap runs", Urgency::Prompt, move |connection| {
                 once(
                     connection,
                     &write,

@@ -188,7 +188,7 @@ impl SqliteStore {
     ) -> Result<Vec<bool>, StoreError> {
         let (write, targets, pause) = (write.clone(), targets.to_vec(), pause.cloned());
         self.writer
-            .write("pause or resume", Urgency::Prompt, move |connection| {
+            .write("set pauses", Urgency::Prompt, move |connection| {
                 once(
                     connection,
                     &write,

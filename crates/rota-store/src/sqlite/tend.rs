@@ -31,7 +31,7 @@ impl SqliteStore {
         for job in jobs {
             // Each slice is a write of its own, so that others get their turn.
             let done =
-                self.writer.write("do upkeep", Urgency::Patient, move |connection| job(connection, &tend)).await?;
+                self.writer.write("tend the store", Urgency::Patient, move |connection| job(connection, &tend)).await?;
             total.folded += done.folded;
             total.indexed += done.indexed;
             total.purged += done.purged;

@@ -6,7 +6,9 @@
 mod api;
 mod books;
 mod cluster;
+mod crash;
 mod cron;
 mod node;
 mod proxy;
+mod race;
 mod serve;
