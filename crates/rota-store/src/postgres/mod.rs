@@ -28,6 +28,7 @@ mod insert;
 mod jobs;
 mod leases;
 mod logs;
+mod look;
 mod migrate;
 mod once;
 mod open;
@@ -59,6 +60,7 @@ use tokio_postgres::Row;
 
 use self::{days::Days, fault::Fault, tx::Param};
 pub use self::{
+    look::look,
     open::{OpenError, Options},
     raw::{history_len, log_bytes, raw_loop},
 };

@@ -9,6 +9,11 @@ use super::OpenError;
 
 const STEPS: &[&str] = &[include_str!("migrations/0001_first.sql")];
 
+/// The newest schema that this release knows.
+pub const fn known() -> i64 {
+    STEPS.len() as i64
+}
+
 pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(sqlite)?;
