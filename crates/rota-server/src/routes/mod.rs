@@ -46,8 +46,15 @@ pub fn router() -> Router<Node> {
     let spec = get(async move || ([(header::CONTENT_TYPE, "application/json")], description.clone()));
     router
         .route("/api/v1/openapi.json", spec)
+        .route("/api/v1/schema/job", get(job_schema))
         .route("/docs/problems", get(async || markdown(rota_api::problem::reference())))
         .route("/docs/problems/{code}", get(explain))
+}
+
+/// The shape of a job document, for editors; it tells nobody anything of the jobs
+/// that are here, so it is answered without a login.
+async fn job_schema() -> Response {
+    ([(header::CONTENT_TYPE, "application/schema+json")], rota_api::job::SCHEMA).into_response()
 }
 
 fn markdown(text: String) -> Response {
