@@ -1,6 +1,15 @@
 //! One file per command.
 
 pub mod bench;
+pub mod calendar;
 pub mod config;
+pub mod context;
 pub mod cron;
+pub mod dead;
+pub mod job;
+pub mod pausing;
+pub mod queue;
+pub mod run;
+pub mod schedule;
 pub mod serve;
+pub mod shown;

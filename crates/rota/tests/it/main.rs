@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its case should panic")]
 
 mod books;
+mod cli;
 mod cluster;
 mod cron;
 mod node;
 mod proxy;
+mod schema;
 mod serve;
