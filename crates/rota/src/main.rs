@@ -41,6 +41,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Make a server's jobs those of files
+    Apply(commands::apply::ApplyArgs),
     /// Measure this machine
     #[command(subcommand)]
     Bench(commands::bench::Command),
@@ -57,6 +59,10 @@ enum Command {
     Cron(commands::cron::Command),
     /// Runs that used up their attempts
     Dead(commands::dead::DeadArgs),
+    /// Write jobs and calendars as files
+    Export(commands::export::ExportArgs),
+    /// Save what `rota export` wrote
+    Import(commands::apply::ImportArgs),
     /// Jobs: what to do, and under which policies
     Job(commands::job::JobArgs),
     /// Log in to a server, and ask it from now on
@@ -77,12 +83,15 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut printer = Printer::new();
     let done = match cli.command {
+        Command::Apply(args) => commands::apply::run(args, &mut printer),
         Command::Bench(command) => commands::bench::run(command, &mut printer),
         Command::Calendar(args) => commands::calendar::run(args, &mut printer),
         Command::Config(command) => commands::config::run(&command, &mut printer),
         Command::Context(command) => commands::context::run(&command, &mut printer),
         Command::Cron(command) => commands::cron::run(command, &mut printer),
         Command::Dead(args) => commands::dead::run(args, &mut printer),
+        Command::Export(args) => commands::export::run(args, &mut printer),
+        Command::Import(args) => commands::apply::import(args, &mut printer),
         Command::Job(args) => commands::job::run(args, &mut printer),
         Command::Login(args) => commands::context::login(&args, &mut printer),
         Command::Logout(args) => commands::context::logout(&args, &mut printer),

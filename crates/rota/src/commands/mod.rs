@@ -1,11 +1,13 @@
 //! One file per command.
 
+pub mod apply;
 pub mod bench;
 pub mod calendar;
 pub mod config;
 pub mod context;
 pub mod cron;
 pub mod dead;
+pub mod export;
 pub mod job;
 pub mod pausing;
 pub mod queue;

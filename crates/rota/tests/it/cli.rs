@@ -1,6 +1,7 @@
 //! The command line as its users meet it: a real server, real processes, whole
 //! answers and exit codes.
 
+mod apply;
 mod contexts;
 mod verbs;
 
