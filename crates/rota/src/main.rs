@@ -59,6 +59,8 @@ enum Command {
     Cron(commands::cron::Command),
     /// Runs that used up their attempts
     Dead(commands::dead::DeadArgs),
+    /// Check whether a node could run well here, and say what to do if not
+    Doctor(commands::doctor::DoctorArgs),
     /// Write jobs and calendars as files
     Export(commands::export::ExportArgs),
     /// Save what `rota export` wrote
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Context(command) => commands::context::run(&command, &mut printer),
         Command::Cron(command) => commands::cron::run(command, &mut printer),
         Command::Dead(args) => commands::dead::run(args, &mut printer),
+        Command::Doctor(args) => commands::doctor::run(&args, &mut printer),
         Command::Export(args) => commands::export::run(args, &mut printer),
         Command::Import(args) => commands::apply::import(args, &mut printer),
         Command::Job(args) => commands::job::run(args, &mut printer),

@@ -7,6 +7,7 @@ pub mod config;
 pub mod context;
 pub mod cron;
 pub mod dead;
+pub mod doctor;
 pub mod export;
 pub mod job;
 pub mod pausing;

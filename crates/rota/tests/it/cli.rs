@@ -3,6 +3,7 @@
 
 mod apply;
 mod contexts;
+mod doctor;
 mod verbs;
 
 use std::{
