@@ -22,7 +22,7 @@ mod yaml;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{failure::Failure, printer::Printer};
 
@@ -48,6 +48,8 @@ enum Command {
     Bench(commands::bench::Command),
     /// Days on which schedules do or do not fire
     Calendar(commands::calendar::CalendarArgs),
+    /// Print what teaches a shell these commands
+    Completions(commands::manual::CompletionsArgs),
     /// Check and show the configuration
     #[command(subcommand)]
     Config(commands::config::Command),
@@ -71,6 +73,8 @@ enum Command {
     Login(commands::context::LoginArgs),
     /// Forget a server and its token
     Logout(commands::context::LogoutArgs),
+    /// Print the manual
+    Man(commands::manual::ManArgs),
     /// The lanes that workers subscribe to
     Queue(commands::queue::QueueArgs),
     /// Runs: executions of jobs
@@ -81,13 +85,19 @@ enum Command {
     Serve(commands::serve::ServeArgs),
 }
 
+/// All commands, with what every one of them has in common.
+fn command_line() -> clap::Command {
+    Cli::command().after_long_help(commands::manual::exit_codes())
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
     let mut printer = Printer::new();
     let done = match cli.command {
         Command::Apply(args) => commands::apply::run(args, &mut printer),
         Command::Bench(command) => commands::bench::run(command, &mut printer),
         Command::Calendar(args) => commands::calendar::run(args, &mut printer),
+        Command::Completions(args) => commands::manual::completions(&args, command_line(), &mut printer),
         Command::Config(command) => commands::config::run(&command, &mut printer),
         Command::Context(command) => commands::context::run(&command, &mut printer),
         Command::Cron(command) => commands::cron::run(command, &mut printer),
@@ -98,6 +108,7 @@ fn main() -> ExitCode {
         Command::Job(args) => commands::job::run(args, &mut printer),
         Command::Login(args) => commands::context::login(&args, &mut printer),
         Command::Logout(args) => commands::context::logout(&args, &mut printer),
+        Command::Man(args) => commands::manual::man(&args, command_line(), &mut printer),
         Command::Queue(args) => commands::queue::run(args, &mut printer),
         Command::Run(args) => commands::run::run(args, &mut printer),
         Command::Schedule(args) => commands::schedule::run(args, &mut printer),

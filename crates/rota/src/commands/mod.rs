@@ -10,6 +10,7 @@ pub mod dead;
 pub mod doctor;
 pub mod export;
 pub mod job;
+pub mod manual;
 pub mod pausing;
 pub mod queue;
 pub mod run;

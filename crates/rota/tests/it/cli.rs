@@ -4,6 +4,7 @@
 mod apply;
 mod contexts;
 mod doctor;
+mod manual;
 mod verbs;
 
 use std::{
