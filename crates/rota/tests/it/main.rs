@@ -9,5 +9,6 @@ mod cluster;
 mod cron;
 mod node;
 mod proxy;
+mod quickstart;
 mod schema;
 mod serve;
