@@ -46,8 +46,15 @@ pub fn router() -> Router<Node> {
     refusals(&mut description);
     router
         .merge(SwaggerUi::new("/docs").url("/api/v1/openapi.json", description))
+        .route("/api/v1/schema/job", get(job_schema))
         .route("/docs/problems", get(async || markdown(rota_api::problem::reference())))
         .route("/docs/problems/{code}", get(explain))
+}
+
+/// The shape of a job document, for editors; it tells nobody anything of the jobs
+/// that are here, so it is answered without a login.
+async fn job_schema() -> Response {
+    ([(header::CONTENT_TYPE, "application/schema+json")], rota_api::job::SCHEMA).into_response()
 }
 
 fn markdown(text: String) -> Response {

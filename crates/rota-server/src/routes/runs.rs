@@ -37,6 +37,9 @@ const LABELS_MAX: usize = 10;
 /// Longest grace that a cancel may ask for.
 const GRACE_MAX: Span = Span::secs(3_600);
 const REASON_BYTES_MAX: usize = 1_000;
+/// The last lines of an attempt are written within this time of its end: several
+/// times as long as lines are gathered.
+const LOGS_FOLLOW: Span = Span::secs(1);
 
 /// Which runs to list: live ones first, newest first; then ended ones by their
 /// end, latest first.
@@ -263,8 +266,8 @@ pub struct LogFilter {
 /// The log of a run.
 ///
 /// Lines in the order in which they were written, a page at a time. While the run
-/// lives, `next` is there even at the end: ask again with it for what was
-/// written since.
+/// lives, and for a second after its end, `next` is there even at the end: ask
+/// again with it for what was written since.
 #[utoipa::path(get, path = "/runs/{run}/logs", tag = "runs", params(("run" = Uuid, Path), LogFilter, Paging),
     responses((status = OK, body = Page<LogLine>)))]
 pub async fn logs(
@@ -279,10 +282,14 @@ pub async fn logs(
     let query = LogQuery { run: record.run.id, attempt: listing.filter.attempt, after, limit };
     let chunks = may.engine.store().logs(&query).await?;
     let full = chunks.len() >= limit as usize;
-    let live = !matches!(record.run.state, RunState::Finished { .. });
+    // Lines are written beside the outcome, and may follow it.
+    let open = match record.run.state {
+        RunState::Finished { at, .. } => LOGS_FOLLOW.after(at) > may.engine.now(),
+        _ => true,
+    };
     let last = chunks.last().map(|chunk| (chunk.attempt, chunk.seq)).or(after).unwrap_or((0, -1));
     let lines = chunks.iter().flat_map(lines_of).collect();
-    Ok(Json(listing.page(lines, (full || live).then_some(&last))))
+    Ok(Json(listing.page(lines, (full || open).then_some(&last))))
 }
 
 fn lines_of(chunk: &LogChunk) -> impl Iterator<Item = LogLine> {

@@ -19,6 +19,11 @@ const STEPS: [(i32, &str); 3] = [
 /// other.
 const LOCK: &str = "rota migrations of ";
 
+/// The newest schema that this release knows.
+pub(super) fn known() -> i64 {
+    STEPS.last().map_or(0, |(version, _)| i64::from(*version))
+}
+
 pub(super) async fn migrate(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
     let prepare = |e: tokio_postgres::Error| OpenError::Prepare(Box::new(e));
     let lock = format!("{LOCK}{}", schema.unwrap_or_default());

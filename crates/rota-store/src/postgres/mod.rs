@@ -30,6 +30,7 @@ mod insert;
 mod jobs;
 mod leases;
 mod logs;
+mod look;
 mod migrate;
 mod once;
 mod open;
@@ -63,6 +64,7 @@ use tokio_postgres::Row;
 use self::{days::Days, fault::Fault, tx::Param};
 pub use self::{
     hints::PostgresHints,
+    look::look,
     open::{OpenError, Options},
     raw::{history_len, log_bytes, raw_loop},
 };

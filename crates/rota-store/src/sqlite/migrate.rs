@@ -13,6 +13,11 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0003_after.sql"),
 ];
 
+/// The newest schema that this release knows.
+pub const fn known() -> i64 {
+    STEPS.len() as i64
+}
+
 pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(sqlite)?;

@@ -17,6 +17,7 @@ mod insert;
 mod jobs;
 mod leases;
 mod logs;
+mod look;
 mod many;
 mod migrate;
 mod once;
@@ -43,10 +44,13 @@ use rota_core::store::StoreError;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, config::DbConfig, params};
 use tokio::sync::Semaphore;
 
-pub use self::raw::{history_len, raw_loop};
 use self::{
     checkpoint::Checkpointer,
     writer::{Urgency, Writer},
+};
+pub use self::{
+    look::look,
+    raw::{history_len, raw_loop},
 };
 
 /// How the file is opened.

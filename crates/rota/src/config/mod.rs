@@ -27,7 +27,10 @@ use self::{
     layers::{Given, Layers},
     settings::{SETTINGS, Shape},
 };
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    remote::{SERVER_VARIABLE, TOKEN_VARIABLE},
+};
 
 /// What a node is told.
 #[derive(Debug)]
@@ -76,8 +79,9 @@ pub fn strangers() -> Vec<String> {
 }
 
 fn strangers_among(names: impl Iterator<Item = String>) -> Vec<String> {
-    let known =
-        |name: &str| name == layers::CONFIG_VARIABLE || SETTINGS.iter().any(|setting| setting.variable() == name);
+    // The command line's own variables may be set for everything that is started.
+    let others = [layers::CONFIG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
+    let known = |name: &str| others.contains(&name) || SETTINGS.iter().any(|setting| setting.variable() == name);
     let mut strangers: Vec<String> = names.filter(|name| name.starts_with("ROTA_") && !known(name)).collect();
     strangers.sort();
     strangers

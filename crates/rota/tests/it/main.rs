@@ -5,10 +5,13 @@
 
 mod api;
 mod books;
+mod cli;
 mod cluster;
 mod crash;
 mod cron;
 mod node;
 mod proxy;
+mod quickstart;
 mod race;
+mod schema;
 mod serve;

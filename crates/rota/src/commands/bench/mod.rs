@@ -64,7 +64,7 @@ struct LoadArgs {
     #[arg(long)]
     claimed: bool,
     /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "human")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
@@ -118,7 +118,8 @@ async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
     target.clean()?;
     match args.load.output {
         Output::Json => printer.json(&report)?,
-        Output::Human => print(&report, printer)?,
+        Output::Yaml => printer.yaml(&report)?,
+        Output::Table => print(&report, printer)?,
     }
     Ok(())
 }

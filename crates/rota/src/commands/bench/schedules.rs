@@ -37,7 +37,7 @@ pub struct SchedulesArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     count: u64,
     /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "human")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
@@ -67,7 +67,8 @@ pub async fn run(args: SchedulesArgs, printer: &mut Printer) -> Result<(), Failu
     target.clean()?;
     match args.output {
         Output::Json => printer.json(&report)?,
-        Output::Human => {
+        Output::Yaml => printer.yaml(&report)?,
+        Output::Table => {
             printer.line(&format!(
                 "{} schedules on {}: loaded in {:.1} s ({}/s)",
                 report.schedules, report.store, report.load_s, report.schedules_per_s

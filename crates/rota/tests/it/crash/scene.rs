@@ -260,7 +260,7 @@ impl Audit {
             };
             assert!(line.fence > fence, "{line:?} after fence {fence}");
             let given_up =
-                |entry: &TrailEntry| matches!(entry.kind, TrailKind::WorkerLost { .. } | TrailKind::HandedBack);
+                |entry: &TrailEntry| matches!(entry.kind, TrailKind::WorkerLost { .. } | TrailKind::HandedBack { .. });
             let explained = line.process != process || line.attempt > attempt || record.trail.iter().any(given_up);
             assert!(explained, "{line:?} was executed twice by the same process");
         }
