@@ -5,6 +5,7 @@
 
 mod books;
 mod cluster;
+mod crash;
 mod cron;
 mod node;
 mod proxy;
