@@ -9,4 +9,5 @@ mod crash;
 mod cron;
 mod node;
 mod proxy;
+mod race;
 mod serve;
