@@ -10,6 +10,7 @@ mod faulty;
 mod cancel;
 mod dispatch;
 mod driver;
+mod endurance;
 mod execute;
 mod fire;
 mod lead;
