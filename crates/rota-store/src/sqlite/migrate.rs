@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::OpenError;
 
-const STEPS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+const STEPS: &[&str] = &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_access.sql")];
 
 pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
