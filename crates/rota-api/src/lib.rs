@@ -5,6 +5,7 @@
 //! an answer. A request with an unknown field is refused, so that a mistyped
 //! name is not silently ignored.
 
+pub mod access;
 pub mod bulk;
 pub mod job;
 pub mod page;

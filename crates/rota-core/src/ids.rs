@@ -46,6 +46,12 @@ numbers! {
     NodeId(Uuid),
     /// A worker, built in or remote, from its start to its end.
     WorkerId(Uuid),
+    /// A token for the API; not the token itself.
+    TokenId(Uuid),
+    /// A person who logs in with a password.
+    UserId(Uuid),
+    /// One line of the audit log.
+    AuditId(Uuid),
 }
 
 macro_rules! made_by_nodes {
@@ -59,7 +65,7 @@ macro_rules! made_by_nodes {
     )*};
 }
 
-made_by_nodes!(RunId, BatchId, NodeId, WorkerId);
+made_by_nodes!(RunId, BatchId, NodeId, WorkerId, TokenId, UserId, AuditId);
 
 impl ScheduleId {
     /// What `H` in its expression is spread by. The id, not the name: renaming

@@ -4,6 +4,7 @@
 //! and jitter from a source handed in, and nothing waits, spawns or does I/O.
 //! Stores, engines and servers apply what this crate decides.
 
+pub mod access;
 pub mod after;
 pub mod calendar;
 mod choice;

@@ -91,6 +91,8 @@ pub struct Options {
     pub history_keep: Span,
     pub skips_keep: Span,
     pub batches_keep: Span,
+    /// The audit log, and tokens that no longer count.
+    pub audit_keep: Span,
 
     /// The longest wait after a store error; the first is a hundredth.
     pub backoff_max: Span,
@@ -142,6 +144,7 @@ impl Default for Options {
             history_keep: Span::secs(7 * 86_400),
             skips_keep: Span::secs(30 * 86_400),
             batches_keep: Span::secs(3_600),
+            audit_keep: Span::secs(365 * 86_400),
             backoff_max: Span::secs(5),
             events_max: 4_096,
             catalog_max: 10_000,

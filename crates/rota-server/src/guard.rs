@@ -1,6 +1,6 @@
 //! Guard: what every request must pass before a route sees it.
 //!
-//! There is no login yet, so whoever reaches the port may ask. A page in a
+//! Where no login is asked for, whoever reaches the port may ask. A page in a
 //! browser on the same machine reaches it too, and by answering for its own
 //! name with this node's address it may even read the answers (DNS rebinding).
 //! Such a request carries the page's name as its host, so a host is an address,
@@ -49,6 +49,11 @@ impl Hosts {
         let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         rest.is_some_and(|authority| self.admits(authority))
     }
+}
+
+/// Whether an authority names this very machine.
+pub fn is_loopback(authority: &str) -> bool {
+    Hosts::default().admits(authority)
 }
 
 /// The host of `host`, `host:port`, `[address]` or `[address]:port`.

@@ -14,6 +14,9 @@
 //! and its body ([`body`]), asks the engine or the store, and writes the answer
 //! in wire types ([`wire`]). It decides nothing.
 //!
+//! What a request changes is written into the audit log by a layer around the
+//! API ([`access::audit`]).
+//!
 //! No TLS: a proxy does that.
 
 mod access;
@@ -35,7 +38,11 @@ use std::{
 };
 
 use axum::{Router, extract::DefaultBodyLimit, middleware, routing::get};
-use hyper::server::conn::http1;
+use hyper::{
+    body::Incoming,
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
@@ -45,7 +52,11 @@ use rota_core::ids::TenantId;
 use rota_engine::Engine;
 use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 
-pub use self::{guard::Hosts, problem::Problem};
+pub use self::{
+    access::{ADMIN_VARIABLE, Access, AccessOptions, JwtKeys, JwtOptions, Login, Peer, hash_password, new_secret},
+    guard::Hosts,
+    problem::Problem,
+};
 
 /// Bytes of a body that anything here reads.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
@@ -74,9 +85,20 @@ struct Shared {
     /// The engine, and the tenant of an installation that knows only one.
     engine: OnceLock<(Engine, TenantId)>,
     draining: AtomicBool,
+    access: Access,
 }
 
 impl Node {
+    /// A node whose callers are known by `access`; by default nobody need say who
+    /// they are.
+    pub fn new(access: Access) -> Self {
+        Self(Arc::new(Shared { access, ..Shared::default() }))
+    }
+
+    fn access(&self) -> &Access {
+        &self.0.access
+    }
+
     /// The engine has started.
     pub fn started(&self, engine: Engine, tenant: TenantId) {
         // A node starts once; were it told twice, the first one stands.
@@ -135,7 +157,7 @@ impl Server {
                 stream = accept(&self.listener, &connections) => stream,
                 () = &mut stop => break,
             };
-            let (stream, permit) = match stream {
+            let (stream, peer, permit) = match stream {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");
@@ -143,7 +165,12 @@ impl Server {
                     continue;
                 }
             };
-            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service.clone()));
+            let service = service.clone();
+            let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
+                request.extensions_mut().insert(peer);
+                service.call(request)
+            });
+            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), answer));
             tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection broke off");
@@ -161,11 +188,11 @@ impl Server {
 async fn accept(
     listener: &TcpListener,
     connections: &Arc<Semaphore>,
-) -> io::Result<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> io::Result<(tokio::net::TcpStream, Peer, tokio::sync::OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
+    let (stream, peer) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, permit))
+    Ok((stream, Peer(peer.ip().to_canonical()), permit))
 }
 
 /// Every route there is, behind the guard.
@@ -175,7 +202,7 @@ pub fn router(node: Node, hosts: Hosts) -> Router {
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(metrics::scrape))
-        .merge(routes::router())
+        .merge(routes::router().layer(middleware::from_fn_with_state(node.clone(), access::audit::keep)))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .fallback(async || Problem::not_found())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

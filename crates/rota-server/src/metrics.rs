@@ -8,7 +8,6 @@
 use std::sync::atomic::Ordering;
 
 use axum::{
-    extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
@@ -24,13 +23,15 @@ use rota_engine::{
     stats::{Histogram, Stats},
 };
 
-use crate::{Node, problem::Problem};
+use crate::{
+    access::{May, NodeRead},
+    problem::Problem,
+};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub async fn scrape(State(node): State<Node>) -> Response {
-    let Some(engine) = node.engine() else { return Problem::not_ready("the node is starting").into_response() };
-    match text_of(Counted(engine.clone())) {
+pub async fn scrape(may: May<NodeRead>) -> Response {
+    match text_of(Counted(may.engine)) {
         Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         None => Problem::not_ready("the metrics could not be written").into_response(),
     }

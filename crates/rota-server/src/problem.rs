@@ -27,6 +27,11 @@ impl Problem {
         &self.document
     }
 
+    /// After how many seconds asking again may help.
+    pub fn seconds(&self) -> Option<u64> {
+        self.retry_after
+    }
+
     #[must_use]
     pub fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }

@@ -109,6 +109,8 @@ pub struct Tend {
     pub skips_keep: Span,
     /// Batch rows: how long a lost answer may be asked for again.
     pub batches_keep: Span,
+    /// The audit log, and tokens that no longer count.
+    pub audit_keep: Span,
 }
 
 /// What a slice of upkeep did.

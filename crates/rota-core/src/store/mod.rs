@@ -1,6 +1,6 @@
 //! The store port: the only owner of truth.
 //!
-//! Four roles under one [`Store`]. Batch is the only form: slices in, one
+//! Five roles under one [`Store`]. Batch is the only form: slices in, one
 //! answer per item out, in the same order. A stale item is an answer, not an
 //! error. Every list takes a limit, `now` is always an argument, and what must
 //! be atomic is one method.
@@ -10,6 +10,7 @@
 //! the store finds the batch it already applied and answers as it did then, so
 //! nothing happens twice.
 
+mod access;
 mod history;
 mod jobs;
 mod leases;
@@ -20,6 +21,10 @@ use std::error::Error;
 use jiff::Timestamp;
 
 pub use self::{
+    access::{
+        AccessStore, AuditCursor, AuditEntry, AuditPage, AuditQuery, Session, Token, TokenPage, TokenQuery, User,
+        UserPage, UserPut, UserQuery, UserWish,
+    },
     history::{
         HistoryStore, LogChunk, LogQuery, RunCursor, RunPage, RunQuery, RunRecord, Standing, Tend, Tended, TimeRange,
     },
@@ -80,7 +85,7 @@ pub enum StoreError {
 }
 
 /// All roles together; held as `Arc<dyn Store>`.
-pub trait Store: JobStore + RunStore + HistoryStore + LeaseStore {
+pub trait Store: JobStore + RunStore + HistoryStore + LeaseStore + AccessStore {
     /// What to call this store in messages and benchmarks.
     fn kind(&self) -> &'static str;
 }

@@ -39,6 +39,7 @@ impl Stage for Tend {
             history_keep: options.history_keep,
             skips_keep: options.skips_keep,
             batches_keep: options.batches_keep,
+            audit_keep: options.audit_keep,
         };
         let tended = self.node.store.tend(&ask).await?;
         let done = (tended.folded + tended.indexed + tended.purged) as usize;

@@ -18,9 +18,10 @@ use std::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
+    access::SecretDigest,
     dispatch::{Pair, Window},
     fire::Cursor,
-    ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, WorkerId},
+    ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, TokenId, UserId, WorkerId},
     lane::{Lane, LaneKey, LaneMode},
     order::OrderKey,
     rate::Taken,
@@ -777,6 +778,84 @@ impl LeaseStore for Faulty {
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
         let asks = asks.to_vec();
         self.call("take_tokens", Kind::Plain, move |store, _| wait(store.take_tokens(&asks, now))).await
+    }
+}
+
+#[async_trait]
+impl AccessStore for Faulty {
+    async fn put_tokens(&self, tokens: &[Token]) -> Result<(), StoreError> {
+        let tokens = tokens.to_vec();
+        self.call("put_tokens", Kind::Plain, move |store, _| wait(store.put_tokens(&tokens))).await
+    }
+
+    async fn find_tokens(&self, digests: &[SecretDigest]) -> Result<Vec<Option<Token>>, StoreError> {
+        let digests = digests.to_vec();
+        self.call("find_tokens", Kind::Read, move |store, _| wait(store.find_tokens(&digests))).await
+    }
+
+    async fn tokens(&self, ids: &[TokenId]) -> Result<Vec<Option<Token>>, StoreError> {
+        let ids = ids.to_vec();
+        self.call("tokens", Kind::Read, move |store, _| wait(store.tokens(&ids))).await
+    }
+
+    async fn list_tokens(&self, query: &TokenQuery) -> Result<TokenPage, StoreError> {
+        let query = query.clone();
+        self.call("list_tokens", Kind::Read, move |store, _| wait(store.list_tokens(&query))).await
+    }
+
+    async fn revoke_tokens(&self, ids: &[TokenId], now: Timestamp) -> Result<Vec<Guarded>, StoreError> {
+        let ids = ids.to_vec();
+        self.call("revoke_tokens", Kind::Plain, move |store, _| wait(store.revoke_tokens(&ids, now))).await
+    }
+
+    async fn touch_tokens(&self, uses: &[(TokenId, Timestamp)]) -> Result<(), StoreError> {
+        let uses = uses.to_vec();
+        self.call("touch_tokens", Kind::Plain, move |store, _| wait(store.touch_tokens(&uses))).await
+    }
+
+    async fn put_users(&self, users: &[UserPut], now: Timestamp) -> Result<Vec<Guarded>, StoreError> {
+        let users = users.to_vec();
+        self.call("put_users", Kind::Plain, move |store, _| wait(store.put_users(&users, now))).await
+    }
+
+    async fn users(&self, names: &[(TenantId, String)]) -> Result<Vec<Option<User>>, StoreError> {
+        let names = names.to_vec();
+        self.call("users", Kind::Read, move |store, _| wait(store.users(&names))).await
+    }
+
+    async fn list_users(&self, query: &UserQuery) -> Result<UserPage, StoreError> {
+        let query = query.clone();
+        self.call("list_users", Kind::Read, move |store, _| wait(store.list_users(&query))).await
+    }
+
+    async fn delete_users(&self, ids: &[UserId]) -> Result<Vec<Guarded>, StoreError> {
+        let ids = ids.to_vec();
+        self.call("delete_users", Kind::Plain, move |store, _| wait(store.delete_users(&ids))).await
+    }
+
+    async fn put_sessions(&self, sessions: &[Session]) -> Result<Vec<Guarded>, StoreError> {
+        let sessions = sessions.to_vec();
+        self.call("put_sessions", Kind::Plain, move |store, _| wait(store.put_sessions(&sessions))).await
+    }
+
+    async fn find_sessions(&self, digests: &[SecretDigest]) -> Result<Vec<Option<(Session, User)>>, StoreError> {
+        let digests = digests.to_vec();
+        self.call("find_sessions", Kind::Read, move |store, _| wait(store.find_sessions(&digests))).await
+    }
+
+    async fn delete_sessions(&self, digests: &[SecretDigest]) -> Result<(), StoreError> {
+        let digests = digests.to_vec();
+        self.call("delete_sessions", Kind::Plain, move |store, _| wait(store.delete_sessions(&digests))).await
+    }
+
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        let entries = entries.to_vec();
+        self.call("append_audit", Kind::Plain, move |store, _| wait(store.append_audit(&entries))).await
+    }
+
+    async fn list_audit(&self, query: &AuditQuery) -> Result<AuditPage, StoreError> {
+        let query = query.clone();
+        self.call("list_audit", Kind::Read, move |store, _| wait(store.list_audit(&query))).await
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Answers {
     responses((status = OK, body = RunLine, content_type = "application/x-ndjson")))]
 pub async fn runs(may: May<JobExecute>, Query(answers): Query<Answers>, request: Request) -> Result<Response, Problem> {
     must_be_lines(request.headers())?;
+    // Once for the stream: each run says itself who made it.
+    may.changed("job.trigger_many", "jobs", None, None);
     let (sender, answer) = answering();
     tokio::spawn(async move {
         let mut lines = Lines::of(request);
@@ -159,6 +161,8 @@ fn refused_line(line: u64, problem: &Problem) -> RunLine {
     responses((status = OK, body = JobLine, content_type = "application/x-ndjson")))]
 pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: Request) -> Result<Response, Problem> {
     must_be_lines(request.headers())?;
+    // Each job that is saved is written down as it is saved.
+    may.changed_nothing();
     let (sender, answer) = answering();
     tokio::spawn(async move {
         let mut lines = Lines::of(request);
@@ -168,7 +172,7 @@ pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: R
             let mut told = Vec::with_capacity(batch.lines.len());
             for (line, text) in batch.lines {
                 let saved = match value(&text) {
-                    Ok(value) => save_one(&may.engine, may.caller.tenant, &may.caller.who, value).await,
+                    Ok(value) => save_one(&may, value).await,
                     Err(problem) => Err(problem),
                 };
                 told.push(match saved {
@@ -176,6 +180,8 @@ pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: R
                     Err(problem) => JobLine { line, saved: None, error: Some(problem.document().clone()) },
                 });
             }
+            // The answer has begun to leave, so nobody else keeps them.
+            may.keep_changes().await;
             let broken = batch.broken.into_iter();
             told.extend(broken.map(|(line, problem)| JobLine {
                 line,
@@ -297,11 +303,23 @@ pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Res
     let ask =
         cancel_ask(&may.caller.who, CancelRequest { reason: request.reason, grace: request.grace }, Span::secs(30))?;
     let Some(query) = query.map(only_live).filter(|query| !query.statuses.is_empty()) else {
+        may.changed_nothing();
         return Ok(Json(BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run }));
     };
     let (matched, more) = count(&may, &query).await?;
     let done = if request.dry_run { 0 } else { may.engine.cancel_all(query, &ask, TOUCHED_MAX).await? };
-    Ok(Json(BulkDone { matched, done, more, dry_run: request.dry_run }))
+    let done = BulkDone { matched, done, more, dry_run: request.dry_run };
+    told(&may, "run.cancel_many", "runs", &request.filter, &done);
+    Ok(Json(done))
+}
+
+/// Writes down what a request by filter did; a dry run did nothing.
+fn told<P>(may: &May<P>, action: &'static str, object: &str, filter: &impl Serialize, done: &BulkDone) {
+    if done.dry_run {
+        return may.changed_nothing();
+    }
+    let after = serde_json::json!({ "filter": filter, "matched": done.matched, "done": done.done });
+    may.changed(action, object, None, Some(after));
 }
 
 /// What has ended cannot be stopped.
@@ -335,7 +353,10 @@ async fn count(may: &May<RunCancel>, query: &RunQuery) -> Result<(u64, bool), Pr
 pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
     let filter: RunFilter = body::typed(serde_json::to_value(&request.filter).unwrap_or_default())?;
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
-    let Some(mut query) = filter.query(&may.engine, may.caller.tenant).await? else { return Ok(Json(done)) };
+    let Some(mut query) = filter.query(&may.engine, may.caller.tenant).await? else {
+        may.changed_nothing();
+        return Ok(Json(done));
+    };
     if query.statuses.is_empty() {
         query.statuses = vec![rota_core::run::Status::Ended(rota_core::run::Verdict::Dead)];
     }
@@ -355,12 +376,14 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
         match page.next {
             Some(_) if done.matched >= TOUCHED_MAX => {
                 done.more = true;
-                return Ok(Json(done));
+                break;
             }
             Some(next) => query.after = Some(next),
-            None => return Ok(Json(done)),
+            None => break,
         }
     }
+    told(&may, "run.redrive_many", "runs", &request.filter, &done);
+    Ok(Json(done))
 }
 
 /// Pause jobs by a filter.
@@ -375,6 +398,7 @@ pub async fn pause(may: May<JobExecute>, Body(request): Body<BulkPause>) -> Resu
             done.done += paused.iter().filter(|paused| **paused).count() as u64;
         }
     }
+    told(&may, "job.pause_many", "jobs", &request.filter, &done);
     Ok(Json(done))
 }
 
@@ -389,6 +413,7 @@ pub async fn resume(may: May<JobExecute>, Body(request): Body<BulkResume>) -> Re
             done.done += resumed.iter().filter(|resumed| **resumed).count() as u64;
         }
     }
+    told(&may, "job.resume_many", "jobs", &request.filter, &done);
     Ok(Json(done))
 }
 

@@ -46,7 +46,11 @@ pub async fn save(may: May<JobWrite>, Id(name): Id<String>, document: Document) 
         return Err(Problem::bad_document("the calendar", problems));
     }
     let value = serde_json::to_value(&calendar).unwrap_or_default();
+    let stored = may.engine.store().calendars(may.caller.tenant).await?;
+    let before = stored.iter().find(|stored| stored.name == name).map(|stored| wire::json(&stored.spec)).transpose()?;
+    let object = format!("calendar/{name}");
     let put = CalendarPut { tenant: may.caller.tenant, name, spec: value.to_string() };
     may.engine.store().put_calendars(&[put], may.engine.now()).await?;
+    may.changed("calendar.save", object, before, Some(value.clone()));
     Ok(Json(value))
 }

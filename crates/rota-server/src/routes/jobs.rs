@@ -36,7 +36,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::schedules;
 use crate::{
     Node,
-    access::{JobDelete, JobExecute, JobRead, JobWrite, May},
+    access::{JobDelete, JobExecute, JobRead, JobWrite, May, audit::kept},
     body::{self, Body, Document},
     problem::{Problem, field_error},
     query::{Listing, Paging, Query},
@@ -191,8 +191,18 @@ async fn save(
     expect: Expect,
     request: Option<Request>,
 ) -> Result<JobSaved, Problem> {
+    let before = match expect {
+        Expect::Nothing => None,
+        Expect::Anything | Expect::Version(_) => stored(&may.engine, may.caller.tenant, &document.name).await?,
+    };
     let by = Some(may.caller.who.clone());
     let saved = may.engine.save_job_once(may.caller.tenant, document, by, expect, request).await?;
+    if saved.changed {
+        let after = version_kept(saved.version, &document.canonical_json());
+        may.changed("job.save", format_args!("job/{}", saved.job), before.as_ref().and_then(record_kept), after);
+    } else {
+        may.changed_nothing();
+    }
     Ok(JobSaved {
         id: saved.job.0,
         name: document.name.clone(),
@@ -200,6 +210,21 @@ async fn save(
         changed: saved.changed,
         warnings: warnings(document),
     })
+}
+
+/// The job of this name, if there is one.
+async fn stored(engine: &Engine, tenant: TenantId, name: &str) -> Result<Option<JobRecord>, Problem> {
+    Ok(engine.store().find_jobs(&[(tenant, name.to_owned())]).await?.pop().flatten())
+}
+
+/// A job as the audit log keeps it.
+fn record_kept(record: &JobRecord) -> Option<Value> {
+    version_kept(record.version, &record.document)
+}
+
+fn version_kept(version: i32, document: &str) -> Option<Value> {
+    let document: Value = serde_json::from_str(document).ok()?;
+    Some(serde_json::json!({ "version": version, "document": document }))
 }
 
 /// What is right and may still surprise.
@@ -367,9 +392,12 @@ pub async fn delete(
 ) -> Result<Json<Deleted>, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
     let grace = grace_of(&record);
-    let ask = CancelAsk { by: Some(may.caller.who), reason: Some("its job was deleted".to_owned()), grace };
+    let by = Some(may.caller.who.clone());
+    let ask = CancelAsk { by, reason: Some("its job was deleted".to_owned()), grace };
     let cancelled = may.engine.delete_job(record.id, &ask, query.keep_running).await?;
-    Ok(Json(Deleted { cancelled: cancelled.ok_or_else(|| Problem::no_such("job"))? }))
+    let cancelled = cancelled.ok_or_else(|| Problem::no_such("job"))?;
+    may.changed("job.delete", format_args!("job/{}", record.id), record_kept(&record), None);
+    Ok(Json(Deleted { cancelled }))
 }
 
 /// How long the attempts of a job may take to stop.
@@ -413,6 +441,7 @@ pub async fn trigger(
     let ask = run_ask(may.caller.tenant, JobRef::Id(record.id), bytes.request, Source::Manual, &may.caller.who)?;
     let made = may.engine.enqueue_once(vec![ask], request).await?;
     let made = made_run(made.into_iter().next().unwrap_or(Made::NoJob))?;
+    may.changed("job.trigger", format_args!("job/{}", record.id), None, kept(&made));
     Ok((StatusCode::ACCEPTED, Json(made)).into_response())
 }
 
@@ -507,7 +536,7 @@ pub async fn pause(
     Body(request): Body<PauseRequest>,
 ) -> Result<StatusCode, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    super::pause(&may, PauseTarget::Job(record.id), request).await
+    super::pause(&may, PauseTarget::Job(record.id), record.pause, request).await
 }
 
 /// Resume a job.
@@ -517,7 +546,7 @@ pub async fn pause(
     responses((status = NO_CONTENT)))]
 pub async fn resume(may: May<JobExecute>, JobPath(job): JobPath) -> Result<StatusCode, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    super::resume(&may, PauseTarget::Job(record.id)).await
+    super::resume(&may, PauseTarget::Job(record.id), record.pause).await
 }
 
 /// List the schedules of a job.
@@ -589,6 +618,7 @@ pub async fn stats(
     request_body(content((Object = "application/json"), (Object = "application/yaml"))),
     responses((status = OK, body = JobChecked)))]
 pub async fn check(may: May<JobRead>, document: Document) -> Result<Json<JobChecked>, Problem> {
+    may.changed_nothing();
     let document = read_document(document.value)?;
     let stored = may.engine.store().find_jobs(&[(may.caller.tenant, document.name.clone())]).await?;
     let stored = stored.into_iter().next().flatten();
@@ -619,15 +649,6 @@ fn previewed(spec: &ScheduleSpec, calendars: &schedules::Calendars, now: jiff::T
 }
 
 /// One document of a bulk request.
-pub async fn save_one(engine: &Engine, tenant: TenantId, who: &str, value: Value) -> Result<JobSaved, Problem> {
-    let document = read_document(value)?;
-    let saved = engine.save_job(tenant, &document, Some(who.to_owned()), Expect::Anything).await;
-    let saved = saved?;
-    Ok(JobSaved {
-        id: saved.job.0,
-        name: document.name.clone(),
-        version: saved.version,
-        changed: saved.changed,
-        warnings: warnings(&document),
-    })
+pub async fn save_one(may: &May<JobWrite>, value: Value) -> Result<JobSaved, Problem> {
+    save(may, &read_document(value)?, Expect::Anything, None).await
 }

@@ -1,5 +1,6 @@
 //! The API: a file per noun, and all of them as one router and one description.
 
+mod audit;
 mod bulk;
 mod calendars;
 mod events;
@@ -7,6 +8,10 @@ mod jobs;
 mod queues;
 mod runs;
 mod schedules;
+mod session;
+mod tenants;
+mod tokens;
+mod users;
 mod workers;
 
 use axum::{
@@ -24,7 +29,7 @@ use utoipa_swagger_ui::SwaggerUi;
 
 use crate::{
     Node,
-    access::{JobExecute, May},
+    access::{JobExecute, May, audit::kept},
     problem::Problem,
 };
 
@@ -55,6 +60,12 @@ pub fn router() -> Router<Node> {
 /// that are here, so it is answered without a login.
 async fn job_schema() -> Response {
     ([(header::CONTENT_TYPE, "application/schema+json")], rota_api::job::SCHEMA).into_response()
+}
+
+/// The description, as it is served.
+#[cfg(test)]
+pub fn description() -> utoipa::openapi::OpenApi {
+    described().split_for_parts().1
 }
 
 fn markdown(text: String) -> Response {
@@ -108,7 +119,21 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))
         .merge(workers::router());
-    OpenApiRouter::with_openapi(Head::openapi()).nest(rota_api::PREFIX, api)
+    OpenApiRouter::with_openapi(Head::openapi()).nest(rota_api::PREFIX, api.merge(access()))
+}
+
+/// Who may ask, and what they changed.
+fn access() -> OpenApiRouter<Node> {
+    OpenApiRouter::new()
+        .routes(routes!(tokens::create, tokens::list))
+        .routes(routes!(tokens::read, tokens::revoke))
+        .routes(routes!(users::create, users::list))
+        .routes(routes!(users::read, users::change, users::delete))
+        .routes(routes!(session::create, session::delete))
+        .routes(routes!(session::read))
+        .routes(routes!(audit::list))
+        .routes(routes!(tenants::list))
+        .routes(routes!(tenants::read, tenants::put))
 }
 
 /// Every operation may be refused with a problem document.
@@ -152,16 +177,37 @@ pub fn pause_of(may: &May<JobExecute>, request: PauseRequest) -> Result<Pause, P
     Ok(Pause { since: now, until: request.until, note: request.note, by: Some(may.caller.who.clone()) })
 }
 
-async fn pause(may: &May<JobExecute>, target: PauseTarget, request: PauseRequest) -> Result<StatusCode, Problem> {
+async fn pause(
+    may: &May<JobExecute>,
+    target: PauseTarget,
+    before: Option<Pause>,
+    request: PauseRequest,
+) -> Result<StatusCode, Problem> {
     let pause = pause_of(may, request)?;
+    let (action, _, object) = named(&target);
     match may.engine.pause(&[target], &pause).await?.first() {
-        Some(true) => Ok(StatusCode::NO_CONTENT),
+        Some(true) => {
+            may.changed(action, object, before.as_ref().and_then(kept), kept(&pause));
+            Ok(StatusCode::NO_CONTENT)
+        }
         _ => Err(Problem::no_such("object")),
     }
 }
 
+/// Pausing, resuming and what it is done to, as the audit log names them.
+fn named(target: &PauseTarget) -> (&'static str, &'static str, String) {
+    match target {
+        PauseTarget::Tenant(tenant) => ("tenant.pause", "tenant.resume", format!("tenant/{tenant}")),
+        PauseTarget::Queue(_, queue) => ("queue.pause", "queue.resume", format!("queue/{queue}")),
+        PauseTarget::Job(job) => ("job.pause", "job.resume", format!("job/{job}")),
+        PauseTarget::Schedule(schedule) => ("schedule.pause", "schedule.resume", format!("schedule/{schedule}")),
+    }
+}
+
 /// What is not paused stays so, and that is no mistake.
-async fn resume(may: &May<JobExecute>, target: PauseTarget) -> Result<StatusCode, Problem> {
+async fn resume(may: &May<JobExecute>, target: PauseTarget, before: Option<Pause>) -> Result<StatusCode, Problem> {
+    let (_, action, object) = named(&target);
     may.engine.resume(&[target]).await?;
+    may.changed(action, object, before.as_ref().and_then(kept), None);
     Ok(StatusCode::NO_CONTENT)
 }

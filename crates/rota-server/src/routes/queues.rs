@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::{Json, http::StatusCode};
 use rota_api::{Pause, PauseRequest};
-use rota_core::store::PauseTarget;
+use rota_core::store::{self, PauseTarget};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -74,14 +74,23 @@ pub async fn pause(
     Id(queue): Id<String>,
     Body(request): Body<PauseRequest>,
 ) -> Result<StatusCode, Problem> {
-    super::pause(&may, target(&may, queue)?, request).await
+    let target = target(&may, queue)?;
+    let before = pause_in_force(&may, &target).await?;
+    super::pause(&may, target, before, request).await
 }
 
 /// Resume a queue.
 #[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues", params(("queue" = String, Path)),
     responses((status = NO_CONTENT)))]
 pub async fn resume(may: May<JobExecute>, Id(queue): Id<String>) -> Result<StatusCode, Problem> {
-    super::resume(&may, target(&may, queue)?).await
+    let target = target(&may, queue)?;
+    let before = pause_in_force(&may, &target).await?;
+    super::resume(&may, target, before).await
+}
+
+async fn pause_in_force(may: &May<JobExecute>, target: &PauseTarget) -> Result<Option<store::Pause>, Problem> {
+    let pauses = may.engine.store().pauses().await?.pauses;
+    Ok(pauses.into_iter().find(|(paused, _)| paused == target).map(|(_, pause)| pause))
 }
 
 fn target(may: &May<JobExecute>, queue: String) -> Result<PauseTarget, Problem> {

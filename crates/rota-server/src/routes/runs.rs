@@ -20,12 +20,13 @@ use rota_core::{
 };
 use rota_engine::{Engine, Made, Redrive};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::jobs::{JobPath, find, grace_of, job_ref, made_run};
 use crate::{
-    access::{May, RunCancel, RunRead},
+    access::{May, RunCancel, RunRead, audit::kept},
     body::Body,
     problem::Problem,
     query::{Id, Listing, Paging},
@@ -188,6 +189,9 @@ pub async fn cancel(
         store::CancelAnswer::Ended => return Err(Problem::new(Code::RunEnded, "the run had ended before")),
         store::CancelAnswer::NotFound => return Err(Problem::no_such("run")),
     };
+    let before = json!({ "status": wire::status(record.run.state.status()) });
+    let after = json!({ "answer": answer, "reason": ask.reason });
+    may.changed("run.cancel", format_args!("run/{run}"), Some(before), Some(after));
     Ok(Json(CancelResult { id: run, answer }))
 }
 
@@ -232,7 +236,9 @@ pub async fn retry(
         let detail = format!("the run {of} was made from it before: retry that one, or say `again`");
         return Err(Problem::new(Code::Duplicate, detail));
     }
-    Ok((StatusCode::ACCEPTED, Json(made_run(made)?)).into_response())
+    let made = made_run(made)?;
+    may.changed("run.retry", format_args!("run/{run}"), None, kept(&made));
+    Ok((StatusCode::ACCEPTED, Json(made)).into_response())
 }
 
 /// Why a run waits.

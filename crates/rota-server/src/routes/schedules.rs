@@ -148,6 +148,7 @@ pub async fn show_next_of(
     Query(query): Query<PreviewQuery>,
     Body(spec): Body<ScheduleSpec>,
 ) -> Result<Json<Vec<Upcoming>>, Problem> {
+    may.changed_nothing();
     next_of(&may, &spec, ScheduleId(0), &query).await
 }
 
@@ -206,7 +207,7 @@ pub async fn pause(
     Body(request): Body<PauseRequest>,
 ) -> Result<StatusCode, Problem> {
     let record = find(&may.engine, may.caller.tenant, id).await?;
-    super::pause(&may, PauseTarget::Schedule(record.id), request).await
+    super::pause(&may, PauseTarget::Schedule(record.id), record.pause, request).await
 }
 
 /// Resume a schedule.
@@ -216,7 +217,7 @@ pub async fn pause(
     responses((status = NO_CONTENT)))]
 pub async fn resume(may: May<JobExecute>, Id(id): Id<i64>) -> Result<StatusCode, Problem> {
     let record = find(&may.engine, may.caller.tenant, id).await?;
-    super::resume(&may, PauseTarget::Schedule(record.id)).await
+    super::resume(&may, PauseTarget::Schedule(record.id), record.pause).await
 }
 
 /// Run past instants of a schedule.
@@ -244,10 +245,17 @@ pub async fn backfill(
         let problem = rota_core::problem::Problem::new(refusal.path(), "out_of_bounds", refusal.to_string());
         Problem::bad_document("the request", vec![problem])
     })?;
-    Ok(Json(Backfilled {
+    let done = Backfilled {
         planned: done.planned,
         fired_before: done.fired_before,
         runs: done.runs,
         dry_run: request.dry_run,
-    }))
+    };
+    if request.dry_run {
+        may.changed_nothing();
+    } else {
+        let after = serde_json::json!({ "asked": request, "done": done });
+        may.changed("schedule.backfill", format_args!("schedule/{id}"), None, Some(after));
+    }
+    Ok(Json(done))
 }

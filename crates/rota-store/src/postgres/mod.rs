@@ -15,6 +15,7 @@
 //!
 //! Nothing here chooses a transition, waits for time, or reads a clock.
 
+mod access;
 mod after;
 mod cancel;
 mod change;

@@ -103,7 +103,22 @@ impl PostgresStore {
         let (now, batches) = (micros(tend.now), micros(tend.batches_keep.before(tend.now)));
         let skips = micros(tend.skips_keep.before(tend.now));
         let workers = micros(Worker::KEPT.before(tend.now));
-        let slices: [(&str, &i64); 7] = [
+        let audit = micros(tend.audit_keep.before(tend.now));
+        let slices: [(&str, &i64); 10] = [
+            (
+                "DELETE FROM session WHERE digest = ANY(ARRAY(SELECT digest FROM session WHERE expires_at <= $1 LIMIT $2)) \
+                 AND expires_at <= $1",
+                &now,
+            ),
+            (
+                "DELETE FROM audit WHERE ctid = ANY(ARRAY(SELECT ctid FROM audit WHERE at < $1 LIMIT $2)) AND at < $1",
+                &audit,
+            ),
+            (
+                "DELETE FROM token WHERE id = ANY(ARRAY(SELECT id FROM token WHERE least(revoked_at, expires_at) < $1 \
+                 LIMIT $2)) AND least(revoked_at, expires_at) < $1",
+                &audit,
+            ),
             // Ids of batches are by age, so the first ones are the oldest.
             (
                 "DELETE FROM batch WHERE id = ANY(ARRAY(SELECT id FROM batch ORDER BY id LIMIT $2)) AND at < $1",

@@ -11,6 +11,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0001_first.sql"),
     include_str!("migrations/0002_workers.sql"),
     include_str!("migrations/0003_after.sql"),
+    include_str!("migrations/0004_access.sql"),
 ];
 
 /// The newest schema that this release knows.

@@ -6,6 +6,7 @@
 //! fences are kept all the same, so that many nodes can share one store in
 //! tests and the simulator, with the semantics of a cluster.
 
+mod access;
 mod after;
 mod apply;
 mod cancel;

@@ -134,8 +134,19 @@ fn purge_rest(connection: &Connection, tend: &Tend) -> Result<Tended, StoreError
     let batches = micros(tend.batches_keep.before(tend.now));
     let skips = micros(tend.skips_keep.before(tend.now));
     let workers = micros(Worker::KEPT.before(tend.now));
+    let audit = micros(tend.audit_keep.before(tend.now));
     let mut purged = 0;
     for (sql, before) in [
+        ("DELETE FROM session WHERE digest IN (SELECT digest FROM session WHERE expires_at <= ?1 LIMIT ?2)", now),
+        (
+            "DELETE FROM audit WHERE (tenant, at, id) IN (SELECT tenant, at, id FROM audit WHERE at < ?1 LIMIT ?2)",
+            audit,
+        ),
+        (
+            "DELETE FROM token WHERE id IN (SELECT id FROM token WHERE min(coalesce(revoked_at, expires_at), \
+           coalesce(expires_at, revoked_at)) < ?1 LIMIT ?2)",
+            audit,
+        ),
         ("DELETE FROM batch WHERE id IN (SELECT id FROM batch ORDER BY id LIMIT ?2) AND at < ?1", batches),
         (
             "DELETE FROM request WHERE (tenant, key) IN \

@@ -11,6 +11,7 @@
 #![allow(clippy::wildcard_imports, reason = "every case uses most of the harness")]
 #![allow(clippy::items_after_statements, reason = "short names belong where they are used")]
 
+mod access;
 mod after;
 mod cancel;
 mod claim;
@@ -347,6 +348,25 @@ promises! {
         batches_are_kept_as_long_as_asked,
         a_request_key_outlives_the_batches,
         upkeep_beside_work_loses_nothing,
+    }
+    access {
+        a_token_is_found_by_its_digest_and_comes_back_whole,
+        a_token_kept_again_is_left_as_it_is,
+        a_revoked_token_is_revoked_once_and_for_ever,
+        the_last_use_of_a_token_only_grows,
+        tokens_are_listed_newest_first_within_their_tenant,
+        a_users_name_is_unique_in_its_tenant,
+        racing_makers_of_one_user_make_one,
+        a_user_is_changed_by_id_and_keeps_what_is_not_said,
+        users_are_listed_by_name_within_their_tenant,
+        a_session_shows_its_user_as_it_is_now,
+        a_new_password_and_a_deletion_end_every_session,
+        a_session_begun_before_a_change_of_its_user_is_stale,
+        audit_entries_are_listed_newest_first_with_filters_and_pages,
+        an_audit_entry_added_again_is_there_once,
+        an_audit_page_bounds_its_look_and_misses_nothing,
+        a_nul_in_a_name_is_refused,
+        upkeep_takes_what_no_longer_counts,
     }
     play {
         a_store_agrees_with_the_model,

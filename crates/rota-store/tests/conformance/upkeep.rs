@@ -17,6 +17,7 @@ pub fn keep(now: Timestamp) -> Tend {
         history_keep: Span::secs(7 * 86_400),
         skips_keep: Span::secs(7 * 86_400),
         batches_keep: Span::secs(3_600),
+        audit_keep: Span::secs(30 * 86_400),
     }
 }
 

@@ -311,7 +311,8 @@ impl<'a> Pipeline<'a> {
 pub async fn tend(store: &dyn Store) -> Result<Infallible, StoreError> {
     let keep = Span::secs(7 * 24 * 3_600);
     loop {
-        let ask = Tend { now: clock::now(), history_keep: keep, skips_keep: keep, batches_keep: keep };
+        let ask =
+            Tend { now: clock::now(), history_keep: keep, skips_keep: keep, batches_keep: keep, audit_keep: keep };
         while store.tend(&ask).await?.more {}
         clock::sleep(Span::secs(1)).await;
     }

@@ -1,0 +1,88 @@
+//! Tenants, for whoever speaks for the installation.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use rota_api::{
+    access::{Tenant, TenantRequest},
+    page::Page,
+};
+use rota_core::{
+    access::check_name,
+    store::{self, TenantPut, Tier},
+};
+
+use super::NoFilter;
+use crate::{
+    Node,
+    access::{Installation, May, audit::kept, wire},
+    body::Body,
+    problem::Problem,
+    query::{Listing, Paging},
+};
+
+/// Bytes of a tenant's own quotas.
+const QUOTAS_BYTES_MAX: usize = 4 << 10;
+
+/// List tenants by name.
+#[utoipa::path(get, path = "/tenants", tag = "access", params(Paging), responses((status = OK, body = Page<Tenant>)))]
+pub async fn list(may: May<Installation>, listing: Listing<NoFilter>) -> Result<Json<Page<Tenant>>, Problem> {
+    let after: Option<String> = listing.cursor()?;
+    let mut tenants = may.engine.store().tenants().await?;
+    tenants.retain(|tenant| after.as_deref().is_none_or(|after| tenant.name.as_str() > after));
+    tenants.sort_by(|a, b| a.name.cmp(&b.name));
+    let more = tenants.len() > listing.limit as usize;
+    tenants.truncate(listing.limit as usize);
+    let next = tenants.last().filter(|_| more).map(|tenant| tenant.name.clone());
+    let tenants = tenants.into_iter().map(wire::tenant).collect::<Result<_, _>>()?;
+    Ok(Json(listing.page(tenants, next.as_ref())))
+}
+
+/// Read a tenant.
+#[utoipa::path(get, path = "/tenants/{name}", tag = "access", params(("name" = String, Path)),
+    responses((status = OK, body = Tenant)))]
+pub async fn read(may: May<Installation>, Path(name): Path<String>) -> Result<Json<Tenant>, Problem> {
+    let found = find(&may, &name).await?.ok_or_else(|| Problem::no_such("tenant"))?;
+    wire::tenant(found).map(Json)
+}
+
+/// Make or change a tenant.
+#[utoipa::path(put, path = "/tenants/{name}", tag = "access", params(("name" = String, Path)),
+    request_body = TenantRequest, responses((status = OK, body = Tenant)))]
+pub async fn put(
+    may: May<Installation>,
+    State(node): State<Node>,
+    Path(name): Path<String>,
+    body: Body<TenantRequest>,
+) -> Result<Json<Tenant>, Problem> {
+    let Body(request) = body;
+    check_name(&name).map_err(|why| Problem::bad_parameter("name", why))?;
+    let put = TenantPut { name: name.clone(), tier: tier(&request.tier)?, quotas: quotas(&request)? };
+    let before = find(&may, &name).await?.map(wire::tenant).transpose()?;
+    may.engine.store().put_tenants(&[put], may.engine.now()).await?;
+    node.access().tenants.forget();
+    let after = find(&may, &name).await?.ok_or_else(|| Problem::no_such("tenant"))?;
+    let after = wire::tenant(after)?;
+    may.changed("tenant.save", format_args!("tenant/{name}"), before.as_ref().and_then(kept), kept(&after));
+    Ok(Json(after))
+}
+
+fn tier(text: &str) -> Result<Tier, Problem> {
+    let read = serde_json::from_value(text.into());
+    read.map_err(|_| Problem::bad_parameter("tier", "it is not one of free, pro, enterprise, unlimited"))
+}
+
+fn quotas(request: &TenantRequest) -> Result<Option<String>, Problem> {
+    let Some(quotas) = &request.quotas else { return Ok(None) };
+    let text = quotas.to_string();
+    if !quotas.is_object() || text.len() > QUOTAS_BYTES_MAX {
+        let why = format!("quotas are an object of at most {QUOTAS_BYTES_MAX} bytes");
+        return Err(Problem::bad_parameter("quotas", why));
+    }
+    Ok(Some(text))
+}
+
+async fn find(may: &May<Installation>, name: &str) -> Result<Option<store::Tenant>, Problem> {
+    Ok(may.engine.store().tenants().await?.into_iter().find(|tenant| tenant.name == name))
+}

@@ -1,0 +1,125 @@
+//! People who log in with a password.
+
+use axum::{Json, extract::Path, http::StatusCode};
+use rota_api::{
+    access::{User, UserPatch, UserRequest},
+    page::Page,
+    problem::Code,
+};
+use rota_core::{
+    access::{Role, check_name},
+    ids::UserId,
+    store::{self, Guarded, UserPut, UserQuery, UserWish},
+};
+
+use super::{NoFilter, tokens::may_give};
+use crate::{
+    Node,
+    access::{Admin, May, audit::kept, wire},
+    body::Body,
+    problem::Problem,
+    query::{Listing, Paging},
+};
+
+fn role(text: &str) -> Result<Role, Problem> {
+    text.parse().map_err(|why: String| Problem::bad_parameter("role", why))
+}
+
+/// Make a person.
+#[utoipa::path(post, path = "/users", tag = "access", request_body = UserRequest,
+    responses((status = CREATED, body = User)))]
+pub async fn create(
+    may: May<Admin>,
+    axum::extract::State(node): axum::extract::State<Node>,
+    body: Body<UserRequest>,
+) -> Result<(StatusCode, Json<User>), Problem> {
+    let now = may.engine.now();
+    let Body(request) = body;
+    check_name(&request.name).map_err(|why| Problem::bad_parameter("name", why))?;
+    let role = role(&request.role)?;
+    may_give(&may.caller, role.permissions(), request.installation)?;
+    let put = UserPut {
+        id: UserId::new(may.engine.node().random.as_ref(), now),
+        tenant: may.caller.tenant,
+        name: request.name,
+        role,
+        installation: request.installation,
+        password: Some(node.access().passwords.hash(request.password).await?),
+        wish: UserWish::New,
+    };
+    if may.engine.store().put_users(std::slice::from_ref(&put), now).await? != [Guarded::Applied] {
+        return Err(Problem::new(Code::Conflict, "there is a user of this name"));
+    }
+    let user = wire::user(&find(&may, &put.name).await?);
+    may.changed("user.create", format_args!("user/{}", put.name), None, kept(&user));
+    Ok((StatusCode::CREATED, Json(user)))
+}
+
+/// List people by name.
+#[utoipa::path(get, path = "/users", tag = "access", params(Paging), responses((status = OK, body = Page<User>)))]
+pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Page<User>>, Problem> {
+    let query = UserQuery { tenant: may.caller.tenant, after: listing.cursor()?, limit: listing.limit };
+    let page = may.engine.store().list_users(&query).await?;
+    let shown = page.users.iter().filter(|user| !user.installation || may.caller.installation);
+    Ok(Json(listing.page(shown.map(wire::user).collect(), page.next.as_ref())))
+}
+
+/// Read a person's properties.
+#[utoipa::path(get, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
+    responses((status = OK, body = User)))]
+pub async fn read(may: May<Admin>, Path(name): Path<String>) -> Result<Json<User>, Problem> {
+    Ok(Json(wire::user(&find(&may, &name).await?)))
+}
+
+/// Change a person. A new password ends all their sessions; a new role counts
+/// from their next request on.
+#[utoipa::path(patch, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
+    request_body = UserPatch, responses((status = OK, body = User)))]
+pub async fn change(
+    may: May<Admin>,
+    axum::extract::State(node): axum::extract::State<Node>,
+    Path(name): Path<String>,
+    body: Body<UserPatch>,
+) -> Result<Json<User>, Problem> {
+    let Body(patch) = body;
+    let before = find(&may, &name).await?;
+    let role = patch.role.as_deref().map(role).transpose()?.unwrap_or(before.role);
+    let installation = patch.installation.unwrap_or(before.installation);
+    may_give(&may.caller, role.permissions(), installation)?;
+    let has_new_password = patch.password.is_some();
+    let password = match patch.password {
+        Some(password) => Some(node.access().passwords.hash(password).await?),
+        None => None,
+    };
+    let (id, tenant) = (before.id, before.tenant);
+    let put = UserPut { id, tenant, name: name.clone(), role, installation, password, wish: UserWish::Known };
+    if may.engine.store().put_users(&[put], may.engine.now()).await? != [Guarded::Applied] {
+        return Err(Problem::no_such("user"));
+    }
+    let user = wire::user(&find(&may, &name).await?);
+    let mut after = kept(&user);
+    if let Some(after) = after.as_mut().filter(|_| has_new_password) {
+        after["password"] = "changed".into();
+    }
+    may.changed("user.change", format_args!("user/{name}"), kept(&wire::user(&before)), after);
+    Ok(Json(user))
+}
+
+/// Delete a person, with their sessions.
+#[utoipa::path(delete, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
+    responses((status = NO_CONTENT)))]
+pub async fn delete(may: May<Admin>, Path(name): Path<String>) -> Result<StatusCode, Problem> {
+    let user = find(&may, &name).await?;
+    may.engine.store().delete_users(&[user.id]).await?;
+    may.changed("user.delete", format_args!("user/{name}"), kept(&wire::user(&user)), None);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A person of the caller's tenant. Those of the installation are for those who
+/// speak for it: else an administrator of their tenant could set their password.
+async fn find(may: &May<Admin>, name: &str) -> Result<store::User, Problem> {
+    let no_such = || Problem::no_such("user");
+    check_name(name).map_err(|_| no_such())?;
+    let found = may.engine.store().users(&[(may.caller.tenant, name.to_owned())]).await?.pop().flatten();
+    found.filter(|user| !user.installation || may.caller.installation).ok_or_else(no_such)
+}
