@@ -49,6 +49,9 @@ pub enum Origin {
     Leaving,
     /// Whoever calls: a program, the API, the command line.
     Caller,
+    /// Jobs that start after others, remote workers, and those who are let in:
+    /// no sweep gets there, and their own tests break their writes off.
+    Elsewhere,
 }
 
 /// A write by its name, and who makes it.
@@ -104,6 +107,18 @@ pub const WRITES: &[Point] = &[
     Point::of(Origin::Caller, "turn a lane"),
     Point::of(Origin::Caller, "save calendars"),
     Point::of(Origin::Caller, "delete jobs"),
+    Point::of(Origin::Elsewhere, "start jobs after others"),
+    Point::of(Origin::Elsewhere, "record workers"),
+    Point::of(Origin::Elsewhere, "drain a worker"),
+    Point::of(Origin::Elsewhere, "forget workers"),
+    Point::of(Origin::Elsewhere, "keep tokens"),
+    Point::of(Origin::Elsewhere, "revoke tokens"),
+    Point::of(Origin::Elsewhere, "write down uses of tokens"),
+    Point::of(Origin::Elsewhere, "save users"),
+    Point::of(Origin::Elsewhere, "delete users"),
+    Point::of(Origin::Elsewhere, "keep sessions"),
+    Point::of(Origin::Elsewhere, "end sessions"),
+    Point::of(Origin::Elsewhere, "add to the audit log"),
 ];
 
 #[cfg(feature = "failpoints")]

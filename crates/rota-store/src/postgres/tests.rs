@@ -177,7 +177,7 @@ async fn a_run_is_made_settled_and_found_in_history() {
         let rollups = bed.store.rollups(bed.job, hour, hour + 1).await.unwrap();
         assert_eq!(rollups[0].1.of(Verdict::Succeeded), 1);
         let keep = Span::secs(3_600);
-        let tend = Tend { now: at(10), history_keep: keep, skips_keep: keep, batches_keep: keep };
+        let tend = Tend { now: at(10), history_keep: keep, skips_keep: keep, batches_keep: keep, audit_keep: keep };
         bed.store.tend(&tend).await.unwrap();
     }
     let query = RunQuery { limit: 1, ..RunQuery::default() };
@@ -444,7 +444,7 @@ async fn any_day_can_be_settled_in_and_old_days_go() {
         assert_eq!(settled.answers, [Guarded::Applied]);
     }
     let keep = Span::secs(86_400);
-    let tend = Tend { now: at(10 * day), history_keep: keep, skips_keep: keep, batches_keep: keep };
+    let tend = Tend { now: at(10 * day), history_keep: keep, skips_keep: keep, batches_keep: keep, audit_keep: keep };
     while bed.store.tend(&tend).await.unwrap().more {}
     let page = bed.store.list_runs(&RunQuery { limit: 9, ..RunQuery::default() }).await.unwrap();
     assert_eq!(page.runs.len(), 1);

@@ -74,7 +74,7 @@ pub async fn a_worker_that_died_is_listed_for_a_day(h: &Harness) {
     h.store.beat_workers(&[beat(h, worker, "one", 5_000)], at(0)).await.unwrap();
     let keep = rota_core::duration::Span::secs(86_400);
     for (now, left) in [(86_000_000, 1), (86_406_000, 0)] {
-        let tend = Tend { now: at(now), history_keep: keep, skips_keep: keep, batches_keep: keep };
+        let tend = Tend { now: at(now), history_keep: keep, skips_keep: keep, batches_keep: keep, audit_keep: keep };
         h.store.tend(&tend).await.unwrap();
         assert_eq!(h.store.workers(None, None, 10).await.unwrap().len(), left);
     }

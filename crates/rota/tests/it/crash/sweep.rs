@@ -10,7 +10,7 @@ use rota_store::failpoint::{Moment, Origin, Point, WRITES};
 use super::{scene::Scene, server::Server};
 
 fn points() -> Vec<(Point, Moment)> {
-    let of_nodes = WRITES.iter().filter(|point| point.origin != Origin::Caller);
+    let of_nodes = WRITES.iter().filter(|point| !matches!(point.origin, Origin::Caller | Origin::Elsewhere));
     of_nodes.flat_map(|point| Moment::ALL.map(|moment| (*point, moment))).collect()
 }
 
