@@ -45,6 +45,8 @@ enum Command {
     Cron(commands::cron::Command),
     /// Run jobs: fire schedules, execute, keep history
     Serve(commands::serve::ServeArgs),
+    /// Execute attempts for a server elsewhere
+    Worker(commands::worker::WorkerArgs),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Config(command) => commands::config::run(&command, &mut printer),
         Command::Cron(command) => commands::cron::run(command, &mut printer),
         Command::Serve(args) => commands::serve::run(&args, &mut printer),
+        Command::Worker(args) => commands::worker::run(&args, &mut printer),
     };
     let done = done.and_then(|()| printer.flush().map_err(Failure::from));
     match done {
