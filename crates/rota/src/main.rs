@@ -83,6 +83,8 @@ enum Command {
     Schedule(commands::schedule::ScheduleArgs),
     /// Run jobs: fire schedules, execute, keep history
     Serve(commands::serve::ServeArgs),
+    /// Execute attempts for a server elsewhere
+    Worker(commands::worker::WorkerArgs),
 }
 
 /// All commands, with what every one of them has in common.
@@ -113,6 +115,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(args, &mut printer),
         Command::Schedule(args) => commands::schedule::run(args, &mut printer),
         Command::Serve(args) => commands::serve::run(&args, &mut printer),
+        Command::Worker(args) => commands::worker::run(&args, &mut printer),
     };
     let done = done.and_then(|()| printer.flush().map_err(Failure::from));
     match done {

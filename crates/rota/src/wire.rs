@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use rota_core::{
     duration::Span,
     ids::TenantId,
-    ports::Hints,
+    ports::{Executor, Hints},
     store::{Store, TenantPut, Tier},
 };
 use rota_engine::{
@@ -71,6 +71,18 @@ fn private_directory(path: &Path) -> anyhow::Result<()> {
 
 /// Joins the store and starts everything.
 pub async fn engine(config: &Config, opened: Opened) -> anyhow::Result<Engine> {
+    let mut builder = Engine::builder(opened.store).options(options(config)).handler(demo::HANDLER, hello);
+    if let Some(hints) = opened.hints {
+        builder = builder.hints(Arc::clone(&hints) as Arc<dyn Hints>).relay(hints);
+    }
+    for executor in executors(config)? {
+        builder = builder.executor(executor);
+    }
+    builder.start().await.context("cannot join the store")
+}
+
+/// Those who execute the built-in kinds of steps, under this machine's rules.
+pub fn executors(config: &Config) -> anyhow::Result<Vec<Arc<dyn Executor>>> {
     private_directory(&config.command_directory)?;
     let http = HttpOptions { egress: config.egress.clone(), ..HttpOptions::default() };
     let commands = CommandOptions {
@@ -79,18 +91,7 @@ pub async fn engine(config: &Config, opened: Opened) -> anyhow::Result<Engine> {
         directory: std::path::absolute(&config.command_directory).context("cannot find the directory for commands")?,
         ..CommandOptions::default()
     };
-    let mut builder = Engine::builder(opened.store);
-    if let Some(hints) = opened.hints {
-        builder = builder.hints(Arc::clone(&hints) as Arc<dyn Hints>).relay(hints);
-    }
-    builder
-        .options(options(config))
-        .executor(Arc::new(HttpExecutor::new(http)))
-        .executor(Arc::new(CommandExecutor::new(commands)))
-        .handler(demo::HANDLER, hello)
-        .start()
-        .await
-        .context("cannot join the store")
+    Ok(vec![Arc::new(HttpExecutor::new(http)), Arc::new(CommandExecutor::new(commands))])
 }
 
 fn options(config: &Config) -> Options {

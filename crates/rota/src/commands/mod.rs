@@ -17,3 +17,4 @@ pub mod run;
 pub mod schedule;
 pub mod serve;
 pub mod shown;
+pub mod worker;

@@ -15,3 +15,4 @@ mod quickstart;
 mod race;
 mod schema;
 mod serve;
+mod workers;

@@ -89,7 +89,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node on a free port, with its files in a place.
+    /// Starts a node, on a free port unless told otherwise, with its files in a place.
     pub fn start(place: &Place, arguments: &[&str]) -> Self {
         Self::start_with(place, arguments, &[])
     }
@@ -97,7 +97,8 @@ impl Node {
     /// The same with more in its environment.
     pub fn start_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let data = place.text("data");
-        let all = [&["serve", "--listen", "127.0.0.1:0", "--data", &data, "--log-format", "json"], arguments].concat();
+        let listen: &[&str] = if arguments.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        let all = [&["serve", "--data", &data, "--log-format", "json"], listen, arguments].concat();
         let mut child = rota(&all).envs(environment.iter().copied()).spawn().unwrap();
         let (sender, lines) = channel();
         let errors = BufReader::new(child.stderr.take().unwrap());

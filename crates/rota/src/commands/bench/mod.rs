@@ -4,6 +4,7 @@
 mod drive;
 mod engine;
 mod load;
+mod remote;
 mod schedules;
 mod target;
 
@@ -36,6 +37,10 @@ pub enum Command {
     Store(StoreArgs),
     /// Drive the whole engine: make, execute, settle
     Engine(engine::EngineArgs),
+    /// Drive workers in other processes over HTTP
+    Remote(remote::RemoteArgs),
+    #[command(hide = true)]
+    RemoteWorker(remote::WorkerArgs),
     /// Load schedules in bulk, and find the due ones among them
     Schedules(schedules::SchedulesArgs),
 }
@@ -107,6 +112,8 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
         match command {
             Command::Store(args) => store(args, printer).await,
             Command::Engine(args) => engine::run(args, printer).await,
+            Command::Remote(args) => remote::run(args, printer).await,
+            Command::RemoteWorker(args) => remote::work(args).await,
             Command::Schedules(args) => schedules::run(args, printer).await,
         }
     })
