@@ -133,6 +133,9 @@ pub struct BulkRedrive {
     /// Of the jobs' newest versions.
     #[serde(default)]
     pub latest: bool,
+    /// Also those that were made again before.
+    #[serde(default)]
+    pub again: bool,
     /// Only count.
     #[serde(default)]
     pub dry_run: bool,

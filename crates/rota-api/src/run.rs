@@ -207,6 +207,9 @@ pub struct RetryRequest {
     /// Of the job's newest version, not of the one that the run was made from.
     #[serde(default)]
     pub latest: bool,
+    /// Although it was made again before.
+    #[serde(default)]
+    pub again: bool,
 }
 
 /// Something that happened to a run.

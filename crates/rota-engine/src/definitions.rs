@@ -23,7 +23,7 @@ use rota_core::{
     timing::Schedule,
 };
 
-use crate::node::Node;
+use crate::{catalog::input_problems, node::Node};
 
 /// So often a save is tried against schedules that fire meanwhile.
 const TRIES: usize = 10;
@@ -37,6 +37,8 @@ pub enum SaveError {
     Conflict { version: Option<i32> },
     #[error("the schedule `{name}` cannot be compiled")]
     BadSchedule { name: String, problems: Vec<Problem> },
+    #[error("the job cannot be used")]
+    BadInput(Vec<Problem>),
     #[error("the schedules of the job changed each time they were saved")]
     Busy,
     #[error("the store did not take it")]
@@ -65,6 +67,10 @@ pub async fn save_job(
     write: &Write,
 ) -> Result<Saved, SaveError> {
     let now = write.now;
+    let problems = input_problems(document);
+    if !problems.is_empty() {
+        return Err(SaveError::BadInput(problems));
+    }
     let put = JobPut {
         tenant,
         name: document.name.clone(),

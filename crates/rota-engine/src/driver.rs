@@ -35,9 +35,10 @@ use tokio::{
 use crate::{
     executing::Why,
     node::{Bells, Node},
+    remote,
     stages::{
         PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
-        look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
+        lend::Lend, look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
     },
 };
 
@@ -96,6 +97,7 @@ impl Driver {
             self.turn(Claim::new(node()), Phase::Stopped, Some(|bells| &bells.claim), Some(Topic::Ready));
             self.turn(Execute::new(node()), Phase::Stopped, Some(|bells| &bells.execute), None);
         }
+        self.turn(Lend::new(node()), Phase::Stopped, Some(|bells| &bells.lend), Some(Topic::Ready));
         for _ in 0..self.node.options.settlers.max(1) {
             self.turn(Settle::new(node()), Phase::Stopped, Some(|bells| &bells.settle), None);
         }
@@ -139,8 +141,9 @@ impl Driver {
     pub async fn stop(&self, limit: Span) -> Result<(), StoreError> {
         let node = &self.node;
         node.executing.drain();
+        remote::hand_back(node, node.remote.sessions().drain(), node.clock.now());
         self.phase.send_replace(Phase::Draining);
-        for bell in [&node.bells.dispatch, &node.bells.claim, &node.bells.lead] {
+        for bell in [&node.bells.dispatch, &node.bells.claim, &node.bells.lend, &node.bells.lead] {
             bell.notify_one();
         }
         self.wait_until(limit, || node.executing.running() == 0).await;
@@ -154,6 +157,7 @@ impl Driver {
         }
         Execute::new(Arc::clone(node)).write_reports().await?;
         node.store.release(&node.write(node.clock.now()), node.worker).await?;
+        node.store.forget_workers(&[node.worker]).await?;
         Lead::new(Arc::clone(node)).leave().await
     }
 

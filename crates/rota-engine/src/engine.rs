@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{JobId, RunId, TenantId},
+    ids::{JobId, RunId, TenantId, WorkerId},
     job::JobDocument,
     ports::{Clock, Executor, Hints, Random, Seeded, Topic},
     run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
@@ -27,9 +27,10 @@ use crate::{
     events::Event,
     executors::{Call, Executors, HandlerError, Handlers},
     hints::LocalHints,
-    making::{self, JobRef, Made, RunAsk, take_made},
+    making::{self, JobRef, Made, Redrive, RunAsk, take_made},
     node::{Node, Parts},
     options::Options,
+    remote::{self, Answer, Exchange, ExchangeError},
     stats::Stats,
 };
 
@@ -292,8 +293,26 @@ impl Engine {
         let answers = self.until_known(|| self.node.store.request_cancel(&write, runs, ask)).await?;
         self.node.cancel_asked.store(true, Ordering::Relaxed);
         self.node.bells.execute.notify_one();
+        if self.node.remote.is_used() {
+            self.node.remote.sessions().cancel_asked(runs);
+        }
         self.node.hints.wake(Topic::Ready);
         Ok(answers)
+    }
+
+    /// Hears a remote worker out and answers it; waits as long as it wishes.
+    pub async fn exchange(&self, exchange: Exchange) -> Result<Answer, ExchangeError> {
+        remote::exchange(&self.node, exchange).await
+    }
+
+    /// Asks a worker to take no more work, to finish and to leave. False where
+    /// the tenant has no such worker.
+    pub async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, EngineError> {
+        let known = self.node.store.drain_worker(tenant, worker).await?;
+        if known {
+            self.node.remote.sessions().ask_to_drain(worker);
+        }
+        Ok(known)
     }
 
     /// Pauses schedules, jobs, queues or tenants. False where there is no such
@@ -325,20 +344,16 @@ impl Engine {
         }
     }
 
-    /// Makes new runs of runs that ended badly, of the same version or of the
-    /// newest. None for a run that is not there or still lives.
-    pub async fn redrive(
-        &self,
-        runs: &[RunId],
-        by: Option<String>,
-        latest: bool,
-    ) -> Result<Vec<Option<Made>>, EngineError> {
+    /// Makes new runs of runs that ended. A run is made again once: asked a second
+    /// time, the answer is the run that was made of it, which is the one to look
+    /// at. None for a run that is not there or still lives.
+    pub async fn redrive(&self, runs: &[RunId], how: &Redrive) -> Result<Vec<Option<Made>>, EngineError> {
         let now = self.node.clock.now();
         let mut planned = Vec::with_capacity(runs.len());
         for record in self.node.store.runs(runs).await? {
             let ended = record.filter(|record| matches!(record.run.state, RunState::Finished { .. }));
             planned.push(match ended {
-                Some(record) => Some(making::again(&self.node, &record.run, by.clone(), latest, now).await?),
+                Some(record) => Some(making::again(&self.node, &record.run, how, now).await?),
                 None => None,
             });
         }

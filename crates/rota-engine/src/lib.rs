@@ -24,6 +24,7 @@ pub mod making;
 pub mod node;
 pub mod options;
 mod outbox;
+pub mod remote;
 pub mod render;
 mod reports;
 pub mod stages;
@@ -35,6 +36,6 @@ mod why;
 pub use self::{
     engine::{Builder, Engine, EngineError},
     events::Event,
-    making::{JobRef, Made, RunAsk},
+    making::{JobRef, Made, Redrive, RunAsk},
     options::Options,
 };

@@ -7,9 +7,10 @@ use std::sync::{
 
 use jiff::Timestamp;
 use rota_core::{
-    dispatch::ClaimPlan,
+    dispatch::{ClaimPlan, Pair},
     ids::{BatchId, NodeId, Partition, WorkerId},
     lane::{LaneKey, LaneMode},
+    order::OrderKey,
     ports::{Clock, Hints, Random, Topic},
     run::{Lease, Run},
     store::{Store, Woken, Write},
@@ -25,6 +26,7 @@ use crate::{
     executors::{Executors, render::Renderer},
     options::Options,
     outbox::Outbox,
+    remote::Remote,
     reports::Gathered,
     stats::Stats,
     territory::Territory,
@@ -64,6 +66,8 @@ pub struct Node {
     pub executing: Executing,
     pub(crate) reports: Arc<Gathered>,
     pub(crate) claims: Mutex<ClaimPlan>,
+    /// The workers that speak to this node.
+    pub remote: Remote,
     pub(crate) bells: Bells,
     outage: Outage,
     /// When the next delayed run is ready, as far as is known here.
@@ -78,6 +82,8 @@ pub struct Bells {
     /// Runs are ready, or there is room for more.
     pub dispatch: Notify,
     pub claim: Notify,
+    /// The same for remote workers: one of them waits.
+    pub lend: Notify,
     pub promote: Notify,
     pub look: Notify,
     /// The node's partitions changed.
@@ -113,6 +119,7 @@ impl Node {
             executing: Executing::default(),
             reports: Arc::new(Gathered::new(options.log_bytes_max)),
             claims: Mutex::default(),
+            remote: Remote::default(),
             bells: Bells::default(),
             outage: Outage {
                 away: AtomicBool::new(false),
@@ -205,18 +212,19 @@ impl Node {
     /// Runs that are ready for others, or to be claimed.
     pub(crate) fn ready_elsewhere<'r>(&self, runs: impl Iterator<Item = &'r Run>) {
         let gate = self.catalog.gate();
-        let (mut any, mut claimed) = (false, false);
-        self.claims(|claims| {
-            for run in runs {
-                any = true;
-                if gate.mode(run.lane) == Some(LaneMode::Claimed) {
-                    claims.note(pair_of(run), run.order_key());
-                    claimed = true;
-                }
-            }
-        });
-        if claimed {
+        let mut any = false;
+        let claimed: Vec<(Pair, OrderKey)> = runs
+            .inspect(|_| any = true)
+            .filter(|run| gate.mode(run.lane) == Some(LaneMode::Claimed))
+            .map(|run| (pair_of(run), run.order_key()))
+            .collect();
+        if !claimed.is_empty() {
+            self.claims(|claims| claimed.iter().for_each(|(pair, key)| claims.note(*pair, *key)));
             self.bells.claim.notify_one();
+            if self.remote.is_used() {
+                self.remote.plan(|plan| claimed.iter().for_each(|(pair, key)| plan.note(*pair, *key)));
+                self.bells.lend.notify_one();
+            }
         }
         if any {
             self.hints.wake(Topic::Ready);

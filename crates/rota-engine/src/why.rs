@@ -8,7 +8,7 @@ use rota_core::{
     ids::TenantId,
     lane::Lane,
     run::Status,
-    store::{Pause, PauseTarget, RunRecord, ScheduleRecord, StoreError, TokenAsk},
+    store::{Pause, PauseTarget, RunRecord, ScheduleRecord, StoreError, TokenAsk, Worker},
     why::{self, Level, Reason, RunFacts, ScheduleFacts},
 };
 
@@ -19,6 +19,9 @@ use crate::{
     node::Node,
     render::Scope,
 };
+
+/// Workers read in one go.
+const WORKERS: u32 = 500;
 
 impl Engine {
     /// Why a run stands where it stands; the first reason holds now.
@@ -36,7 +39,7 @@ impl Engine {
             standing: &standing,
             pauses: &pauses,
             lane: lane.as_ref().map(|lane| &lane.key),
-            offered: offered(node, lane.as_ref()).await?,
+            offered: offered(node, run.tenant, lane.as_ref()).await?,
             rate_until: rate_until(self, record).await?,
         };
         Ok(why::run(&facts, self.now()))
@@ -103,14 +106,24 @@ async fn wide_pauses(node: &Node, tenant: TenantId, queue: &str) -> Result<Vec<(
 }
 
 /// Whether somebody who lives can execute the runs of a lane.
-async fn offered(node: &Node, lane: Option<&Lane>) -> Result<bool, StoreError> {
+async fn offered(node: &Node, tenant: TenantId, lane: Option<&Lane>) -> Result<bool, StoreError> {
     let Some(lane) = lane else { return Ok(false) };
     if node.is_able(&lane.key) {
         return Ok(true);
     }
-    // Without a handler or traits, every node that executes can do it.
-    let plain = lane.key.handler.is_none() && lane.key.requires.is_empty();
-    Ok(plain && node.store.nodes(node.clock.now()).await?.len() > 1)
+    let now = node.clock.now();
+    let mut after = None;
+    loop {
+        let workers = node.store.workers(Some(tenant), after, WORKERS).await?;
+        let lives = |worker: &Worker| worker.until >= now && !worker.draining && !worker.drain_asked;
+        if workers.iter().any(|worker| lives(worker) && worker.info.offers(&lane.key)) {
+            return Ok(true);
+        }
+        match workers.last() {
+            Some(last) if workers.len() >= WORKERS as usize => after = Some(last.worker),
+            _ => return Ok(false),
+        }
+    }
 }
 
 /// When the rate of a run's job lets it start, if it does not now.

@@ -215,7 +215,7 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
         }
         TrailKind::Deferred { until, reason } => ("deferred", format!("put off until {until}: {reason}")),
         TrailKind::WorkerLost { losses, .. } => ("worker_lost", format!("its worker vanished, loss {losses}")),
-        TrailKind::HandedBack => ("handed_back", "handed back by its worker, at no cost".to_owned()),
+        TrailKind::HandedBack { .. } => ("handed_back", "handed back by its worker, at no cost".to_owned()),
         TrailKind::CancelRequested { by: who, reason } => {
             let why = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
             ("cancel_requested", format!("asked to stop{}{why}", by(who)))

@@ -14,7 +14,7 @@ use rota_core::{
         Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Trigger, Verdict, WaitFor,
     },
     slot::SlotKey,
-    store::StoreError,
+    store::{StoreError, WorkerInfo},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
@@ -354,6 +354,14 @@ pub fn failure(text: Option<String>) -> Result<Option<Failure>, StoreError> {
 pub fn rollup(text: &str) -> Result<Rollup, StoreError> {
     let numbers: Vec<u64> = from_json(text)?;
     Rollup::from_numbers(&numbers).ok_or_else(|| corrupt("a roll-up", text))
+}
+
+pub fn worker_info_text(info: &WorkerInfo) -> Result<String, StoreError> {
+    to_json(info)
+}
+
+pub fn worker_info(text: &str) -> Result<WorkerInfo, StoreError> {
+    serde_json::from_str(text).map_err(|error| corrupt("what a worker offers", error))
 }
 
 pub fn rollup_text(rollup: &Rollup) -> Result<String, StoreError> {

@@ -9,6 +9,7 @@
 //! Nothing here knows SQL, leases in other tables, or which worker is free.
 
 mod cancel;
+mod report;
 mod settle;
 mod trail;
 mod walk;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     cancel::{CancelAsk, CancelRequest},
+    report::Report,
     settle::{Outcome, SettlePolicy, WaitFor},
     trail::{TRAIL_BYTES_MAX, TrailEntry, TrailKind},
 };

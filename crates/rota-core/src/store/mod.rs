@@ -28,7 +28,7 @@ pub use self::{
         JobVersion, Pause, PauseTarget, Pauses, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,
         ScheduleRecord, ScheduleSaved, SkipRecord, Tenant, TenantPut, Tier,
     },
-    leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk},
+    leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk, Worker, WorkerBeat, WorkerInfo},
     runs::{
         By, CancelAnswer, Claim, Enqueued, Extended, FireItem, FireRun, Fired, Guarded, InboxItem, LiveRun, OwnLease,
         Promoted, Reap, Reaped, RunStore, RunningMark, Settled, Settlement, Woken,

@@ -257,7 +257,13 @@ pub trait RunStore: Send + Sync {
 
     /// Leases runs of claimed lanes to a worker, in order within each share.
     /// Asking again under the same write returns the same runs.
-    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError>;
+    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+        self.claim_each(write, std::slice::from_ref(claim)).await
+    }
+
+    /// As [`RunStore::claim`], for many workers in one write: the first is
+    /// served first. Each run says who holds it.
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError>;
 
     /// Reads ready runs of owned lanes in `parts`, each window in order.
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError>;

@@ -73,7 +73,7 @@ fn a_delayed_run_says_when_it_is_to_start() {
 #[test]
 fn a_retry_says_which_attempt_failed_and_how() {
     let failure = Failure::new(ErrorKind::Dns, "no such host");
-    let kind = TrailKind::AttemptFailed { attempt: 2, started_at: None, failure, retry_at: Some(at(30)) };
+    let kind = TrailKind::AttemptFailed { attempt: 2, started_at: None, failure, retry_at: Some(at(30)), fence: None };
     let trail = [TrailEntry { at: at(-1), kind }];
     let run = run_in(RunState::Scheduled);
     let reasons = asked(&run, |facts| RunFacts { trail: &trail, ..facts });

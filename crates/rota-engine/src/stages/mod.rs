@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod execute;
 pub mod fire;
 pub mod lead;
+pub mod lend;
 pub mod look;
 pub mod promote;
 pub mod reap;

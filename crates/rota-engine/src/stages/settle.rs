@@ -18,7 +18,7 @@ use rota_core::{
         retry::RetryPolicy,
     },
     ports::Topic,
-    run::{CancelRequest, Change, Outcome, Refusal, Run, RunState, SettlePolicy},
+    run::{CancelRequest, Change, Lease, Outcome, Refusal, Run, RunState, SettlePolicy},
     store::{Guarded, Settled, Settlement, StoreError, Write},
 };
 
@@ -82,6 +82,7 @@ impl Settle {
                     tracing::error!(run = %one.run.id, %refusal, "an ended attempt cannot be settled");
                     self.node.drop_flights([one.run.lease()]);
                     self.let_go(std::iter::once(&one));
+                    self.tell_workers([(one.run.lease(), Guarded::Stale)].into_iter());
                 }
             }
         }
@@ -156,6 +157,7 @@ impl Settle {
 
     fn take_settled(&self, batch: Batch, settled: Settled) -> usize {
         self.node.stats.settle_batches.add(1);
+        self.tell_workers(batch.settlements.iter().map(|one| one.lease).zip(settled.answers.iter().copied()));
         let (mut again, mut refused) = (Vec::new(), Vec::new());
         let mut landed = Vec::with_capacity(batch.ended.len());
         let mut rearmed = false;
@@ -184,6 +186,13 @@ impl Settle {
             self.node.hints.wake(Topic::Schedules);
         }
         done
+    }
+
+    /// Remote workers wait to hear what became of their reports.
+    fn tell_workers(&self, answers: impl Iterator<Item = (Lease, Guarded)>) {
+        if self.node.remote.is_settling() {
+            self.node.remote.sessions().settled(answers);
+        }
     }
 
     /// Counts and tells what was applied. True where a schedule was armed.

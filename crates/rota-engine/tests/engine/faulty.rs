@@ -569,6 +569,11 @@ impl RunStore for Faulty {
         self.call("claim", Kind::Named, move |store, tap| tap.claim(store, &write, &claim)).await
     }
 
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        let (write, claims) = (write.clone(), claims.to_vec());
+        self.call("claim_each", Kind::Named, move |store, _| wait(store.claim_each(&write, &claims))).await
+    }
+
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
         let (parts, windows) = (parts.to_vec(), windows.to_vec());
         self.call("own", Kind::Read, move |store, tap| tap.own(store, &parts, &windows)).await
@@ -735,6 +740,29 @@ impl LeaseStore for Faulty {
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
         self.call("time", Kind::Read, move |store, _| wait(store.time())).await
+    }
+
+    async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        let beats = beats.to_vec();
+        self.call("beat_workers", Kind::Plain, move |store, _| wait(store.beat_workers(&beats, now))).await
+    }
+
+    async fn workers(
+        &self,
+        tenant: Option<TenantId>,
+        after: Option<WorkerId>,
+        limit: u32,
+    ) -> Result<Vec<Worker>, StoreError> {
+        self.call("workers", Kind::Read, move |store, _| wait(store.workers(tenant, after, limit))).await
+    }
+
+    async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, StoreError> {
+        self.call("drain_worker", Kind::Plain, move |store, _| wait(store.drain_worker(tenant, worker))).await
+    }
+
+    async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError> {
+        let workers = workers.to_vec();
+        self.call("forget_workers", Kind::Plain, move |store, _| wait(store.forget_workers(&workers))).await
     }
 
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {

@@ -15,5 +15,6 @@ mod fire;
 mod lead;
 mod limits;
 mod poison;
+mod remote;
 mod simulation;
 mod unknown;

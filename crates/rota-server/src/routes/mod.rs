@@ -6,6 +6,7 @@ mod jobs;
 mod queues;
 mod runs;
 mod schedules;
+mod workers;
 
 use axum::{
     Router,
@@ -18,6 +19,7 @@ use rota_core::store::{Pause, PauseTarget};
 use serde::{Deserialize, Serialize};
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_swagger_ui::SwaggerUi;
 
 use crate::{
     Node,
@@ -41,11 +43,8 @@ struct Head;
 pub fn router() -> Router<Node> {
     let (router, mut description) = described().split_for_parts();
     refusals(&mut description);
-    // The same answer for as long as the process lives.
-    let description: axum::body::Bytes = serde_json::to_vec(&description).unwrap_or_default().into();
-    let spec = get(async move || ([(header::CONTENT_TYPE, "application/json")], description.clone()));
     router
-        .route("/api/v1/openapi.json", spec)
+        .merge(SwaggerUi::new("/docs").url("/api/v1/openapi.json", description))
         .route("/api/v1/schema/job", get(job_schema))
         .route("/docs/problems", get(async || markdown(rota_api::problem::reference())))
         .route("/docs/problems/{code}", get(explain))
@@ -105,7 +104,8 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(calendars::read, calendars::save))
         .routes(routes!(queues::list))
         .routes(routes!(queues::pause))
-        .routes(routes!(queues::resume));
+        .routes(routes!(queues::resume))
+        .merge(workers::router());
     OpenApiRouter::with_openapi(Head::openapi()).nest(rota_api::PREFIX, api)
 }
 

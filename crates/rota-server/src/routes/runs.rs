@@ -18,7 +18,7 @@ use rota_core::{
     run::{CancelAsk, RunState},
     store::{self, LogChunk, LogQuery, RunQuery, RunRecord},
 };
-use rota_engine::Engine;
+use rota_engine::{Engine, Made, Redrive};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -212,7 +212,8 @@ pub fn cancel_ask(who: &str, request: CancelRequest, grace: Span) -> Result<Canc
 /// Make a run again.
 ///
 /// A new run with the same payload and labels, of the same version of the job or
-/// of its newest. Only a run that has ended can be made again.
+/// of its newest. Only a run that has ended can be made again, and only once
+/// unless `again` is set: what was made of it is what to retry next.
 #[utoipa::path(post, path = "/runs/{run}/retry", tag = "runs", params(("run" = Uuid, Path)), request_body = RetryRequest,
     responses((status = ACCEPTED, body = RunMade)))]
 pub async fn retry(
@@ -224,8 +225,13 @@ pub async fn retry(
     if !matches!(record.run.state, RunState::Finished { .. }) {
         return Err(Problem::new(Code::RunLive, "the run has not ended; cancel it first, or wait"));
     }
-    let made = may.engine.redrive(&[record.run.id], Some(may.caller.who.clone()), request.latest).await?;
+    let how = Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again };
+    let made = may.engine.redrive(&[record.run.id], &how).await?;
     let made = made.into_iter().next().flatten().ok_or_else(|| Problem::no_such("run"))?;
+    if let Made::Duplicate { of } = made {
+        let detail = format!("the run {of} was made from it before: retry that one, or say `again`");
+        return Err(Problem::new(Code::Duplicate, detail));
+    }
     Ok((StatusCode::ACCEPTED, Json(made_run(made)?)).into_response())
 }
 

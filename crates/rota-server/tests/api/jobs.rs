@@ -178,3 +178,29 @@ async fn a_check_says_what_saving_would_do_and_changes_nothing() {
     bed.put("/jobs/mail", document.clone()).await.ok();
     assert_eq!(bed.post("/check", document).await.ok()["changes"], false);
 }
+
+/// A payload that its job does not expect fails at the caller, not at night.
+#[tokio::test]
+async fn a_payload_must_satisfy_the_schema_of_its_job() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "hello");
+    let schema = json!({ "type": "object", "required": ["to"], "properties": { "to": { "type": "string" } } });
+    document["input"] = json!({ "schema": schema });
+    bed.put("/jobs/mail", document.clone()).await.ok();
+    let refused = bed.post("/jobs/mail/trigger", json!({ "payload": { "to": 7 } })).await;
+    assert_eq!(refused.problem(), (422, "bad_payload".to_owned()));
+    assert!(refused.json()["detail"].as_str().unwrap().starts_with("payload.to: "), "{}", refused.text);
+    assert_eq!(bed.post("/jobs/mail/trigger", json!({})).await.problem().0, 422, "none is not enough either");
+    bed.post("/jobs/mail/trigger", json!({ "payload": { "to": "ann" } })).await.ok();
+    document["input"]["default"] = json!({});
+    document["schedules"] = json!([{ "name": "a", "cron": "@daily", "payload": { "to": [] } }]);
+    let own = bed.put("/jobs/mail", document.clone()).await;
+    assert_eq!(
+        (own.problem().0, own.paths()),
+        (422, vec!["input.default".to_owned(), "schedules[0].payload".to_owned()])
+    );
+    document["input"] = json!({ "schema": { "type": "nonsense" } });
+    assert_eq!(bed.put("/jobs/mail", document.clone()).await.paths(), ["input.schema"]);
+    document["input"] = json!({ "schema": { "$ref": "https://schemas.example/mail.json" } });
+    assert_eq!(bed.put("/jobs/mail", document).await.paths(), ["input.schema"], "nothing is fetched");
+}

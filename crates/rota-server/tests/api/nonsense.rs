@@ -129,3 +129,20 @@ async fn every_operation_is_described_with_its_refusals() {
         }
     }
 }
+
+/// Serde reads a struct from its values in order too: a filter that is a list
+/// would be an empty filter, and cancel everything.
+#[tokio::test]
+async fn a_list_is_no_filter() {
+    let bed = Bed::new().await;
+    for route in ["cancel", "redrive", "pause", "resume"] {
+        for body in ["{\"filter\":[]}", "{\"filter\":[null,null]}", "[{}]", "{}"] {
+            let headers = [("content-type", "application/json")];
+            let answer = bed.send(Method::POST, &format!("/bulk/{route}"), &headers, body).await;
+            assert_eq!(answer.problem().0, 422, "{route} {body}: {}", answer.text);
+        }
+    }
+    let lines = [("content-type", "application/x-ndjson")];
+    let answers = bed.send(Method::POST, "/bulk/runs", &lines, "[\"mail\"]\n").await.lines();
+    assert_eq!(answers[0]["error"]["code"], "bad_document");
+}

@@ -50,7 +50,10 @@ async fn a_failed_run_tells_how_and_is_made_again() {
     let same = bed.post(&format!("/runs/{run}/retry"), json!({})).await.ok();
     let again = bed.ended(same["id"].as_str().unwrap()).await;
     assert_eq!((&again["status"], &again["version"]), (&json!("failed"), &json!(1)), "the same version fails again");
-    let newest = bed.post(&format!("/runs/{run}/retry"), json!({ "latest": true })).await.ok();
+    let twice = bed.post(&format!("/runs/{run}/retry"), json!({ "latest": true })).await;
+    assert_eq!(twice.problem(), (409, "duplicate".to_owned()));
+    assert!(twice.json()["detail"].as_str().unwrap().contains(same["id"].as_str().unwrap()), "{}", twice.text);
+    let newest = bed.post(&format!("/runs/{run}/retry"), json!({ "latest": true, "again": true })).await.ok();
     let again = bed.ended(newest["id"].as_str().unwrap()).await;
     assert_eq!((&again["status"], &again["payload"]), (&json!("succeeded"), &json!({ "n": 1 })));
     assert_eq!(again["trigger"]["metadata"]["from"], json!(run));

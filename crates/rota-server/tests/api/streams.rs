@@ -78,6 +78,8 @@ async fn dead_letters_are_redriven_by_filter() {
     let filter = json!({ "filter": { "status": ["failed"] }, "dry_run": true });
     assert_eq!(bed.post("/bulk/redrive", filter).await.ok()["matched"], 1);
     assert_eq!(bed.post("/bulk/redrive", json!({ "filter": { "status": ["failed"] } })).await.ok()["done"], 1);
+    let twice = bed.post("/bulk/redrive", json!({ "filter": { "status": ["failed"] } })).await.ok();
+    assert_eq!(twice["done"], twice["matched"].as_u64().unwrap() - 1, "the first one was made again already: {twice}");
     assert_eq!(bed.post("/bulk/redrive", json!({ "filter": {} })).await.ok()["matched"], 0, "none is dead");
 }
 

@@ -9,7 +9,8 @@ use deadpool_postgres::Object;
 use super::open::{OpenError, quoted};
 
 /// Every step, in order. Never edited once released, only added to.
-const STEPS: [(i32, &str); 1] = [(1, include_str!("migrations/0001_start.sql"))];
+const STEPS: [(i32, &str); 2] =
+    [(1, include_str!("migrations/0001_start.sql")), (2, include_str!("migrations/0002_workers.sql"))];
 
 /// Names the lock; the schema is added, so that tests do not wait for each
 /// other.

@@ -48,6 +48,7 @@ mod tend;
 #[cfg(test)]
 mod tests;
 mod tx;
+mod workers;
 
 use std::{
     collections::HashMap,

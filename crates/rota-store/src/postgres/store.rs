@@ -20,7 +20,7 @@ use rota_core::{
         LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
         Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
         ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut,
-        Tend, Tended, TokenAsk, Woken, Write,
+        Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -188,8 +188,8 @@ impl RunStore for PostgresStore {
         tried!("look for ready runs", self.pairs(lanes))
     }
 
-    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        self.claim_all(write, claim).await
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        self.claim_all(write, claims).await
     }
 
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
@@ -334,6 +334,27 @@ impl LeaseStore for PostgresStore {
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
         tried!("read the clock", self.own_time()).map(Some)
+    }
+
+    async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        tried!("record workers", self.record_workers(beats, now))
+    }
+
+    async fn workers(
+        &self,
+        tenant: Option<TenantId>,
+        after: Option<WorkerId>,
+        limit: u32,
+    ) -> Result<Vec<Worker>, StoreError> {
+        tried!("read workers", self.registered(tenant, after, limit))
+    }
+
+    async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, StoreError> {
+        tried!("drain a worker", self.ask_to_drain(tenant, worker))
+    }
+
+    async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError> {
+        tried!("forget workers", self.unregister(workers))
     }
 
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {

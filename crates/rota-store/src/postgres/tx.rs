@@ -139,13 +139,13 @@ impl Tx {
     }
 
     /// Runs statements that could have waited for the end, but must not.
-    pub(super) async fn now(&self, late: &[Late]) -> Result<(), Fault> {
+    pub(super) async fn now(&self, late: &[Late]) -> Result<Vec<Vec<Row>>, Fault> {
         if late.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let late: Vec<(&str, Vec<Param<'_>>)> = late.iter().map(Late::bound).collect();
         let statements: Vec<Bound<'_>> = late.iter().map(|(sql, params)| (*sql, &params[..])).collect();
-        self.pipe(&statements).await.map(drop)
+        self.pipe(&statements).await
     }
 
     /// Sends the last statements with the end behind them, and answers their

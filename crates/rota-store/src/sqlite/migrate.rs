@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::OpenError;
 
-const STEPS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+const STEPS: &[&str] = &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_workers.sql")];
 
 /// The newest schema that this release knows.
 pub const fn known() -> i64 {

@@ -29,6 +29,7 @@ mod settle;
 mod slots;
 mod standing;
 mod tend;
+mod workers;
 mod writer;
 
 use std::{

@@ -17,7 +17,7 @@ use rota_core::{
         LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
         Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
         ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut,
-        Tend, Tended, TokenAsk, Woken, Write,
+        Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -168,8 +168,8 @@ impl RunStore for SqliteStore {
         self.do_ready_pairs(lanes).await
     }
 
-    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        self.do_claim(write, claim).await
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        self.do_claim_each(write, claims).await
     }
 
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
@@ -310,6 +310,27 @@ impl LeaseStore for SqliteStore {
 
     async fn give_partitions(&self, node: NodeId, parts: &[(Partition, Epoch)]) -> Result<Vec<Guarded>, StoreError> {
         self.do_give_partitions(node, parts).await
+    }
+
+    async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        self.do_beat_workers(beats, now).await
+    }
+
+    async fn workers(
+        &self,
+        tenant: Option<TenantId>,
+        after: Option<WorkerId>,
+        limit: u32,
+    ) -> Result<Vec<Worker>, StoreError> {
+        self.do_workers(tenant, after, limit).await
+    }
+
+    async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, StoreError> {
+        self.do_drain_worker(tenant, worker).await
+    }
+
+    async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError> {
+        self.do_forget_workers(workers).await
     }
 
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {

@@ -34,6 +34,7 @@ mod slots;
 mod tokens;
 mod unknown;
 mod upkeep;
+mod workers;
 
 macro_rules! promises {
     ($($noun:ident { $($case:ident,)* })*) => {
@@ -164,6 +165,7 @@ promises! {
     }
     claim {
         a_claim_leases_with_a_raised_fence,
+        one_write_leases_to_many_workers,
         a_share_is_leased_in_order,
         each_share_is_kept_to_its_pair_and_number,
         no_more_than_asked_for_are_leased,
@@ -331,6 +333,12 @@ promises! {
     histories {
         a_concurrent_history_has_an_explanation,
         owners_that_replace_each_other_settle_each_run_once,
+    }
+    workers {
+        a_worker_is_listed_as_it_last_said,
+        a_worker_that_is_to_drain_is_told_with_its_next_beat,
+        a_tenants_workers_are_its_own_and_everybodys,
+        a_worker_that_died_is_listed_for_a_day,
     }
 }
 

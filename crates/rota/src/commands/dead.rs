@@ -1,7 +1,10 @@
 //! `rota dead`: runs that used up their attempts and wait for a person.
 
 use clap::{Args, Subcommand};
-use rota_api::bulk::{BulkRedrive, RunsFilter};
+use rota_api::{
+    bulk::{BulkRedrive, RunsFilter},
+    run::RetryRequest,
+};
 
 use super::{
     run::{self, RunFilterArgs, RunName},
@@ -43,6 +46,7 @@ enum Command {
 }
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 struct RedriveArgs {
     /// Their ids; without any, all that the filter finds
     #[arg(value_name = "RUN")]
@@ -50,6 +54,9 @@ struct RedriveArgs {
     /// Of the jobs' newest versions, not of those they were made from
     #[arg(long)]
     latest: bool,
+    /// Also those that were made again before
+    #[arg(long)]
+    again: bool,
     #[command(flatten)]
     filter: RunFilterArgs,
     /// Every dead letter of the tenant
@@ -80,13 +87,13 @@ pub fn run(args: DeadArgs, printer: &mut Printer) -> Result<(), Failure> {
 
 async fn redrive(session: &mut Session<'_>, args: &RedriveArgs) -> Result<(), Failure> {
     if !args.runs.is_empty() {
-        return run::retry(session, &args.runs, args.latest).await;
+        return run::retry(session, &args.runs, RetryRequest { latest: args.latest, again: args.again }).await;
     }
     let filter = args.filter.filter(clock::now())?;
     if filter == RunsFilter::default() && !args.all {
         let message = "name runs, or say which with --job, --tag, --from, … or --all".to_owned();
         return Err(Failure::bad_input("nothing_named", message));
     }
-    let request = BulkRedrive { filter, latest: args.latest, dry_run: true };
+    let request = BulkRedrive { filter, latest: args.latest, again: args.again, dry_run: true };
     run::redrive(session, request, args.dry_run, args.yes).await
 }

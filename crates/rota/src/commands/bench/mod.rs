@@ -202,7 +202,11 @@ async fn drive_with(store: &dyn Store, drive: Drive, progress: impl Fn(u64)) -> 
         let task = Task { mode: drive.mode, batch: drive.batch as usize, runs, place };
         Pipeline::new(store, &seat, &load, &left, &task).run(&progress)
     });
-    futures_util::future::try_join_all(pipelines).await.context("driving the store")?;
+    tokio::select! {
+        ended = futures_util::future::try_join_all(pipelines) => ended.map(drop),
+        failed = drive::tend(store) => failed.map(|never| match never {}),
+    }
+    .context("driving the store")?;
     Ok(started.elapsed())
 }
 

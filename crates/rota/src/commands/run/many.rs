@@ -117,10 +117,10 @@ async fn cancel_found(session: &mut Session<'_>, args: &CancelArgs, filter: Runs
     counted(session, "cancelled or asked to stop", &done)
 }
 
-pub async fn retry(session: &mut Session<'_>, runs: &[String], latest: bool) -> Result<(), Failure> {
+pub async fn retry(session: &mut Session<'_>, runs: &[String], request: RetryRequest) -> Result<(), Failure> {
     let mut made = Vec::new();
     for run in runs {
-        let new: RunMade = session.remote.post(&["runs", run, "retry"], &RetryRequest { latest }).await?;
+        let new: RunMade = session.remote.post(&["runs", run, "retry"], &request).await?;
         made.push(json!({ "run": run, "made": new }));
     }
     session.answer(&made, |printer| {

@@ -6,6 +6,7 @@ mod many;
 mod read;
 
 use clap::{Args, Subcommand};
+use rota_api::run::RetryRequest;
 
 pub use self::{
     follow::follow,
@@ -70,8 +71,11 @@ enum Command {
         /// Of the job's newest version, not of the one they were made from
         #[arg(long)]
         latest: bool,
+        /// Although they were made again before
+        #[arg(long)]
+        again: bool,
     },
-    /// Make many runs from a stream, a JSON object a line: {"job", "payload"?, "labels"?, "run_at"?, "priority"?}
+    /// Make many runs from a stream, a JSON object a line: `{"job": …}` and what a trigger takes
     Enqueue {
         /// The file; - for standard input
         #[arg(value_name = "FILE")]
@@ -147,7 +151,7 @@ pub fn run(args: RunArgs, printer: &mut Printer) -> Result<(), Failure> {
             Command::Why { run, watch } => read::why(session, &run, &watch).await,
             Command::Wait(args) => follow::wait(session, &args).await,
             Command::Cancel(args) => many::cancel(session, &args).await,
-            Command::Retry { runs, latest } => many::retry(session, &runs, latest).await,
+            Command::Retry { runs, latest, again } => many::retry(session, &runs, RetryRequest { latest, again }).await,
             Command::Enqueue { file } => enqueue::enqueue(session, &file).await,
         }
     })
