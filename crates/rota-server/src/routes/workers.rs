@@ -99,10 +99,8 @@ pub async fn list(may: May<RunRead>, listing: Listing<WorkerFilter>) -> Result<J
 #[utoipa::path(post, path = "/workers/{id}/drain", tag = "workers", params(("id" = Uuid, Path)),
     responses((status = ACCEPTED)))]
 pub async fn drain(may: May<JobExecute>, Id(id): Id<Uuid>) -> Result<StatusCode, Problem> {
-    match may.engine.drain_worker(Some(may.caller.tenant), WorkerId(id)).await? {
-        true => Ok(StatusCode::ACCEPTED),
-        false => Err(Problem::no_such("worker")),
-    }
+    let known = may.engine.drain_worker(Some(may.caller.tenant), WorkerId(id)).await?;
+    if known { Ok(StatusCode::ACCEPTED) } else { Err(Problem::no_such("worker")) }
 }
 
 fn on_the_wire(worker: store::Worker, now: jiff::Timestamp) -> Worker {
