@@ -45,6 +45,9 @@ enum Command {
     Cron(commands::cron::Command),
     /// Run jobs: fire schedules, execute, keep history
     Serve(commands::serve::ServeArgs),
+    /// Make, list and revoke tokens, directly in the store
+    #[command(subcommand)]
+    Token(commands::token::Command),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Config(command) => commands::config::run(&command, &mut printer),
         Command::Cron(command) => commands::cron::run(command, &mut printer),
         Command::Serve(args) => commands::serve::run(&args, &mut printer),
+        Command::Token(command) => commands::token::run(&command, &mut printer),
     };
     let done = done.and_then(|()| printer.flush().map_err(Failure::from));
     match done {

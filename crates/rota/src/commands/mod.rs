@@ -4,3 +4,4 @@ pub mod bench;
 pub mod config;
 pub mod cron;
 pub mod serve;
+pub mod token;

@@ -9,3 +9,4 @@ mod cron;
 mod node;
 mod proxy;
 mod serve;
+mod token;
