@@ -83,6 +83,9 @@ enum Command {
     Schedule(commands::schedule::ScheduleArgs),
     /// Run jobs: fire schedules, execute, keep history
     Serve(commands::serve::ServeArgs),
+    /// Make, list and revoke tokens, directly in the store
+    #[command(subcommand)]
+    Token(commands::token::Command),
     /// Execute attempts for a server elsewhere
     Worker(commands::worker::WorkerArgs),
 }
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(args, &mut printer),
         Command::Schedule(args) => commands::schedule::run(args, &mut printer),
         Command::Serve(args) => commands::serve::run(&args, &mut printer),
+        Command::Token(command) => commands::token::run(&command, &mut printer),
         Command::Worker(args) => commands::worker::run(&args, &mut printer),
     };
     let done = done.and_then(|()| printer.flush().map_err(Failure::from));

@@ -4,6 +4,7 @@
 use std::{fs, io, os::unix::fs::DirBuilderExt as _, path::Path, sync::Arc};
 
 use anyhow::{Context, anyhow};
+use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     ids::TenantId,
@@ -20,7 +21,7 @@ use rota_engine::{
     },
     hints::LocalHints,
 };
-use rota_server::Hosts;
+use rota_server::{Access, Hosts, Node};
 use rota_store::{
     postgres::{self, PostgresHints, PostgresStore},
     sqlite::{self, SqliteStore},
@@ -111,15 +112,26 @@ fn options(config: &Config) -> Options {
         extend_every: third(config.run_lease),
         slots: config.attempts_max,
         history_keep: config.history_keep,
+        audit_keep: config.audit_keep,
         ..Options::default()
     }
 }
 
-/// The tenant whose jobs are read from files.
-pub async fn tenant(engine: &Engine) -> anyhow::Result<TenantId> {
+/// The tenant whose jobs are read from files. One that is there is left as it
+/// is: somebody may have given it another tier.
+pub async fn tenant(store: &dyn Store, now: Timestamp) -> anyhow::Result<TenantId> {
+    let known = store.tenants().await.context("cannot read the tenants")?;
+    if let Some(tenant) = known.iter().find(|tenant| tenant.name == TENANT) {
+        return Ok(tenant.id);
+    }
     let put = TenantPut { name: TENANT.to_owned(), tier: Tier::Unlimited, quotas: None };
-    let ids = engine.store().put_tenants(&[put], engine.now()).await.context("cannot save the tenant")?;
+    let ids = store.put_tenants(&[put], now).await.context("cannot save the tenant")?;
     ids.first().copied().ok_or_else(|| anyhow!("the store did not answer for the tenant"))
+}
+
+/// A node that knows its callers as it was told.
+pub fn node(config: &Config) -> anyhow::Result<Node> {
+    Ok(Node::new(Access::new(config.access.clone()).map_err(|why| anyhow!(why))?))
 }
 
 /// Who may be asked for.

@@ -47,18 +47,19 @@ struct State {
 struct Key {
     id: Option<String>,
     algorithm: Option<Algorithm>,
-    key: DecodingKey,
+    decoding: DecodingKey,
 }
 
 impl State {
     /// The key of this name; without a name the only one that fits.
     fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
-        let fits =
-            |key: &&Key| key.key.family() == algorithm.family() && key.algorithm.is_none_or(|named| named == algorithm);
+        let fits = |key: &&Key| {
+            key.decoding.family() == algorithm.family() && key.algorithm.is_none_or(|named| named == algorithm)
+        };
         let named = |key: &&Key| id.is_none() || key.id.as_deref() == id;
         let mut found = self.keys.iter().filter(fits).filter(named);
         match (found.next(), found.next()) {
-            (Some(only), None) => Some(only.key.clone()),
+            (Some(only), None) => Some(only.decoding.clone()),
             _ => None,
         }
     }
@@ -171,5 +172,5 @@ fn usable(jwk: &Jwk) -> Option<Key> {
         Some(named) => Some(named.to_string().parse().ok()?),
         None => None,
     };
-    Some(Key { id: common.key_id.clone(), algorithm, key })
+    Some(Key { id: common.key_id.clone(), algorithm, decoding: key })
 }

@@ -181,10 +181,10 @@ impl Jwt {
         if self.options.issuer.as_deref().is_some_and(|issuer| text("iss") != Some(issuer)) {
             return Err(Refused("it is of another issuer"));
         }
-        if let Some(audience) = &self.options.audience {
-            if !words(claims.get("aud"), false).any(|one| one == *audience) {
-                return Err(Refused("it is for another audience"));
-            }
+        if let Some(audience) = &self.options.audience
+            && !words(claims.get("aud"), false).any(|one| one == *audience)
+        {
+            return Err(Refused("it is for another audience"));
         }
         self.granted(claims)
     }

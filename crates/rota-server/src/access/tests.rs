@@ -361,8 +361,8 @@ async fn nobody_gives_away_more_than_they_have() {
         assert_eq!(bed.by("boss", "POST", path, Some(&body)).await.0, StatusCode::CREATED, "{path}");
     }
     // Nor take over somebody who is one.
-    let patch = json!({ "password": "of my choice" });
-    assert_eq!(bed.by("admin", "PATCH", "/api/v1/users/up", Some(&patch)).await.0, StatusCode::NOT_FOUND);
+    let mine = json!({ "password": "of my choice" });
+    assert_eq!(bed.by("admin", "PATCH", "/api/v1/users/up", Some(&mine)).await.0, StatusCode::NOT_FOUND);
     assert_eq!(bed.by("admin", "DELETE", "/api/v1/users/up", None).await.0, StatusCode::NOT_FOUND);
     let (_, _, page) = bed.by("boss", "GET", "/api/v1/tokens", None).await;
     let theirs = page["items"].as_array().unwrap().iter().find(|token| token["name"] == "up").unwrap();

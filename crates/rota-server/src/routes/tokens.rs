@@ -54,7 +54,7 @@ pub async fn create(may: May<Admin>, body: Body<TokenRequest>) -> Result<(Status
 }
 
 fn permissions(request: &TokenRequest) -> Result<Permissions, Problem> {
-    let role = request.role.as_deref().map(|role| role.parse::<Role>()).transpose();
+    let role = request.role.as_deref().map(str::parse::<Role>).transpose();
     let role = role.map_err(|why| Problem::bad_parameter("role", why))?;
     let named: Result<Permissions, String> =
         request.permissions.iter().map(|name| name.parse::<Permission>()).collect();

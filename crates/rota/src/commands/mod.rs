@@ -17,4 +17,5 @@ pub mod run;
 pub mod schedule;
 pub mod serve;
 pub mod shown;
+pub mod token;
 pub mod worker;

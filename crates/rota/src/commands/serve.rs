@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use rota_core::{ids::TenantId, job::JobDocument};
 use rota_engine::Engine;
-use rota_server::{Node, Server};
+use rota_server::{Login, Node, Server};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
@@ -83,7 +83,7 @@ async fn serve(config: &Config, jobs: &[JobFile], printer: &mut Printer) -> anyh
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let server = Server::bind(config.listen).await.map_err(|error| wire::not_bound(config, error))?;
     let address = server.address();
-    let node = Node::default();
+    let node = wire::node(config)?;
     let (stop, stopped) = oneshot::channel::<()>();
     let answering = tokio::spawn(server.serve(node.clone(), wire::hosts(config), async {
         // Whoever is gone cannot say stop, and means it.
@@ -120,7 +120,7 @@ async fn start(config: &Config, jobs: &[JobFile]) -> anyhow::Result<(Engine, Ten
 }
 
 async fn save(engine: &Engine, jobs: &[JobFile]) -> anyhow::Result<TenantId> {
-    let tenant = wire::tenant(engine).await?;
+    let tenant = wire::tenant(engine.store().as_ref(), engine.now()).await?;
     job_files::save(engine, tenant, jobs).await?;
     Ok(tenant)
 }
@@ -128,8 +128,8 @@ async fn save(engine: &Engine, jobs: &[JobFile]) -> anyhow::Result<TenantId> {
 fn greet(config: &Config, address: SocketAddr, printer: &mut Printer) -> anyhow::Result<()> {
     let (store, roles) = (config.store.to_string(), config.roles.to_string());
     info!(url = %format_args!("http://{address}"), store, roles, version = env!("CARGO_PKG_VERSION"), "serving");
-    if !address.ip().is_loopback() {
-        warn!("other machines can reach this node, and there is no login: anybody who does may ask");
+    if !address.ip().is_loopback() && config.access.login == Login::Off {
+        warn!("other machines can reach this node, and no login is asked for: anybody who does may do anything");
     }
     if config.demo {
         printer.text(&format!(

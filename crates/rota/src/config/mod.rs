@@ -12,11 +12,12 @@ mod values;
 
 use std::{fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
 
-use rota_core::duration::Span;
+use rota_core::{access::SecretDigest, duration::Span};
 use rota_engine::executors::{
     command::{AllowedProgram, CommandPolicy},
     egress::{Allowed, Egress, Reach},
 };
+use rota_server::{ADMIN_VARIABLE, Access, AccessOptions, JwtKeys, JwtOptions, Login};
 
 pub use self::{
     layers::{Flags, Source},
@@ -31,6 +32,10 @@ use crate::{
     failure::Failure,
     remote::{SERVER_VARIABLE, TOKEN_VARIABLE},
 };
+
+const JWT_SECRET_VARIABLE: &str = "ROTA_JWT_SECRET";
+/// Shorter ones can be guessed.
+const ADMIN_TOKEN_MIN: usize = 32;
 
 /// What a node is told.
 #[derive(Debug)]
@@ -49,6 +54,8 @@ pub struct Config {
     pub node_lease: Span,
     pub run_lease: Span,
     pub history_keep: Span,
+    pub audit_keep: Span,
+    pub access: AccessOptions,
     pub egress: Egress,
     pub commands: CommandPolicy,
     pub command_directory: PathBuf,
@@ -78,10 +85,12 @@ pub fn strangers() -> Vec<String> {
     strangers_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
 }
 
+/// Variables of ours that are no settings.
+const OTHERS: [&str; 5] =
+    [layers::CONFIG_VARIABLE, ADMIN_VARIABLE, JWT_SECRET_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
+
 fn strangers_among(names: impl Iterator<Item = String>) -> Vec<String> {
-    // The command line's own variables may be set for everything that is started.
-    let others = [layers::CONFIG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
-    let known = |name: &str| others.contains(&name) || SETTINGS.iter().any(|setting| setting.variable() == name);
+    let known = |name: &str| OTHERS.contains(&name) || SETTINGS.iter().any(|setting| setting.variable() == name);
     let mut strangers: Vec<String> = names.filter(|name| name.starts_with("ROTA_") && !known(name)).collect();
     strangers.sort();
     strangers
@@ -147,11 +156,13 @@ impl Reading<'_> {
     fn config(&mut self, variable: &impl Fn(&str) -> Option<String>) -> Option<Config> {
         let data = self.optional::<PathBuf>("data").unwrap_or_else(|| values::default_data(variable));
         let store = self.optional("store");
-        let listen = self.listen();
+        let access = self.access(variable);
+        let listen = access.as_ref().and_then(|access| self.listen(access.login));
         let (roles, egress, commands) = (self.roles(), self.egress(), self.commands());
         let (attempts_max, connections) = (self.number("attempts_max"), self.number("postgres.connections"));
         let (node_lease, run_lease) = (self.span("leases.node", 500), self.span("leases.run", 1_000));
         let (drain, history_keep) = (self.one("drain"), self.one("history.keep"));
+        let audit_keep = self.one("audit.keep");
         let (log_format, log_level) = (self.one("log.format"), self.one("log.level"));
         let hosts = self.many("hosts");
         let (jobs, schema) = (self.optional("jobs"), self.optional("postgres.schema"));
@@ -170,6 +181,8 @@ impl Reading<'_> {
             node_lease: node_lease?,
             run_lease: run_lease?,
             history_keep: history_keep?,
+            audit_keep: audit_keep?,
+            access: access?,
             egress: egress?,
             commands: commands?,
             command_directory: self.optional("commands.directory").unwrap_or_else(|| data.join("commands")),
@@ -234,20 +247,93 @@ impl Reading<'_> {
         None
     }
 
-    fn listen(&mut self) -> Option<SocketAddr> {
+    fn listen(&mut self, login: Login) -> Option<SocketAddr> {
         let insecure: bool = self.one("insecure_listen").unwrap_or_default();
         let listen: SocketAddr = self.one("listen")?;
-        if listen.ip().is_loopback() || insecure {
+        if listen.ip().is_loopback() || insecure || login == Login::Required {
             return Some(listen);
         }
         self.refuse(
             "listen",
             format_args!(
-                "other machines can reach {listen}, and there is no login yet; listen on 127.0.0.1 behind a proxy \
-                 that has one, or accept that anybody who reaches it may ask, with --insecure-listen"
+                "other machines can reach {listen}, and nobody is asked who they are. Ask them: make a token with \
+                 `rota token create NAME --admin` and start with --auth-login required; or listen on 127.0.0.1; or \
+                 accept that anybody who reaches it may do anything, with --insecure-listen"
             ),
         );
         None
+    }
+
+    /// Who is let in. What is secret is named here and never shown.
+    fn access(&mut self, variable: &impl Fn(&str) -> Option<String>) -> Option<AccessOptions> {
+        let before = self.problems.len();
+        let admin = variable(ADMIN_VARIABLE).filter(|token| !token.is_empty());
+        if admin.as_ref().is_some_and(|token| token.len() < ADMIN_TOKEN_MIN) {
+            self.problems.push(format!("{ADMIN_VARIABLE}: a token has at least {ADMIN_TOKEN_MIN} characters"));
+        }
+        let jwt = self.jwt(variable(JWT_SECRET_VARIABLE));
+        let login = match self.optional::<String>("auth.login").as_deref() {
+            Some("off") => Login::Off,
+            Some("required") => Login::Required,
+            Some(other) => {
+                self.refuse("auth.login", values::not_one_of(other, &["off", "required"]));
+                Login::Required
+            }
+            // What others reach and somebody took care of is closed.
+            None if self.is_open_to_others() && (admin.is_some() || jwt.is_some()) => Login::Required,
+            None => Login::Off,
+        };
+        let session_keep = self.span("auth.sessions", 60_000)?;
+        let admin = admin.map(|token| SecretDigest::of(&token));
+        let access = AccessOptions { login, admin, session_keep, jwt };
+        if let Err(why) = Access::new(access.clone()) {
+            self.refuse("jwt.algorithms", why);
+        }
+        (self.problems.len() == before).then_some(access)
+    }
+
+    fn is_open_to_others(&self) -> bool {
+        let given = self.layers.get("listen").and_then(|given| given.items.first());
+        given.and_then(|text| text.parse::<SocketAddr>().ok()).is_some_and(|listen| !listen.ip().is_loopback())
+    }
+
+    fn jwt(&mut self, secret: Option<String>) -> Option<JwtOptions> {
+        let algorithms: Vec<String> = self.many("jwt.algorithms");
+        let (file, url) = (self.optional::<PathBuf>("jwt.key_file"), self.optional::<String>("jwt.jwks_url"));
+        if algorithms.is_empty() {
+            if file.is_some() || url.is_some() {
+                self.refuse("jwt.algorithms", "a key is given, and no algorithm to use it with");
+            }
+            return None;
+        }
+        let secret = secret.filter(|secret| !secret.is_empty());
+        let symmetric = algorithms.iter().any(|name| name.starts_with("HS"));
+        let keys = match (file, url, secret) {
+            (Some(file), None, None) => match std::fs::read(&file) {
+                Ok(bytes) if symmetric => JwtKeys::Secret(bytes.trim_ascii_end().to_vec()),
+                Ok(bytes) => JwtKeys::Pem(bytes),
+                Err(error) => {
+                    self.refuse("jwt.key_file", format_args!("{} cannot be read: {error}", file.display()));
+                    return None;
+                }
+            },
+            (None, Some(url), None) => JwtKeys::Set(url),
+            (None, None, Some(secret)) => JwtKeys::Secret(secret.into_bytes()),
+            _ => {
+                let message = format!("give one of jwt.key_file, jwt.jwks_url and {JWT_SECRET_VARIABLE}");
+                self.refuse("jwt.algorithms", message);
+                return None;
+            }
+        };
+        Some(JwtOptions {
+            algorithms,
+            keys,
+            issuer: self.optional("jwt.issuer"),
+            audience: self.optional("jwt.audience"),
+            tenant_claim: self.optional("jwt.tenant_claim"),
+            role_claim: self.optional("jwt.role_claim").unwrap_or_default(),
+            permissions_claim: self.optional("jwt.permissions_claim").unwrap_or_default(),
+        })
     }
 
     fn roles(&mut self) -> Option<Roles> {

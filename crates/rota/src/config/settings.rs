@@ -73,10 +73,7 @@ pub const SETTINGS: &[Setting] = &[
         "Where this node keeps its files; made if it is not there, for its owner alone",
     ),
     Setting::one("listen", "ADDR", "127.0.0.1:7070", "Address and port of the HTTP server; port 0 takes a free one"),
-    Setting::switch(
-        "insecure_listen",
-        "Listen on an address that other machines reach, although there is no login yet",
-    ),
+    Setting::switch("insecure_listen", "Listen on an address that other machines reach although no login is asked for"),
     Setting::many("hosts", "NAME,…", "", "Names this node goes by, besides addresses and localhost"),
     Setting::many(
         "roles",
@@ -97,6 +94,47 @@ pub const SETTINGS: &[Setting] = &[
     Setting::one("drain", "DURATION", "30s", "How long attempts may go on after SIGTERM before they are handed back"),
     Setting::one("leases.node", "DURATION", "3s", "How long a node's word holds; another takes over after that"),
     Setting::one("leases.run", "DURATION", "6s", "How long a written lease of a run holds without being extended"),
+    Setting::derived(
+        "auth.login",
+        "off|required",
+        "`off` on loopback; elsewhere it must be said, or follow from `ROTA_ADMIN_TOKEN` or `[jwt]`",
+        "Whether callers must say who they are; see security.md",
+    ),
+    Setting::one("auth.sessions", "DURATION", "12h", "How long somebody who logged in with a password stays logged in"),
+    Setting::many(
+        "jwt.algorithms",
+        "NAME,…",
+        "",
+        "Accept JWTs signed by these: HS256 and kin with a secret, RS256, PS256, ES256, EdDSA and kin with a public key",
+    ),
+    Setting::derived(
+        "jwt.key_file",
+        "FILE",
+        "none; a secret may also be in `ROTA_JWT_SECRET`",
+        "The public key in PEM, or the secret",
+    ),
+    Setting::derived("jwt.jwks_url", "URL", "none", "The key set of the login server, instead of a key"),
+    Setting::derived("jwt.issuer", "TEXT", "anybody", "What `iss` must be"),
+    Setting::derived("jwt.audience", "TEXT", "anything", "What `aud` must name"),
+    Setting::one(
+        "jwt.tenant_claim",
+        "NAME",
+        "tenant",
+        "The claim with the tenant's name; empty where everybody belongs to the default tenant",
+    ),
+    Setting::one(
+        "jwt.role_claim",
+        "NAME",
+        "role",
+        "The claim with viewer, operator, editor, admin or installation_admin, or a list of them",
+    ),
+    Setting::one(
+        "jwt.permissions_claim",
+        "NAME",
+        "permissions",
+        "The claim with single permissions besides the role's",
+    ),
+    Setting::one("audit.keep", "DURATION", "365d", "How long the audit log is kept"),
     Setting::one("history.keep", "DURATION", "7d", "How long finished runs are kept"),
     Setting::one(
         "egress.reach",
@@ -188,4 +226,14 @@ format = "json"
 ```
 
 A password in `store` is better kept out of the file: set `ROTA_STORE` from a secret.
+
+## Secrets that are no settings
+
+Two variables are read from the environment and from nowhere else, so that they stand
+in no file, no process list and no `rota config show`:
+
+| variable | meaning |
+|---|---|
+| `ROTA_ADMIN_TOKEN` | a token of at least 32 characters that speaks for the installation as long as it is set; see [security.md](security.md) |
+| `ROTA_JWT_SECRET` | the secret of JWTs signed by HS256, HS384 or HS512, at least 32 bytes |
 "#;

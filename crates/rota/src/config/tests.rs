@@ -65,15 +65,57 @@ fn every_mistake_is_told_with_its_field_and_source() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// There is no login yet: whoever reaches the port may ask.
+const ADMIN_TOKEN: (&str, &str) = ("ROTA_ADMIN_TOKEN", "a-token-of-more-than-32-characters");
+
+/// Whoever reaches a port that asks for no login may do anything.
 #[test]
-fn an_address_that_others_reach_must_be_asked_for_by_name() {
+fn an_address_that_others_reach_needs_a_login_or_a_word() {
     for address in ["0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070"] {
-        let told = read_with(&["--listen", address], &[]).unwrap_err();
-        assert!(told.contains("listen: ") && told.contains("--insecure-listen"), "{told}");
-        read_with(&["--listen", address, "--insecure-listen"], &[]).unwrap();
+        for arguments in [&["--listen", address][..], &["--listen", address, "--auth-login", "off"]] {
+            let told = read_with(arguments, &[]).unwrap_err();
+            assert!(told.contains("listen: ") && told.contains("rota token create"), "{told}");
+            let open = read_with(&[arguments, &["--insecure-listen"]].concat(), &[]).unwrap().0;
+            assert_eq!(open.access.login, Login::Off);
+        }
+        let closed = read_with(&["--listen", address, "--auth-login", "required"], &[]).unwrap().0;
+        assert_eq!(closed.access.login, Login::Required);
+        let bootstrapped = read_with(&["--listen", address], &[ADMIN_TOKEN]).unwrap().0;
+        assert_eq!(bootstrapped.access.login, Login::Required);
     }
-    read_with(&["--listen", "[::1]:0"], &[]).unwrap();
+    for (arguments, login) in [
+        (&["--listen", "[::1]:0"][..], Login::Off),
+        (&["--listen", "127.0.0.1:0", "--auth-login", "required"], Login::Required),
+    ] {
+        assert_eq!(read_with(arguments, &[]).unwrap().0.access.login, login);
+    }
+}
+
+#[test]
+fn keys_of_jwts_must_fit_their_algorithms() {
+    let secret = ("ROTA_JWT_SECRET", "a secret of at least thirty-two bytes");
+    let (config, _) = read_with(&["--jwt-algorithms", "HS256,HS512", "--jwt-tenant-claim", ""], &[secret]).unwrap();
+    let jwt = config.access.jwt.unwrap();
+    assert_eq!((jwt.tenant_claim, jwt.role_claim.as_str()), (None, "role"));
+    let pem = file("no key");
+    let pem = pem.to_str().unwrap();
+    for (arguments, variables, expected) in [
+        (&["--jwt-algorithms", "HS256"][..], &[][..], "give one of jwt.key_file"),
+        (&["--jwt-algorithms", "HS256"], &[("ROTA_JWT_SECRET", "short")], "at least 32 bytes"),
+        (&["--jwt-algorithms", "RS256"], &[secret], "go with a secret"),
+        (&["--jwt-algorithms", "HS256,RS256"], &[secret], "of different kinds"),
+        (&["--jwt-algorithms", "none"], &[secret], "is no JWT algorithm"),
+        (&["--jwt-algorithms", "RS256", "--jwt-key-file", pem], &[], "cannot be read as PEM"),
+        (&["--jwt-algorithms", "RS256", "--jwt-key-file", "/nowhere/key"], &[], "cannot be read"),
+        (&["--jwt-algorithms", "RS256", "--jwt-jwks-url", "http://login.example/keys"], &[], "must be https"),
+        (&["--jwt-algorithms", "HS256", "--jwt-jwks-url", "https://login.example/keys"], &[], "go with a secret"),
+        (&["--jwt-jwks-url", "https://login.example/keys"], &[], "no algorithm"),
+        (&[], &[("ROTA_ADMIN_TOKEN", "short")], "at least 32 characters"),
+    ] {
+        let told = read_with(arguments, variables).unwrap_err();
+        assert!(told.contains(expected) && !told.contains("thirty-two bytes"), "{expected}\nin\n{told}");
+    }
+    read_with(&["--jwt-algorithms", "RS256", "--jwt-jwks-url", "https://login.example/keys"], &[]).unwrap();
+    std::fs::remove_file(pem).unwrap();
 }
 
 #[test]
@@ -138,7 +180,8 @@ fn data_is_kept_where_its_user_keeps_data() {
 
 #[test]
 fn a_variable_that_is_no_setting_is_noticed() {
-    let names = ["ROTA_LISTEN", "ROTA_LSITEN", "ROTA_CONFIG", "HOME", "ROTA_EGRESS_ALLOW"].map(str::to_owned);
+    let names = ["ROTA_LISTEN", "ROTA_LSITEN", "ROTA_CONFIG", "HOME", "ROTA_EGRESS_ALLOW", "ROTA_ADMIN_TOKEN"];
+    let names = names.map(str::to_owned);
     assert_eq!(strangers_among(names.into_iter()), ["ROTA_LSITEN"]);
 }
 

@@ -15,4 +15,5 @@ mod quickstart;
 mod race;
 mod schema;
 mod serve;
+mod token;
 mod workers;

@@ -158,10 +158,15 @@ impl Node {
     /// The status and body that a path is answered with; None while nobody
     /// answers.
     pub fn get(&mut self, path: &str) -> Option<(u16, String)> {
+        self.get_with(path, "")
+    }
+
+    /// As [`Node::get`], with more headers, each with its line end.
+    pub fn get_with(&mut self, path: &str, headers: &str) -> Option<(u16, String)> {
         self.hear();
         let mut stream = TcpStream::connect(self.address?).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let status = answer.split(' ').nth(1)?.parse().ok()?;
