@@ -38,7 +38,7 @@ const TENANT: &str = "default";
 
 /// A store, and what reaches the other nodes on it where there may be any.
 pub struct Opened {
-    store: Arc<dyn Store>,
+    pub store: Arc<dyn Store>,
     hints: Option<Arc<PostgresHints>>,
 }
 

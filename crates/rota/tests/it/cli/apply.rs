@@ -7,14 +7,6 @@ fn applying_twice_changes_nothing_the_second_time() {
     let desk = Desk::open();
     desk.write("jobs/a.yaml", &hello("a"));
     desk.write("jobs/b.yaml", &format!("{}---\n{}", hello("b"), hello("c")));
-    // Named last and started after by the examples, so it must be saved first.
-    for upstream in ["load-orders", "load-returns"] {
-        desk.write(
-            &format!("jobs/zz-{upstream}.yaml"),
-            &format!("name: {upstream}\nsteps: [{{ id: a, sleep: {{ for: 1s }} }}]\n"),
-        );
-        wanted += 1;
-    }
     desk.write("jobs/calendars/days.yaml", "name: days\ndates: [2030-01-01]\n");
     let actions = |arguments: &[&str]| -> Vec<(String, String)> {
         let all = [&["apply", "-f", "jobs", "-o", "json"], arguments].concat();
@@ -88,6 +80,14 @@ fn what_is_exported_is_applied_without_a_change() {
     let mut wanted = 0;
     for (n, text) in examples().into_iter().enumerate() {
         desk.write(&format!("jobs/{n:02}.yaml"), &text);
+        wanted += 1;
+    }
+    // Named last and started after by the examples, so it must be saved first.
+    for upstream in ["load-orders", "load-returns"] {
+        desk.write(
+            &format!("jobs/zz-{upstream}.yaml"),
+            &format!("name: {upstream}\nsteps: [{{ id: a, sleep: {{ for: 1s }} }}]\n"),
+        );
         wanted += 1;
     }
     desk.write("jobs/calendars/days.yaml", "name: days\nmode: include\nweekdays: [mon, fri]\n");
