@@ -39,8 +39,9 @@ impl Server {
 
     fn script(&self, command: &str) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
-        let output = Command::new(script).arg(command).env("ROTA_SERVICES_DIR", self.place.path("services")).output();
-        let output = output.unwrap();
+        let mut command_line = Command::new(script);
+        command_line.arg(command).env("ROTA_SERVICES_DIR", self.place.path("services"));
+        let output = command_line.env("ROTA_SERVICES_ONLY", "postgres").output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
