@@ -1,7 +1,10 @@
 //! Many things in one request.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -11,13 +14,37 @@ use crate::{
     run::{Status, TriggerRequest},
 };
 
-/// One line of a bulk trigger: a trigger's request, and whose.
+/// One line of a bulk trigger: a trigger's request, and whose. Its fields are
+/// written out, because an unknown one must be refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct TriggerLine {
     /// The job's number or name.
     pub job: String,
-    #[serde(flatten)]
-    pub trigger: TriggerRequest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub payload: Option<Value>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10)]
+    pub priority: Option<u8>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub after: Vec<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub metadata: Option<Value>,
+}
+
+impl TriggerLine {
+    /// The job, and what is asked of it.
+    pub fn split(self) -> (String, TriggerRequest) {
+        let Self { job, payload, labels, run_at, priority, after, metadata } = self;
+        (job, TriggerRequest { payload, labels, run_at, priority, after, metadata })
+    }
 }
 
 /// What became of one line of a bulk trigger: a run or a problem.
@@ -106,6 +133,9 @@ pub struct BulkRedrive {
     /// Of the jobs' newest versions.
     #[serde(default)]
     pub latest: bool,
+    /// Also those that were made again before.
+    #[serde(default)]
+    pub again: bool,
     /// Only count.
     #[serde(default)]
     pub dry_run: bool,

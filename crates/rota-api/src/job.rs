@@ -7,6 +7,10 @@ use utoipa::ToSchema;
 
 use crate::{Pause, problem::FieldError, schedule::Upcoming};
 
+/// The JSON Schema of the job document: for editors, and for whoever makes
+/// documents by program. A test holds it to the types that read them.
+pub const SCHEMA: &str = include_str!("job.schema.json");
+
 /// A job, at its newest version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Job {

@@ -12,6 +12,7 @@ pub mod page;
 pub mod problem;
 pub mod run;
 pub mod schedule;
+pub mod worker;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

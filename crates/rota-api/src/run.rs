@@ -207,6 +207,9 @@ pub struct RetryRequest {
     /// Of the job's newest version, not of the one that the run was made from.
     #[serde(default)]
     pub latest: bool,
+    /// Although it was made again before.
+    #[serde(default)]
+    pub again: bool,
 }
 
 /// Something that happened to a run.
@@ -231,4 +234,26 @@ pub struct LogLine {
     /// stdout, stderr or log.
     pub stream: String,
     pub text: String,
+}
+
+/// Why something waits or did not happen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Why {
+    /// The first reason in words: what holds now.
+    pub answer: String,
+    /// All that is known; those after the first come to bear once it is gone.
+    pub reasons: Vec<Reason>,
+}
+
+/// One reason, for people and for programs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Reason {
+    /// `paused`, `slot`, `no_worker`, `rate_limit`, `place`, …
+    pub code: String,
+    /// In words.
+    pub text: String,
+    /// The numbers and times behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub data: Option<Value>,
 }

@@ -5,6 +5,7 @@
 //! Stores, engines and servers apply what this crate decides.
 
 pub mod access;
+pub mod after;
 pub mod calendar;
 mod choice;
 pub mod cron;
@@ -25,3 +26,4 @@ pub mod schedule;
 pub mod slot;
 pub mod store;
 pub mod timing;
+pub mod why;

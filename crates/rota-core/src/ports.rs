@@ -10,6 +10,8 @@
 mod executor;
 mod random;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 
@@ -40,6 +42,10 @@ choices! {
         Delayed = "delayed",
         /// Requests lie in the inbox.
         Inbox = "inbox",
+        /// Runs ended that other jobs may wait for.
+        Ends = "ends",
+        /// Somebody follows what happens, on whichever node: it is worth telling.
+        Followers = "followers",
     }
 }
 
@@ -60,4 +66,32 @@ pub trait Hints: Send + Sync {
 pub trait Listener: Send {
     /// Returns when the topic was woken since the last call, however often.
     async fn heard(&mut self);
+}
+
+/// Carries to other nodes what happened on this one, for people to see. As
+/// little a truth as a hint: lines may be lost, and then a gap is heard.
+pub trait Relay: Send + Sync {
+    /// Tells the others one line. Never waits; what there is no room for is left
+    /// out, and they hear of a gap.
+    fn tell(&self, line: String);
+
+    /// Something was left out before it came here.
+    fn miss(&self);
+
+    /// Hears what others tell from now on.
+    fn hear(&self) -> Box<dyn News>;
+}
+
+/// What another node tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    Line(Arc<str>),
+    /// Something was missed: whoever shows what others do looks again.
+    Gap,
+}
+
+/// One who hears what other nodes tell.
+#[async_trait]
+pub trait News: Send {
+    async fn next(&mut self) -> Heard;
 }

@@ -186,6 +186,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("expire: due", |run| never_held(run).expire(now())),
         ("expire: due, was started", |run| run.expire(now())),
         ("displace", |run| run.displace(RunId(Uuid::from_u64_pair(0, 2)), now())),
+        ("skip", |run| run.skip("paused", now())),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::{fmt, path::Path, pin::Pin, sync::Arc};
 
 use rota_core::{
-    ports::{Clock as _, Executor},
+    ports::{Clock as _, Executor, Hints},
     store::{Store, TenantPut, Tier},
 };
 use rota_engine::{
@@ -14,9 +14,10 @@ use rota_engine::{
         command::{CommandExecutor, CommandOptions},
         http::{HttpExecutor, HttpOptions},
     },
+    hints::LocalHints,
 };
 use rota_store::{
-    postgres::{self, PostgresStore},
+    postgres::{self, PostgresHints, PostgresStore},
     sqlite::{self, SqliteStore},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -120,11 +121,14 @@ impl Builder {
 
     /// Opens the store, making what it needs on the way, and starts everything.
     pub async fn start(self) -> Result<Rota, Error> {
-        let (store, inbox) = open(&self.address, self.postgres).await?;
+        let Opened { store, inbox, hints } = open(&self.address, self.postgres).await?;
         let put = TenantPut { name: TENANT.to_owned(), tier: Tier::Unlimited, quotas: None };
         // Before the engine starts: a refusal then leaves nothing at work.
         let tenants = store.put_tenants(&[put], SystemClock::new().now()).await?;
         let mut builder = Engine::builder(store).options(self.options);
+        if let Some(hints) = hints {
+            builder = builder.hints(Arc::clone(&hints) as Arc<dyn Hints>).relay(hints);
+        }
         for (name, function) in self.handlers {
             builder = builder.handler(name, function);
         }
@@ -149,16 +153,25 @@ fn output(answer: &impl Serialize) -> Result<Value, HandlerError> {
         .map_err(|error| HandlerError::never_again(format!("its answer has no JSON form: {error}")))
 }
 
-async fn open(address: &str, options: postgres::Options) -> Result<(Arc<dyn Store>, Option<Inbox>), Error> {
+/// A store, and what reaches the other nodes on it where there may be any.
+struct Opened {
+    store: Arc<dyn Store>,
+    inbox: Option<Inbox>,
+    hints: Option<Arc<PostgresHints>>,
+}
+
+async fn open(address: &str, options: postgres::Options) -> Result<Opened, Error> {
+    let alone = |store| Opened { store: Arc::new(store), inbox: None, hints: None };
     match address.strip_prefix("sqlite:") {
-        Some(":memory:") => Ok((Arc::new(SqliteStore::memory()?), None)),
+        Some(":memory:") => Ok(alone(SqliteStore::memory()?)),
         Some(path) if !path.is_empty() => {
-            let store = SqliteStore::open(Path::new(path), sqlite::Options::default()).await?;
-            Ok((Arc::new(store), None))
+            Ok(alone(SqliteStore::open(Path::new(path), sqlite::Options::default()).await?))
         }
         None if address.starts_with("postgres://") || address.starts_with("postgresql://") => {
             let inbox = Inbox::of(options.schema.as_deref());
-            Ok((Arc::new(PostgresStore::open(address, options).await?), Some(inbox)))
+            let store = PostgresStore::open(address, options).await?;
+            let hints = store.hints(Arc::new(LocalHints::default()), Arc::new(SystemClock::new()));
+            Ok(Opened { store: Arc::new(store), inbox: Some(inbox), hints: Some(Arc::new(hints)) })
         }
         Some(_) | None => Err(Error::Address),
     }

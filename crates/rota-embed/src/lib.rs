@@ -50,7 +50,7 @@ pub use rota_core::{
     store::{CancelAnswer, RunRecord},
 };
 pub use rota_engine::{
-    Engine, Event, Made, Options,
+    Engine, Event, Feed, Made, Options, Told,
     definitions::Saved,
     executors::{
         Call, HandlerError,

@@ -21,9 +21,10 @@ use rota_core::{
     dispatch::Pair,
     duration::Span,
     ids::{JobId, LaneId, ScheduleId, TenantId},
-    job::{JobDocument, RunTerms, StepPolicy},
+    job::{JobDocument, RunTerms, StepPolicy, document::Input, template::has_tags},
     lane::{Lane, LaneKey, LaneMode},
     order::Priority,
+    problem::Problem,
     rate::Rate,
     run::SettlePolicy,
     schedule::ScheduleSpec,
@@ -35,6 +36,9 @@ use serde_json::Value;
 /// Calendars are read again after this long: an edit elsewhere is seen within
 /// a second, and a busy tenant's are not read for every batch.
 const CALENDARS_KEPT: Span = Span::millis(1_000);
+
+/// Characters of a schema's complaint that are shown.
+const MESSAGE_CHARS_MAX: usize = 500;
 
 /// One version of a job, ready for use.
 #[derive(Debug)]
@@ -51,10 +55,15 @@ pub struct JobVersion {
     pub payload: Value,
     /// Whether its step has anything to render.
     pub templated: bool,
+    /// What every payload must satisfy.
+    schema: Option<jsonschema::Validator>,
+    /// Bytes of its document.
+    pub size: usize,
 }
 
 impl JobVersion {
     pub fn read(job: JobId, version: i32, document: &str, losses_max: u16) -> Result<Self, String> {
+        let size = document.len();
         let document: JobDocument = serde_json::from_str(document).map_err(|error| error.to_string())?;
         let terms = document.run_terms(Priority::HIGHEST);
         let step = document.lone_step();
@@ -67,10 +76,60 @@ impl JobVersion {
             rate: document.rate_limit.as_ref().map(|limit| Rate { runs: limit.runs, per: limit.per }),
             payload: document.input.as_ref().and_then(|input| input.default.clone()).unwrap_or_default(),
             templated,
+            size,
             terms,
+            schema: document.input.as_ref().and_then(|input| validator(input).ok()?),
             document,
         })
     }
+
+    /// What is wrong with a payload, by the job's own schema: the first thing,
+    /// with its path.
+    pub fn refuses(&self, payload: &Value) -> Option<String> {
+        self.schema.as_ref().and_then(|schema| wrong(schema, payload))
+    }
+}
+
+/// The schema of an input, ready for use. Nothing is fetched: a reference to
+/// elsewhere is an error.
+fn validator(input: &Input) -> Result<Option<jsonschema::Validator>, String> {
+    let Some(schema) = &input.schema else { return Ok(None) };
+    jsonschema::validator_for(schema).map(Some).map_err(|error| error.to_string())
+}
+
+fn wrong(schema: &jsonschema::Validator, payload: &Value) -> Option<String> {
+    let error = schema.iter_errors(payload).next()?;
+    let path = error.instance_path().to_string().replace('/', ".");
+    // The message repeats the value, which may be long and is the caller's own.
+    let message: String = error.to_string().chars().take(MESSAGE_CHARS_MAX).collect();
+    Some(format!("payload{path}: {message}"))
+}
+
+/// What is wrong with a job's input: a schema that is none, and payloads of its
+/// own that the schema refuses.
+pub fn input_problems(document: &JobDocument) -> Vec<Problem> {
+    let Some(input) = &document.input else { return Vec::new() };
+    let schema = match validator(input) {
+        Ok(None) => return Vec::new(),
+        Ok(Some(schema)) => schema,
+        Err(why) => return vec![Problem::new("input.schema", "bad_schema", format!("is no JSON Schema: {why}"))],
+    };
+    let mut problems = Vec::new();
+    let mut refuse = |path: String, payload: &Value| {
+        if let Some(why) = wrong(&schema, payload) {
+            problems.push(Problem::new(path, "bad_payload", format!("does not satisfy input.schema: {why}")));
+        }
+    };
+    if let Some(default) = &input.default {
+        refuse("input.default".to_owned(), default);
+    }
+    for (n, schedule) in document.schedules.iter().enumerate() {
+        // A template is filled in for each instant, and judged then.
+        if !schedule.payload.is_null() && !has_tags(&schedule.payload.to_string()) {
+            refuse(format!("schedules[{n}].payload"), &schedule.payload);
+        }
+    }
+    problems
 }
 
 /// A job as last read.
@@ -135,15 +194,22 @@ pub struct Gate {
 impl Gate {
     /// Whether a run of this pair may start at `now`.
     pub fn open(&self, pair: Pair, now: Timestamp) -> bool {
-        if !self.able.contains(&pair.lane) {
-            return false;
-        }
+        self.able.contains(&pair.lane) && self.is_running(pair, now)
+    }
+
+    /// Whether nobody has paused this pair, whoever may execute it.
+    pub fn is_running(&self, pair: Pair, now: Timestamp) -> bool {
         if self.pauses.is_empty() {
             return true;
         }
         let queue = self.lanes.get(&pair.lane).map(|lane| lane.key.queue.clone()).unwrap_or_default();
         let targets = [PauseTarget::Tenant(pair.tenant), PauseTarget::Queue(pair.tenant, queue)];
         !targets.iter().any(|target| self.pauses.get(target).is_some_and(|pause| holds(pause, now)))
+    }
+
+    /// Every lane that is known here.
+    pub fn lanes(&self) -> &HashMap<LaneId, Lane> {
+        &self.lanes
     }
 
     pub fn mode(&self, lane: LaneId) -> Option<LaneMode> {

@@ -23,7 +23,7 @@ use rota_core::{
     timing::Schedule,
 };
 
-use crate::node::Node;
+use crate::{catalog::input_problems, events::Event, node::Node};
 
 /// So often a save is tried against schedules that fire meanwhile.
 const TRIES: usize = 10;
@@ -35,12 +35,18 @@ const PAGE: u32 = 1_000;
 pub enum SaveError {
     #[error("the job is not as its saver believed: its version is {version:?}")]
     Conflict { version: Option<i32> },
+    #[error("the job cannot be used: {}", told(problems))]
+    BadDocument { problems: Vec<Problem> },
     #[error("the schedule `{name}` cannot be compiled")]
     BadSchedule { name: String, problems: Vec<Problem> },
     #[error("the schedules of the job changed each time they were saved")]
     Busy,
     #[error("the store did not take it")]
     Store(#[from] StoreError),
+}
+
+fn told(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// A job as saved.
@@ -64,8 +70,46 @@ pub async fn save_job(
     expect: Expect,
     write: &Write,
 ) -> Result<Saved, SaveError> {
-    let now = write.now;
-    let put = JobPut {
+    let saved = save_jobs(node, tenant, &[document], by, expect, write).await?;
+    saved.into_iter().next().unwrap_or(Err(SaveError::Busy))
+}
+
+/// Saves jobs with all their schedules. They may start after each other,
+/// whatever their order. One that is refused leaves the others alone.
+pub async fn save_jobs(
+    node: &Node,
+    tenant: TenantId,
+    documents: &[&JobDocument],
+    by: Option<String>,
+    expect: Expect,
+    write: &Write,
+) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
+    let problems: Vec<Vec<Problem>> = documents.iter().map(|document| input_problems(document)).collect();
+    let fit = documents.iter().zip(&problems).filter(|(_, problems)| problems.is_empty());
+    let puts: Vec<JobPut> = fit.map(|(document, _)| put_of(tenant, document, by.clone(), expect)).collect();
+    let mut answers = if puts.is_empty() { Vec::new() } else { node.store.put_jobs(write, &puts).await? }.into_iter();
+    let mut saved = Vec::with_capacity(documents.len());
+    for (document, problems) in documents.iter().zip(problems) {
+        if !problems.is_empty() {
+            saved.push(Err(SaveError::BadDocument { problems }));
+            continue;
+        }
+        saved.push(match answers.next() {
+            Some(JobSaved::Saved { id: job, version, changed, .. }) => {
+                schedule(node, tenant, document, Saved { job, version, changed }, write.now).await
+            }
+            Some(JobSaved::Conflict { version }) => Err(SaveError::Conflict { version }),
+            Some(JobSaved::Refused(refusal)) => {
+                Err(SaveError::BadDocument { problems: vec![refusal.problem(document.after_jobs())] })
+            }
+            None => Err(SaveError::Busy),
+        });
+    }
+    Ok(saved)
+}
+
+fn put_of(tenant: TenantId, document: &JobDocument, by: Option<String>, expect: Expect) -> JobPut {
+    JobPut {
         tenant,
         name: document.name.clone(),
         document: document.canonical_json(),
@@ -75,16 +119,26 @@ pub async fn save_job(
         enabled: document.is_enabled(),
         by,
         expect,
-    };
-    let saved = match node.store.put_jobs(write, &[put]).await?.pop() {
-        Some(JobSaved::Saved { id, version, changed, .. }) => Saved { job: id, version, changed },
-        Some(JobSaved::Conflict { version }) => return Err(SaveError::Conflict { version }),
-        None => return Err(SaveError::Busy),
-    };
+        after: document.triggers.as_ref().and_then(|triggers| triggers.after.clone()),
+    }
+}
+
+/// Saves the schedules of a job that is saved.
+async fn schedule(
+    node: &Node,
+    tenant: TenantId,
+    document: &JobDocument,
+    saved: Saved,
+    now: Timestamp,
+) -> Result<Saved, SaveError> {
     node.catalog.forget_job(saved.job);
     for _ in 0..TRIES {
         if save_schedules(node, tenant, saved.job, &document.schedules, now).await? {
-            node.hints.wake(Topic::Schedules);
+            for topic in [Topic::Schedules, Topic::Ends] {
+                node.hints.wake(topic);
+            }
+            let Saved { job, version, changed } = saved;
+            node.events.tell(|| Event::JobSaved { job, tenant, version, changed });
             return Ok(saved);
         }
     }

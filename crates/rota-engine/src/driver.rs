@@ -24,7 +24,7 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ports::{Listener, Topic},
+    ports::{Heard, Listener, News, Topic},
     store::StoreError,
 };
 use tokio::{
@@ -35,9 +35,11 @@ use tokio::{
 use crate::{
     executing::Why,
     node::{Bells, Node},
+    remote,
     stages::{
         PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
-        look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
+        lend::Lend, look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tell::Tell,
+        tend::Tend, trigger::Trigger,
     },
 };
 
@@ -86,6 +88,7 @@ impl Driver {
             self.turn(Fire::new(node()), Phase::Draining, Some(|bells| &bells.fire), Some(Topic::Schedules));
             self.turn(Promote::new(node()), Phase::Draining, Some(|bells| &bells.promote), Some(Topic::Delayed));
             self.turn(Admit::new(node()), Phase::Draining, None, Some(Topic::Inbox));
+            self.turn(Trigger::new(node()), Phase::Draining, None, Some(Topic::Ends));
             self.turn(Reap::new(node()), Phase::Draining, None, None);
             self.turn(Sweep::new(node()), Phase::Draining, None, None);
             self.turn(Scan::new(node()), Phase::Draining, None, None);
@@ -96,9 +99,18 @@ impl Driver {
             self.turn(Claim::new(node()), Phase::Stopped, Some(|bells| &bells.claim), Some(Topic::Ready));
             self.turn(Execute::new(node()), Phase::Stopped, Some(|bells| &bells.execute), None);
         }
+        self.turn(Lend::new(node()), Phase::Stopped, Some(|bells| &bells.lend), Some(Topic::Ready));
         for _ in 0..self.node.options.settlers.max(1) {
             self.turn(Settle::new(node()), Phase::Stopped, Some(|bells| &bells.settle), None);
         }
+        if let Some(relay) = &self.node.relay {
+            self.turn(Tell::new(node(), Arc::clone(relay)), Phase::Stopped, None, Some(Topic::Followers));
+            self.keep(tokio::spawn(hear(node(), relay.hear(), self.phase.subscribe())));
+        }
+    }
+
+    fn keep(&self, task: JoinHandle<()>) {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
 
     fn turn(
@@ -119,7 +131,7 @@ impl Driver {
                 phase.send_replace(Phase::Stopped);
             }
         };
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(tokio::spawn(task));
+        self.keep(tokio::spawn(task));
     }
 
     /// Returns when a stage has panicked, with its name.
@@ -139,8 +151,9 @@ impl Driver {
     pub async fn stop(&self, limit: Span) -> Result<(), StoreError> {
         let node = &self.node;
         node.executing.drain();
+        remote::hand_back(node, node.remote.sessions().drain(), node.clock.now());
         self.phase.send_replace(Phase::Draining);
-        for bell in [&node.bells.dispatch, &node.bells.claim, &node.bells.lead] {
+        for bell in [&node.bells.dispatch, &node.bells.claim, &node.bells.lend, &node.bells.lead] {
             bell.notify_one();
         }
         self.wait_until(limit, || node.executing.running() == 0).await;
@@ -154,6 +167,7 @@ impl Driver {
         }
         Execute::new(Arc::clone(node)).write_reports().await?;
         node.store.release(&node.write(node.clock.now()), node.worker).await?;
+        node.store.forget_workers(&[node.worker]).await?;
         Lead::new(Arc::clone(node)).leave().await
     }
 
@@ -170,6 +184,23 @@ impl Driver {
                 () = moved => {}
                 () = self.node.clock.sleep_until(until) => return,
             }
+        }
+    }
+}
+
+/// Passes on to those who follow what other nodes tell. What cannot be read, from
+/// a newer release perhaps, is as good as missed.
+async fn hear(node: Arc<Node>, mut news: Box<dyn News>, mut phase: watch::Receiver<Phase>) {
+    loop {
+        tokio::select! {
+            ended = phase.wait_for(|phase| *phase == Phase::Stopped) => {
+                drop(ended);
+                return;
+            }
+            heard = news.next() => match heard {
+                Heard::Line(line) => node.events.hear(|| serde_json::from_str(&line).ok()),
+                Heard::Gap => node.events.hear(|| None),
+            },
         }
     }
 }

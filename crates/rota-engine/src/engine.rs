@@ -8,9 +8,9 @@ use std::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{JobId, RunId, TenantId},
+    ids::{JobId, RunId, TenantId, WorkerId},
     job::JobDocument,
-    ports::{Clock, Executor, Hints, Random, Seeded, Topic},
+    ports::{Clock, Executor, Hints, Random, Relay, Seeded, Topic},
     run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
     store::{
         CancelAnswer, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunQuery, Store, StoreError,
@@ -24,12 +24,13 @@ use crate::{
     clock::SystemClock,
     definitions::{self, SaveError, Saved},
     driver::Driver,
-    events::Event,
+    events::{Event, Feed},
     executors::{Call, Executors, HandlerError, Handlers},
     hints::LocalHints,
-    making::{self, JobRef, Made, RunAsk, take_made},
+    making::{self, JobRef, Made, Redrive, RunAsk, take_made},
     node::{Node, Parts},
     options::Options,
+    remote::{self, Answer, Exchange, ExchangeError},
     stats::Stats,
 };
 
@@ -54,6 +55,7 @@ pub struct Builder {
     clock: Option<Arc<dyn Clock>>,
     random: Option<Arc<dyn Random>>,
     hints: Option<Arc<dyn Hints>>,
+    relay: Option<Arc<dyn Relay>>,
     handlers: Handlers,
     executors: Vec<Arc<dyn Executor>>,
 }
@@ -79,6 +81,13 @@ impl Builder {
     #[must_use]
     pub fn hints(self, hints: Arc<dyn Hints>) -> Self {
         Self { hints: Some(hints), ..self }
+    }
+
+    /// Carries what happens to the followers of other nodes, and what happens
+    /// there to those of this one.
+    #[must_use]
+    pub fn relay(self, relay: Arc<dyn Relay>) -> Self {
+        Self { relay: Some(relay), ..self }
     }
 
     /// The executor of another kind of step.
@@ -112,6 +121,7 @@ impl Builder {
             system_clock,
             random: self.random.unwrap_or_else(|| Arc::new(Seeded::new(seed()))),
             hints: self.hints.unwrap_or_else(|| Arc::new(LocalHints::default())),
+            relay: self.relay,
             executors,
             options: self.options,
         }))
@@ -154,6 +164,7 @@ impl Engine {
             clock: None,
             random: None,
             hints: None,
+            relay: None,
             handlers: Handlers::default(),
             executors: Vec::new(),
         }
@@ -171,7 +182,14 @@ impl Engine {
         &self.node.stats
     }
 
-    /// What happens from now on.
+    /// What happens from now on, on this node and on those it has a relay to.
+    pub fn follow(&self) -> Feed {
+        let feed = self.node.events.follow();
+        self.node.hints.wake(Topic::Followers);
+        feed
+    }
+
+    /// What happens on this node from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.node.events.subscribe()
     }
@@ -243,6 +261,19 @@ impl Engine {
         }
     }
 
+    /// Saves jobs with their schedules; they may start after each other, whatever
+    /// their order. One answer for each.
+    pub async fn save_jobs(
+        &self,
+        tenant: TenantId,
+        documents: &[&JobDocument],
+        by: Option<String>,
+        expect: Expect,
+    ) -> Result<Vec<Result<Saved, SaveError>>, EngineError> {
+        Ok(definitions::save_jobs(&self.node, tenant, documents, by, expect, &self.node.write(self.node.clock.now()))
+            .await?)
+    }
+
     /// Makes runs, all in one transaction.
     pub async fn enqueue(&self, asks: Vec<RunAsk>) -> Result<Vec<Made>, EngineError> {
         self.enqueue_once(asks, None).await
@@ -290,10 +321,29 @@ impl Engine {
     pub async fn cancel(&self, runs: &[RunId], ask: &CancelAsk) -> Result<Vec<CancelAnswer>, EngineError> {
         let write = self.node.write(self.node.clock.now());
         let answers = self.until_known(|| self.node.store.request_cancel(&write, runs, ask)).await?;
+        self.node.ended_by(&write);
         self.node.cancel_asked.store(true, Ordering::Relaxed);
         self.node.bells.execute.notify_one();
+        if self.node.remote.is_used() {
+            self.node.remote.sessions().cancel_asked(runs);
+        }
         self.node.hints.wake(Topic::Ready);
         Ok(answers)
+    }
+
+    /// Hears a remote worker out and answers it; waits as long as it wishes.
+    pub async fn exchange(&self, exchange: Exchange) -> Result<Answer, ExchangeError> {
+        remote::exchange(&self.node, exchange).await
+    }
+
+    /// Asks a worker to take no more work, to finish and to leave. False where
+    /// the tenant has no such worker.
+    pub async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, EngineError> {
+        let known = self.node.store.drain_worker(tenant, worker).await?;
+        if known {
+            self.node.remote.sessions().ask_to_drain(worker);
+        }
+        Ok(known)
     }
 
     /// Pauses schedules, jobs, queues or tenants. False where there is no such
@@ -301,7 +351,7 @@ impl Engine {
     pub async fn pause(&self, targets: &[PauseTarget], pause: &Pause) -> Result<Vec<bool>, EngineError> {
         let write = self.node.write(self.node.clock.now());
         let done = self.until_known(|| self.node.store.set_pauses(&write, targets, Some(pause))).await?;
-        self.changed_pauses(targets);
+        self.changed_pauses(targets, &done, |target| Event::Paused { target });
         Ok(done)
     }
 
@@ -310,11 +360,14 @@ impl Engine {
     pub async fn resume(&self, targets: &[PauseTarget]) -> Result<Vec<bool>, EngineError> {
         let now = self.node.clock.now();
         let done = definitions::resume(&self.node, targets, now).await?;
-        self.changed_pauses(targets);
+        self.changed_pauses(targets, &done, |target| Event::Resumed { target });
         Ok(done)
     }
 
-    fn changed_pauses(&self, targets: &[PauseTarget]) {
+    fn changed_pauses(&self, targets: &[PauseTarget], done: &[bool], event: fn(PauseTarget) -> Event) {
+        for (target, _) in targets.iter().zip(done).filter(|(_, done)| **done) {
+            self.node.events.tell(|| event(target.clone()));
+        }
         for target in targets {
             if let PauseTarget::Job(job) = target {
                 self.node.catalog.forget_job(*job);
@@ -325,20 +378,16 @@ impl Engine {
         }
     }
 
-    /// Makes new runs of runs that ended badly, of the same version or of the
-    /// newest. None for a run that is not there or still lives.
-    pub async fn redrive(
-        &self,
-        runs: &[RunId],
-        by: Option<String>,
-        latest: bool,
-    ) -> Result<Vec<Option<Made>>, EngineError> {
+    /// Makes new runs of runs that ended. A run is made again once: asked a second
+    /// time, the answer is the run that was made of it, which is the one to look
+    /// at. None for a run that is not there or still lives.
+    pub async fn redrive(&self, runs: &[RunId], how: &Redrive) -> Result<Vec<Option<Made>>, EngineError> {
         let now = self.node.clock.now();
         let mut planned = Vec::with_capacity(runs.len());
         for record in self.node.store.runs(runs).await? {
             let ended = record.filter(|record| matches!(record.run.state, RunState::Finished { .. }));
             planned.push(match ended {
-                Some(record) => Some(making::again(&self.node, &record.run, by.clone(), latest, now).await?),
+                Some(record) => Some(making::again(&self.node, &record.run, how, now).await?),
                 None => None,
             });
         }

@@ -2,18 +2,27 @@
 //!
 //! A bounded feed: a subscriber that falls behind is told how much it missed
 //! and reads the store again. Nothing is made up for a feed that nobody reads.
+//!
+//! What other nodes do comes by a relay, as lines, and only while somebody
+//! follows; a follower that may have missed something is told to look again.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
 
 use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     run::{Status, Verdict},
+    store::PauseTarget,
 };
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
 /// One change, in the past tense.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Event {
     RunMade {
         run: RunId,
@@ -55,17 +64,35 @@ pub enum Event {
     },
     RunLost {
         run: RunId,
+        job: JobId,
+        tenant: TenantId,
         status: Status,
     },
     ScheduleFired {
         schedule: ScheduleId,
         job: JobId,
+        tenant: TenantId,
         planned_at: Timestamp,
         run: RunId,
     },
     InstantsSkipped {
         schedule: ScheduleId,
+        job: JobId,
+        tenant: TenantId,
         count: u64,
+    },
+    /// A job was saved with its schedules; unchanged ones too.
+    JobSaved {
+        job: JobId,
+        tenant: TenantId,
+        version: i32,
+        changed: bool,
+    },
+    Paused {
+        target: PauseTarget,
+    },
+    Resumed {
+        target: PauseTarget,
     },
     PartitionsTaken {
         parts: Vec<Partition>,
@@ -80,8 +107,34 @@ pub enum Event {
     Found(Finding),
 }
 
+impl Event {
+    /// Whether other nodes' followers want to know: what happened to runs and
+    /// definitions, not how the nodes share them.
+    pub fn is_news(&self) -> bool {
+        match self {
+            Self::RunMade { .. }
+            | Self::RunStarted { .. }
+            | Self::RunRetried { .. }
+            | Self::RunParked { .. }
+            | Self::RunEnded { .. }
+            | Self::RunLost { .. }
+            | Self::ScheduleFired { .. }
+            | Self::InstantsSkipped { .. }
+            | Self::JobSaved { .. }
+            | Self::Paused { .. }
+            | Self::Resumed { .. }
+            | Self::RequestRefused { .. } => true,
+            Self::SettlementRefused { .. }
+            | Self::PartitionsTaken { .. }
+            | Self::PartitionsLost { .. }
+            | Self::Found(_) => false,
+        }
+    }
+}
+
 /// Something that cannot be, and what was done about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Finding {
     /// Nobody fired it in time.
     ScheduleOverdue { schedule: ScheduleId, due_at: Timestamp },
@@ -96,18 +149,72 @@ pub enum Finding {
     SlotsLeaked { count: u32 },
 }
 
+/// What a follower is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It happened on this node.
+    Here(Event),
+    /// It happened on another.
+    There(Event),
+    /// Something was missed: look at the store again.
+    Reset,
+}
+
+/// All that happens, on this node and on others. Others tell of it only while
+/// somebody follows, so the first moments of a feed may know this node alone.
+#[derive(Debug)]
+pub struct Feed {
+    here: broadcast::Receiver<Event>,
+    there: broadcast::Receiver<Option<Event>>,
+    _counted: Counted,
+}
+
+impl Feed {
+    /// What happened next; none once the engine is gone.
+    pub async fn next(&mut self) -> Option<Told> {
+        use broadcast::error::RecvError::{Closed, Lagged};
+        let told = tokio::select! {
+            here = self.here.recv() => here.map(Told::Here),
+            there = self.there.recv() => there.map(|event| event.map_or(Told::Reset, Told::There)),
+        };
+        match told {
+            Ok(told) => Some(told),
+            Err(Lagged(_)) => Some(Told::Reset),
+            Err(Closed) => None,
+        }
+    }
+}
+
+/// One who follows, for as long as this lives.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The feed's own end.
 #[derive(Debug)]
 pub struct Events {
     feed: broadcast::Sender<Event>,
+    /// What other nodes tell; none for what was missed.
+    there: broadcast::Sender<Option<Event>>,
     /// Somebody has listened. Asking the feed itself takes a lock, which is too
     /// much for every run of an engine that nobody follows.
     followed: AtomicBool,
+    followers: Arc<AtomicUsize>,
 }
 
 impl Events {
     pub fn new(most: usize) -> Self {
-        Self { feed: broadcast::Sender::new(most.max(1)), followed: AtomicBool::new(false) }
+        Self {
+            feed: broadcast::Sender::new(most.max(1)),
+            there: broadcast::Sender::new(most.max(1)),
+            followed: AtomicBool::new(false),
+            followers: Arc::default(),
+        }
     }
 
     /// Tells those who listen, if there are any.
@@ -126,5 +233,24 @@ impl Events {
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.followed.store(true, Ordering::Relaxed);
         self.feed.subscribe()
+    }
+
+    /// What happens here and on other nodes.
+    pub fn follow(&self) -> Feed {
+        self.followers.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(Arc::clone(&self.followers));
+        Feed { here: self.subscribe(), there: self.there.subscribe(), _counted: counted }
+    }
+
+    /// Whether anybody follows what other nodes do.
+    pub fn is_followed(&self) -> bool {
+        self.followers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Passes on what another node told; none for what was missed of it.
+    pub(crate) fn hear(&self, told: impl FnOnce() -> Option<Event>) {
+        if self.is_followed() {
+            drop(self.there.send(told()));
+        }
     }
 }

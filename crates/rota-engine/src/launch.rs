@@ -17,7 +17,7 @@ use rota_core::{
         retry::RetryPolicy,
     },
     rate::Taken,
-    run::{Hold, Outcome, RunState, SettlePolicy},
+    run::{Hold, Outcome, Run, RunState, SettlePolicy},
     store::{By, Guarded, OwnLease, StoreError, TokenAsk, Write},
 };
 use serde_json::Value;
@@ -184,47 +184,22 @@ impl Launch {
 
     /// Holds back what its rate does not allow yet.
     async fn with_tokens(&mut self, able: Vec<Able>, now: Timestamp) -> Result<Vec<Able>, StoreError> {
-        if able.iter().all(|able| able.job.rate.is_none()) {
-            return Ok(able);
-        }
-        let (limited, mut free): (Vec<Able>, Vec<Able>) = able.into_iter().partition(|able| able.job.rate.is_some());
-        let mut by_key: BTreeMap<String, Vec<Able>> = BTreeMap::new();
-        for able in limited {
-            by_key.entry(self.rate_key(&able)).or_default().push(able);
-        }
-        let asks: Vec<TokenAsk> = by_key
-            .iter()
-            .filter_map(|(key, runs)| {
-                Some(TokenAsk { key: key.clone(), rate: runs[0].job.rate?, want: runs.len() as u32 })
-            })
-            .collect();
-        let taken = match self.node.store.take_tokens(&asks, now).await {
-            Ok(taken) => taken,
+        let limited: Vec<(&Run, &JobVersion)> = able.iter().map(|able| (&able.ready.run, &*able.job)).collect();
+        let told = match not_before(&self.node, &limited, now).await {
+            Ok(told) => told,
             Err(error) => {
-                let all = by_key.into_values().flatten().chain(free);
-                all.for_each(|able| self.hold(able.ready, now));
+                able.into_iter().for_each(|able| self.hold(able.ready, now));
                 return Err(error);
             }
         };
-        for (runs, Taken { tokens, next_at }) in by_key.into_values().zip(taken) {
-            for (n, able) in runs.into_iter().enumerate() {
-                if n < tokens as usize {
-                    free.push(able);
-                } else {
-                    self.hold(able.ready, next_at.max(Span::millis(1).after(now)));
-                }
+        let mut free = Vec::with_capacity(able.len());
+        for (able, not_before) in able.into_iter().zip(told) {
+            match not_before {
+                None => free.push(able),
+                Some(at) => self.hold(able.ready, at),
             }
         }
         Ok(free)
-    }
-
-    fn rate_key(&self, able: &Able) -> String {
-        let (run, job) = (&able.ready.run, &able.job);
-        let parsed: Option<Value> = run.payload.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        let payload = parsed.as_ref().unwrap_or(&job.payload);
-        let scope = Scope { payload, labels: &run.labels, vars: &job.document.vars, run: &Value::Null };
-        // A key that cannot be made counts with all others that cannot.
-        rate_key(&self.node, job, run.tenant, &scope).unwrap_or_else(|_| format!("{}/{}/", run.tenant, run.job))
     }
 
     /// Leases suspects in writing, so that a process that dies of one of them
@@ -346,6 +321,42 @@ impl Launch {
     }
 }
 
+/// When each of these may begin, where its rate does not let it begin now. A
+/// token is taken for each that may.
+pub(crate) async fn not_before(
+    node: &Node,
+    runs: &[(&Run, &JobVersion)],
+    now: Timestamp,
+) -> Result<Vec<Option<Timestamp>>, StoreError> {
+    let mut told = vec![None; runs.len()];
+    let mut by_key: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (n, (run, job)) in runs.iter().enumerate().filter(|(_, (_, job))| job.rate.is_some()) {
+        by_key.entry(rate_key_of(node, run, job)).or_default().push(n);
+    }
+    if by_key.is_empty() {
+        return Ok(told);
+    }
+    let ask = |(key, limited): (&String, &Vec<usize>)| {
+        Some(TokenAsk { key: key.clone(), rate: runs[limited[0]].1.rate?, want: limited.len() as u32 })
+    };
+    let asks: Vec<TokenAsk> = by_key.iter().filter_map(ask).collect();
+    let taken = node.store.take_tokens(&asks, now).await?;
+    for (limited, Taken { tokens, next_at }) in by_key.into_values().zip(taken) {
+        for n in limited.into_iter().skip(tokens as usize) {
+            told[n] = Some(next_at.max(Span::millis(1).after(now)));
+        }
+    }
+    Ok(told)
+}
+
+fn rate_key_of(node: &Node, run: &Run, job: &JobVersion) -> String {
+    let parsed: Option<Value> = run.payload.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    let payload = parsed.as_ref().unwrap_or(&job.payload);
+    let scope = Scope { payload, labels: &run.labels, vars: &job.document.vars, run: &Value::Null };
+    // A key that cannot be made counts with all others that cannot.
+    rate_key(node, job, run.tenant, &scope).unwrap_or_else(|_| format!("{}/{}/", run.tenant, run.job))
+}
+
 /// Whether a process may have died of it, so that the next death must name it.
 fn is_suspect(ready: &Ready) -> bool {
     (ready.suspect || ready.run.losses > 0) && ready.by != By::Lease
@@ -382,10 +393,13 @@ fn put_off(node: &Node, ready: Ready, now: Timestamp) -> Ended {
 
 /// A run whose job's version cannot be read can never be executed.
 fn unreadable(ready: Ready, now: Timestamp) -> Ended {
-    let run = running(ready.run, Hold::Owned, now);
+    unreadable_end(running(ready.run, Hold::Owned, now), ready.by, now)
+}
+
+pub(crate) fn unreadable_end(run: Run, by: By, now: Timestamp) -> Ended {
     let failure = Failure::new(ErrorKind::InvalidInput, "the version of its job cannot be read");
     let policy = SettlePolicy { retry: RetryPolicy::once(), losses_max: 1 };
     let change = run.settle(run.lease(), Outcome::Failed(failure), &policy, 0.5, now);
     let end = change.map_or(End::HandedBack, |change| End::Decided(Box::new(change)));
-    Ended { run, by: ready.by, end, at: now, job: None, executed: false }
+    Ended { run, by, end, at: now, job: None, executed: false }
 }

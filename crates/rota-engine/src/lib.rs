@@ -24,16 +24,18 @@ pub mod making;
 pub mod node;
 pub mod options;
 mod outbox;
+pub mod remote;
 pub mod render;
 mod reports;
 pub mod stages;
 pub mod stats;
 mod supervise;
 pub mod territory;
+mod why;
 
 pub use self::{
     engine::{Builder, Engine, EngineError},
-    events::Event,
-    making::{JobRef, Made, RunAsk},
+    events::{Event, Feed, Told},
+    making::{JobRef, Made, Redrive, RunAsk},
     options::Options,
 };

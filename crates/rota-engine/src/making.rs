@@ -7,6 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use rota_core::{
+    duration::Span,
     ids::{JobId, LaneId, Partition, RunId, TenantId},
     order::Priority,
     run::{Labels, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk},
@@ -87,7 +88,8 @@ pub enum Made {
     Full,
     /// There is no such job.
     NoJob,
-    /// A key of the job cannot be made from the payload.
+    /// The payload does not satisfy the job's schema, or a key of the job cannot
+    /// be made from it.
     BadKey(String),
 }
 
@@ -106,8 +108,11 @@ pub struct Blueprint<'a> {
 }
 
 impl Blueprint<'_> {
-    /// The keys of the run to be made, or which cannot be made for it.
+    /// The keys of the run to be made, or why its payload cannot do.
     pub fn keys(&self, node: &Node, now: Timestamp) -> Result<Keys, String> {
+        if let Some(why) = self.job.refuses(self.payload.as_ref().unwrap_or(&self.job.payload)) {
+            return Err(why);
+        }
         let scope = Scope {
             payload: self.payload.as_ref().unwrap_or(&self.job.payload),
             labels: &self.labels,
@@ -159,14 +164,18 @@ const REFUSED: &str = "refused";
 /// A run that is made so that its failure is on record: what it should work on,
 /// or a limit it should keep, cannot be told.
 pub fn refused_run(run: NewRun, why: &str) -> NewRun {
-    let metadata = Some(serde_json::json!({ REFUSED: why }));
-    NewRun { trigger: Trigger { metadata, ..run.trigger.clone() }, ..run }
+    let mut metadata = run.trigger.metadata.clone().unwrap_or_else(|| serde_json::json!({}));
+    if let Some(fields) = metadata.as_object_mut() {
+        fields.insert(REFUSED.to_owned(), why.into());
+    }
+    NewRun { trigger: Trigger { metadata: Some(metadata), ..run.trigger.clone() }, ..run }
 }
 
-/// Why a run must not be executed, if it must not. Only schedules are believed:
-/// the metadata of others is their callers' own.
+/// Why a run must not be executed, if it must not. Only schedules and other jobs
+/// are believed: the metadata of others is their callers' own.
 pub fn refusal(trigger: &Trigger) -> Option<&str> {
-    let metadata = trigger.metadata.as_ref().filter(|_| trigger.source == Source::Schedule)?;
+    let ours = matches!(trigger.source, Source::Schedule | Source::Job);
+    let metadata = trigger.metadata.as_ref().filter(|_| ours)?;
     metadata.get(REFUSED)?.as_str()
 }
 
@@ -231,15 +240,22 @@ pub async fn plan(node: &Node, asks: Vec<RunAsk>, now: Timestamp) -> Result<Vec<
     Ok(planned.collect())
 }
 
+/// How runs that ended are made again.
+#[derive(Clone, Debug, Default)]
+pub struct Redrive {
+    pub by: Option<String>,
+    /// Of the job's newest version, not of the one they were made from.
+    pub latest: bool,
+    /// Also those that were made again before.
+    pub again: bool,
+}
+
+/// How long it is known that a run was made again.
+const REDRIVEN_KEPT: Span = Span::secs(365 * 86_400);
+
 /// A run that ended, to be made again.
-pub async fn again(
-    node: &Node,
-    run: &Run,
-    by: Option<String>,
-    latest: bool,
-    now: Timestamp,
-) -> Result<Result<NewRun, Made>, StoreError> {
-    let version = match (latest, node.store.jobs(&[run.job]).await?.pop().flatten()) {
+pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Result<Result<NewRun, Made>, StoreError> {
+    let version = match (how.latest, node.store.jobs(&[run.job]).await?.pop().flatten()) {
         (true, Some(record)) => record.version,
         _ => run.version,
     };
@@ -256,12 +272,16 @@ pub async fn again(
         payload: run.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()),
         labels: run.labels.clone(),
         ready_at: now,
-        trigger: Trigger { by, metadata, ..Trigger::plain(Source::Redrive) },
+        trigger: Trigger { by: how.by.clone(), metadata, ..Trigger::plain(Source::Redrive) },
         priority: Some(run.priority),
     };
     Ok(match blueprint.keys(node, now) {
         // It is the same work: a unique key that it took itself is no obstacle.
-        Ok(keys) => Ok(blueprint.run(node, Keys { unique: None, ..keys }, now)),
+        Ok(keys) => {
+            let key = UniqueKey::new(run.tenant, run.job, &format!("redrive/{}", run.id));
+            let unique = (!how.again).then(|| UniqueAsk { key, until: REDRIVEN_KEPT.after(now) });
+            Ok(blueprint.run(node, Keys { unique, ..keys }, now))
+        }
         Err(why) => Err(Made::BadKey(why)),
     })
 }
@@ -305,7 +325,8 @@ fn name(job: &JobRef) -> (i64, &str) {
 }
 
 /// Takes in what the store answered to runs that this node made: those that
-/// were handed over go straight to memory.
+/// were handed over go straight to memory, and those that had to make room for
+/// others are told of.
 pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enqueued]) {
     let mut handed = Vec::new();
     let mut elsewhere = Vec::new();
@@ -327,6 +348,7 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
             _ => {}
         }
     }
+    node.ended_by(write);
     node.ready(handed.into_iter());
     node.ready_elsewhere(elsewhere.iter());
 }

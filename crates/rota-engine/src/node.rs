@@ -7,12 +7,13 @@ use std::sync::{
 
 use jiff::Timestamp;
 use rota_core::{
-    dispatch::ClaimPlan,
+    dispatch::{ClaimPlan, Pair},
     ids::{BatchId, NodeId, Partition, WorkerId},
     lane::{LaneKey, LaneMode},
-    ports::{Clock, Hints, Random, Topic},
+    order::OrderKey,
+    ports::{Clock, Hints, Random, Relay, Topic},
     run::{Lease, Run},
-    store::{Store, Woken, Write},
+    store::{EndedRun, Ends, Store, Woken, Write},
 };
 use tokio::sync::Notify;
 
@@ -20,11 +21,12 @@ use crate::{
     catalog::Catalog,
     clock::SystemClock,
     desk::{Desk, Known, pair_of},
-    events::Events,
+    events::{Event, Events},
     executing::Executing,
     executors::{Executors, render::Renderer},
     options::Options,
     outbox::Outbox,
+    remote::Remote,
     reports::Gathered,
     stats::Stats,
     territory::Territory,
@@ -38,6 +40,8 @@ pub struct Parts {
     pub system_clock: Option<Arc<SystemClock>>,
     pub random: Arc<dyn Random>,
     pub hints: Arc<dyn Hints>,
+    /// To other nodes, where there may be any.
+    pub relay: Option<Arc<dyn Relay>>,
     pub executors: Executors,
     pub options: Options,
 }
@@ -53,6 +57,7 @@ pub struct Node {
     pub random: Arc<dyn Random>,
     pub renderer: Renderer,
     pub hints: Arc<dyn Hints>,
+    pub relay: Option<Arc<dyn Relay>>,
     pub executors: Executors,
     pub options: Options,
     pub catalog: Catalog,
@@ -64,10 +69,16 @@ pub struct Node {
     pub executing: Executing,
     pub(crate) reports: Arc<Gathered>,
     pub(crate) claims: Mutex<ClaimPlan>,
+    /// The workers that speak to this node.
+    pub remote: Remote,
     pub(crate) bells: Bells,
     outage: Outage,
     /// When the next delayed run is ready, as far as is known here.
     delayed_at: AtomicI64,
+    /// Some job starts after another, as far as is known here.
+    chained: AtomicBool,
+    /// When this node last extended its own leases, or had none.
+    extended_at: AtomicI64,
     /// Somebody asked a run to stop: leases are to be compared at once.
     pub(crate) cancel_asked: AtomicBool,
 }
@@ -78,6 +89,8 @@ pub struct Bells {
     /// Runs are ready, or there is room for more.
     pub dispatch: Notify,
     pub claim: Notify,
+    /// The same for remote workers: one of them waits.
+    pub lend: Notify,
     pub promote: Notify,
     pub look: Notify,
     /// The node's partitions changed.
@@ -99,7 +112,7 @@ struct Outage {
 
 impl Node {
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, clock, system_clock, random, hints, executors, options } = parts;
+        let Parts { store, clock, system_clock, random, hints, relay, executors, options } = parts;
         let now = clock.now();
         Self {
             id: NodeId::new(random.as_ref(), now),
@@ -113,6 +126,7 @@ impl Node {
             executing: Executing::default(),
             reports: Arc::new(Gathered::new(options.log_bytes_max)),
             claims: Mutex::default(),
+            remote: Remote::default(),
             bells: Bells::default(),
             outage: Outage {
                 away: AtomicBool::new(false),
@@ -120,12 +134,15 @@ impl Node {
                 there_at: AtomicI64::new(i64::MIN),
             },
             delayed_at: AtomicI64::new(i64::MAX),
+            chained: AtomicBool::new(false),
+            extended_at: AtomicI64::new(now.as_microsecond()),
             cancel_asked: AtomicBool::new(false),
             store,
             clock,
             system_clock,
             random,
             hints,
+            relay,
             renderer: Renderer::new(),
             executors,
             options,
@@ -134,7 +151,13 @@ impl Node {
 
     /// A new write of this node.
     pub fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId::new(self.random.as_ref(), now), now, node: Some(self.id), request: None }
+        Write {
+            batch: BatchId::new(self.random.as_ref(), now),
+            now,
+            node: Some(self.id),
+            request: None,
+            ends: Ends::default(),
+        }
     }
 
     pub(crate) fn claims<T>(&self, work: impl FnOnce(&mut ClaimPlan) -> T) -> T {
@@ -163,6 +186,36 @@ impl Node {
         let room = self.desk.len() < self.options.backlog_max / 2;
         let own = if room && self.options.executes { self.territory.pick() } else { None };
         own.unwrap_or_else(|| Partition((self.random.bits() & 0xff) as u8))
+    }
+
+    /// Tells and counts a run's end: the one place that does, whatever ended it.
+    pub(crate) fn ended(&self, ended: &EndedRun) {
+        self.stats.count_end(ended.verdict);
+        let EndedRun { id: run, job, tenant, verdict, at } = *ended;
+        self.events.tell(|| Event::RunEnded { run, job, tenant, verdict, at });
+    }
+
+    /// The same for the runs that ended by a write besides those it settled.
+    pub(crate) fn ended_by(&self, write: &Write) {
+        let ends = write.ends.take();
+        for ended in &ends {
+            self.ended(ended);
+        }
+        if !ends.is_empty() {
+            self.ends_came();
+        }
+    }
+
+    /// Whether any job starts after another.
+    pub(crate) fn chained(&self, chained: bool) {
+        self.chained.store(chained, Ordering::Relaxed);
+    }
+
+    /// Runs ended: jobs that wait for them may be due.
+    pub(crate) fn ends_came(&self) {
+        if self.chained.load(Ordering::Relaxed) {
+            self.hints.wake(Topic::Ends);
+        }
     }
 
     /// Attempts that ended, or runs whose end is decided: to be settled.
@@ -205,18 +258,19 @@ impl Node {
     /// Runs that are ready for others, or to be claimed.
     pub(crate) fn ready_elsewhere<'r>(&self, runs: impl Iterator<Item = &'r Run>) {
         let gate = self.catalog.gate();
-        let (mut any, mut claimed) = (false, false);
-        self.claims(|claims| {
-            for run in runs {
-                any = true;
-                if gate.mode(run.lane) == Some(LaneMode::Claimed) {
-                    claims.note(pair_of(run), run.order_key());
-                    claimed = true;
-                }
-            }
-        });
-        if claimed {
+        let mut any = false;
+        let claimed: Vec<(Pair, OrderKey)> = runs
+            .inspect(|_| any = true)
+            .filter(|run| gate.mode(run.lane) == Some(LaneMode::Claimed))
+            .map(|run| (pair_of(run), run.order_key()))
+            .collect();
+        if !claimed.is_empty() {
+            self.claims(|claims| claimed.iter().for_each(|(pair, key)| claims.note(*pair, *key)));
             self.bells.claim.notify_one();
+            if self.remote.is_used() {
+                self.remote.plan(|plan| claimed.iter().for_each(|(pair, key)| plan.note(*pair, *key)));
+                self.bells.lend.notify_one();
+            }
         }
         if any {
             self.hints.wake(Topic::Ready);
@@ -272,6 +326,18 @@ impl Node {
     /// Whether the store is known to have taken somebody's word after `at`.
     pub(crate) fn store_was_there_after(&self, at: Timestamp) -> bool {
         at.as_microsecond() < self.outage.there_at.load(Ordering::Relaxed)
+    }
+
+    /// This node's own leases are extended, or there are none.
+    pub(crate) fn extended(&self, now: Timestamp) {
+        self.extended_at.store(now.as_microsecond(), Ordering::Relaxed);
+    }
+
+    /// Whether this node stood still for so long that its own leases may have
+    /// run out, and is back to tell.
+    pub(crate) fn must_extend_first(&self, now: Timestamp) -> bool {
+        let at = Timestamp::from_microsecond(self.extended_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MIN);
+        now >= self.options.run_lease.after(at) && !self.desk.leases().is_empty()
     }
 
     /// The earliest that it may be now.

@@ -40,7 +40,8 @@ pub struct Options {
     pub horizon: Span,
     /// Most cursors held in memory; what is later waits in the store.
     pub cursors_max: u32,
-    /// Most schedules fired in one transaction, so that it stays near 10 ms.
+    /// Most schedules fired in one transaction, so that it stays near 10 ms. One
+    /// that would bring more runs than this ends its batch.
     pub fire_batch: usize,
     /// Most runs promoted in one transaction.
     pub promote_batch: u32,

@@ -26,6 +26,9 @@ const CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// Of one line so much is kept.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 
+/// The last line of a log that has reached its limit.
+pub(crate) const CUT: &str = "the log of this attempt is cut here: it has reached its limit";
+
 #[derive(Debug, Default)]
 struct Piles {
     progress: HashMap<RunId, (Lease, Progress)>,
@@ -66,7 +69,8 @@ impl Gathered {
     }
 }
 
-fn text(progress: &Progress) -> String {
+/// Progress as it is stored.
+pub(crate) fn text(progress: &Progress) -> String {
     let mut fields = serde_json::Map::new();
     if let Some(percent) = progress.percent {
         fields.insert("percent".into(), json!(percent.min(100)));
@@ -125,7 +129,7 @@ impl Reports for AttemptReports {
         let at = self.clock.now();
         self.add(at, stream, text);
         if before + text.len() + 1 >= most {
-            self.add(at, Stream::System, "the log of this attempt is cut here: it has reached its limit");
+            self.add(at, Stream::System, CUT);
         }
     }
 

@@ -115,7 +115,7 @@ struct Underway {
 }
 
 fn begin(node: &Arc<Node>, start: Start, now: Timestamp) -> Begun {
-    tell_started(node, &start, now);
+    tell_started(node, &start.run, now);
     let (executor, attempt) = match attempt_of(node, &start, now) {
         Ok(found) => found,
         Err(outcome) => return Begun::Ended(Box::new(ended(start, End::Outcome(outcome), now))),
@@ -134,8 +134,7 @@ fn begin(node: &Arc<Node>, start: Start, now: Timestamp) -> Begun {
     }
 }
 
-fn tell_started(node: &Node, start: &Start, now: Timestamp) {
-    let run = &start.run;
+pub(crate) fn tell_started(node: &Node, run: &Run, now: Timestamp) {
     node.stats.start_delay.add(run.ready_at.duration_until(now));
     let attempt = run.attempts_used.saturating_add(1);
     node.events.tell(|| Event::RunStarted { run: run.id, job: run.job, tenant: run.tenant, attempt, at: now });
@@ -148,8 +147,26 @@ fn ended(start: Start, end: End, at: Timestamp) -> Ended {
 
 /// What is to be done, and by whom; or how the attempt ended before it began.
 fn attempt_of(node: &Node, start: &Start, now: Timestamp) -> Result<(Arc<dyn Executor>, Attempt), Outcome> {
-    let (run, job) = (&start.run, &start.job);
-    let invalid = |message: String| Outcome::Failed(Failure::new(ErrorKind::InvalidInput, message));
+    let Prepared { attempt, .. } = prepare(node, &start.run, &start.job, now)?;
+    let kind = attempt.step.name();
+    let executor =
+        node.executors.get(kind).ok_or_else(|| invalid(format!("nobody here executes steps of kind {kind}")))?;
+    Ok((executor, attempt))
+}
+
+/// An attempt that may begin.
+pub(crate) struct Prepared {
+    pub attempt: Attempt,
+    pub step_id: String,
+}
+
+fn invalid(message: String) -> Outcome {
+    Outcome::Failed(Failure::new(ErrorKind::InvalidInput, message))
+}
+
+/// What is to be done, whoever does it; or how the attempt ended before it
+/// began.
+pub(crate) fn prepare(node: &Node, run: &Run, job: &JobVersion, now: Timestamp) -> Result<Prepared, Outcome> {
     if let Some(why) = refusal(&run.trigger) {
         return Err(invalid(why.to_owned()));
     }
@@ -161,9 +178,6 @@ fn attempt_of(node: &Node, start: &Start, now: Timestamp) -> Result<(Arc<dyn Exe
         let parked = Outcome::Parked { on: WaitFor::Sleep, until: Some(until) };
         return Err(if now >= until { Outcome::Succeeded { output: None } } else { parked });
     }
-    let kind = step.kind.name();
-    let executor =
-        node.executors.get(kind).ok_or_else(|| invalid(format!("nobody here executes steps of kind {kind}")))?;
     let payload: Value = match &run.payload {
         None => job.payload.clone(),
         Some(text) => {
@@ -171,7 +185,7 @@ fn attempt_of(node: &Node, start: &Start, now: Timestamp) -> Result<(Arc<dyn Exe
         }
     };
     let number = run.attempts_used.saturating_add(1);
-    let step = if job.templated {
+    let kind = if job.templated {
         let about = json!({ "id": run.id, "attempt": number, "created_at": run.created_at, "planned_at": run.trigger.planned_at });
         let scope = Scope { payload: &payload, labels: &run.labels, vars: &job.document.vars, run: &about };
         node.renderer.step(&step.kind, || scope.values())?
@@ -180,7 +194,9 @@ fn attempt_of(node: &Node, start: &Start, now: Timestamp) -> Result<(Arc<dyn Exe
     };
     let deadline_at = policy.timeout.map(|timeout| timeout.after(now));
     let (lease, tenant) = (run.lease(), run.tenant);
-    Ok((executor, Attempt { lease, number, tenant, job: run.job, version: run.version, step, payload, deadline_at }))
+    let attempt =
+        Attempt { lease, number, tenant, job: run.job, version: run.version, step: kind, payload, deadline_at };
+    Ok(Prepared { attempt, step_id: step.id.clone() })
 }
 
 fn outcome_of(result: Result<Outcome, Box<dyn Any + Send>>) -> Outcome {

@@ -6,8 +6,8 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
 };
 use rota_api::problem::Code;
-use rota_core::job::read;
-use serde::de::DeserializeOwned;
+use rota_core::job::{decode::decode, read};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{BODY_BYTES_MAX, problem::Problem};
@@ -15,7 +15,7 @@ use crate::{BODY_BYTES_MAX, problem::Problem};
 /// A JSON body as a typed request. An empty body is an empty object.
 pub struct Body<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned + Serialize, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -89,12 +89,7 @@ fn value(kind: Kind, bytes: &[u8]) -> Result<Value, Problem> {
     })
 }
 
-/// A value as a request, or the path of what does not fit.
-pub fn typed<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        let path = if path == "." { String::new() } else { path };
-        let problem = rota_core::problem::Problem::new(path, "bad_value", error.into_inner().to_string());
-        Problem::bad_document("the request", vec![problem])
-    })
+/// A value as a request, or the paths of all that does not fit.
+pub fn typed<T: DeserializeOwned + Serialize>(value: Value) -> Result<T, Problem> {
+    decode(value).map_err(|problems| Problem::bad_document("the request", problems))
 }

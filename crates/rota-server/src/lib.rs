@@ -195,8 +195,8 @@ async fn accept(
     Ok((stream, Peer(peer.ip().to_canonical()), permit))
 }
 
-/// Every route there is.
-fn router(node: Node, hosts: Hosts) -> Router {
+/// Every route there is, behind the guard.
+pub fn router(node: Node, hosts: Hosts) -> Router {
     Router::new()
         .route("/", get(health::index))
         .route("/healthz", get(health::alive))

@@ -139,6 +139,7 @@ impl From<SaveError> for Problem {
             SaveError::BadSchedule { name, problems } => {
                 Self::bad_document(&format!("the schedule `{name}`"), problems)
             }
+            SaveError::BadDocument { problems } => Self::bad_document("the job document", problems),
             SaveError::Busy => {
                 Self::new(Code::Conflict, "the job's schedules changed each time they were saved; ask again")
                     .retry_after(1)

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rota_api::{
     Pause,
     job::{HourStats, Job, JobVersion, Spread, Stats},
-    run::{Cancel, Failure, JobRef, Run, RunEvent, Status, Trigger},
+    run::{Cancel, Failure, JobRef, Reason, Run, RunEvent, Status, Trigger, Why},
     schedule::{Schedule, Skip, Upcoming},
 };
 use rota_core::{
@@ -17,6 +17,7 @@ use rota_core::{
     run::{self, Hold, RunState, TrailEntry, TrailKind, Verdict},
     schedule::ScheduleSpec,
     store::{self, JobRecord, RunRecord, ScheduleRecord, SkipRecord, StoreError},
+    why,
 };
 use serde_json::{Value, json};
 
@@ -163,6 +164,19 @@ fn word(value: &impl serde::Serialize) -> String {
     }
 }
 
+/// Reasons in words and data.
+pub fn why(reasons: &[why::Reason]) -> Why {
+    let told = reasons.iter().map(|reason| {
+        let mut data = serde_json::to_value(reason).unwrap_or_default();
+        let code = data.as_object_mut().and_then(|data| data.remove("code"));
+        let code = code.and_then(|code| code.as_str().map(str::to_owned)).unwrap_or_default();
+        let data = Some(data).filter(|data| data.as_object().is_some_and(|data| !data.is_empty()));
+        Reason { code, text: reason.text(), data }
+    });
+    let reasons: Vec<Reason> = told.collect();
+    Why { answer: reasons.first().map_or(String::new(), |reason| reason.text.clone()), reasons }
+}
+
 /// What happened to a run, oldest first.
 pub fn events(record: &RunRecord) -> Vec<RunEvent> {
     let run = &record.run;
@@ -201,13 +215,14 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
         }
         TrailKind::Deferred { until, reason } => ("deferred", format!("put off until {until}: {reason}")),
         TrailKind::WorkerLost { losses, .. } => ("worker_lost", format!("its worker vanished, loss {losses}")),
-        TrailKind::HandedBack => ("handed_back", "handed back by its worker, at no cost".to_owned()),
+        TrailKind::HandedBack { .. } => ("handed_back", "handed back by its worker, at no cost".to_owned()),
         TrailKind::CancelRequested { by: who, reason } => {
             let why = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
             ("cancel_requested", format!("asked to stop{}{why}", by(who)))
         }
         TrailKind::GraceOver => ("grace_over", "did not stop within its grace, and was given up".to_owned()),
         TrailKind::Displaced { by } => ("displaced", format!("displaced by the newer run {by}")),
+        TrailKind::Skipped { reason } => ("skipped", format!("was never to start: {reason}")),
         TrailKind::ParentEnded { verdict } => ("parent_ended", format!("its flow ended as {}", verdict.as_str())),
         TrailKind::Redriven { from, by: who } => ("redriven", format!("made again from {from}{}", by(who))),
     };

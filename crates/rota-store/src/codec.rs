@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
-    job::failure::Failure,
+    job::{After, AfterEnd, failure::Failure},
     lane::LaneMode,
     order::OrderKey,
     rollup::Rollup,
@@ -14,7 +14,7 @@ use rota_core::{
         Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Trigger, Verdict, WaitFor,
     },
     slot::SlotKey,
-    store::StoreError,
+    store::{StoreError, WorkerInfo},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
@@ -83,6 +83,12 @@ pub const fn verdict_code(verdict: Verdict) -> i16 {
 
 pub fn verdict(code: i16) -> Result<Verdict, StoreError> {
     Verdict::ALL.into_iter().find(|v| verdict_code(*v) == code).ok_or_else(|| corrupt("a verdict", code))
+}
+
+/// The ends that count for a job that starts after others, a bit for each verdict.
+pub fn ends_mask(after: &After) -> i16 {
+    let on = after.on.unwrap_or(AfterEnd::Succeeded);
+    Verdict::ALL.into_iter().filter(|verdict| on.counts(*verdict)).fold(0, |mask, one| mask | 1 << verdict_code(one))
 }
 
 pub const fn source_code(source: Source) -> i16 {
@@ -354,6 +360,14 @@ pub fn failure(text: Option<String>) -> Result<Option<Failure>, StoreError> {
 pub fn rollup(text: &str) -> Result<Rollup, StoreError> {
     let numbers: Vec<u64> = from_json(text)?;
     Rollup::from_numbers(&numbers).ok_or_else(|| corrupt("a roll-up", text))
+}
+
+pub fn worker_info_text(info: &WorkerInfo) -> Result<String, StoreError> {
+    to_json(info)
+}
+
+pub fn worker_info(text: &str) -> Result<WorkerInfo, StoreError> {
+    serde_json::from_str(text).map_err(|error| corrupt("what a worker offers", error))
 }
 
 pub fn rollup_text(rollup: &Rollup) -> Result<String, StoreError> {

@@ -4,10 +4,22 @@
 
 mod abandoned;
 mod codec;
+pub mod failpoint;
 mod filter;
 mod fired;
 pub mod postgres;
 pub mod sqlite;
+
+/// What a store is to somebody who only looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The version of its schema; none where Rota has not used it yet.
+    pub schema: Option<i64>,
+    /// The newest that this release knows.
+    pub known: i64,
+    /// What its clock says; none where it is this machine's own.
+    pub clock: Option<jiff::Timestamp>,
+}
 
 /// What a store's raw loop is to do.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use std::{path::PathBuf, sync::Arc};
 use jiff::Timestamp;
 use rota_core::{
     ids::{BatchId, RunId, TenantId},
-    store::{HistoryStore, JobStore, Pause, PauseTarget, RunStore, TenantPut, Tier, Write},
+    store::{Ends, HistoryStore, JobStore, Pause, PauseTarget, RunStore, TenantPut, Tier, Write},
 };
 use rota_store::sqlite::{OpenError, Options, SqliteStore};
 use uuid::Uuid;
@@ -43,7 +43,7 @@ fn tenant(name: &str) -> TenantPut {
 }
 
 fn write(now: Timestamp) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None }
+    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None, ends: Ends::default() }
 }
 
 /// Two processes on one file would each believe they own every partition.

@@ -1,6 +1,21 @@
-//! Why a command did not do what it was asked.
+//! Why a command did not do what it was asked, and the exit code that says so.
 
 use std::io;
+
+use rota_api::problem::Problem;
+
+/// Every exit code and what it means; the docs and `rota help exit-codes` are
+/// made from it.
+pub const EXIT_CODES: &[(&str, &str)] = &[
+    ("0", "done"),
+    ("1", "failed: a run that was waited for ended badly, a check found something, or something broke"),
+    ("2", "the input is wrong: arguments, configuration or a document; trying again is useless"),
+    ("3", "not found: there is no such job, run, schedule or context"),
+    ("4", "refused as things stand: a name that is taken, a run that has ended, a version that changed meanwhile"),
+    ("5", "the server cannot be reached, is not ready or is too busy: trying again may help"),
+    ("6", "not allowed: not logged in, or without the permission"),
+    ("128 + n", "left at once by signal n"),
+];
 
 /// A failure, sorted by what a script would do about it.
 #[derive(Debug)]
@@ -16,6 +31,12 @@ pub enum Failure {
     Output(io::Error),
     /// Something else went wrong on the way.
     Other(anyhow::Error),
+    /// It was done, and the answer is no.
+    NotSo { message: String },
+    /// The server refused, and says why.
+    Refused(Box<Problem>),
+    /// The server does not answer.
+    Unreachable { server: String, why: String },
     /// Made to leave before it was done.
     Signal { number: u8 },
 }
@@ -24,14 +45,33 @@ impl Failure {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::BadInput { .. } => 2,
-            Self::Output(_) | Self::Other(_) => 1,
+            Self::Output(_) | Self::Other(_) | Self::NotSo { .. } => 1,
+            Self::Refused(problem) => of_status(problem.status),
+            Self::Unreachable { .. } => 5,
             Self::Signal { number } => 128 + *number,
         }
+    }
+
+    /// Something that is not there, and that the server was not asked for.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::Refused(Box::new(Problem::new(rota_api::problem::Code::NotFound, message)))
     }
 
     /// Wrong input that has no place to point at.
     pub fn bad_input(code: &'static str, message: String) -> Self {
         Self::BadInput { code, message, place: None }
+    }
+}
+
+/// What a script does about a refusal with this status.
+const fn of_status(status: u16) -> u8 {
+    match status {
+        401 | 403 => 6,
+        404 => 3,
+        409 | 412 => 4,
+        429 | 503 => 5,
+        400..=499 => 2,
+        _ => 1,
     }
 }
 

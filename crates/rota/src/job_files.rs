@@ -1,4 +1,4 @@
-//! Job documents in a directory: read, checked as a whole, and saved.
+//! Job documents in files: read, checked as a whole, and saved.
 //!
 //! Every document is read and checked before the first one is saved, so that a
 //! mistake in one of them leaves everything as it was. A document that did not
@@ -8,6 +8,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -32,9 +33,26 @@ pub struct JobFile {
 
 /// Reads every document of a directory, in the order of the files' names.
 pub fn read_directory(directory: &Path) -> Result<Vec<JobFile>, Failure> {
+    read_files(files(directory)?)
+}
+
+/// Reads every document of files and directories; `-` is standard input.
+pub fn read_paths(paths: &[PathBuf]) -> Result<Vec<JobFile>, Failure> {
+    let mut found = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            found.extend(files(path)?);
+        } else {
+            found.push(path.clone());
+        }
+    }
+    read_files(found)
+}
+
+fn read_files(files: Vec<PathBuf>) -> Result<Vec<JobFile>, Failure> {
     let mut problems = Vec::new();
     let mut jobs = Vec::new();
-    for path in files(directory)? {
+    for path in files {
         match read_file(&path) {
             Ok(documents) => {
                 jobs.extend(documents.into_iter().map(|document| JobFile { path: path.clone(), document }));
@@ -54,7 +72,8 @@ fn told(problems: &[String]) -> String {
     }
 }
 
-fn files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+/// The files of a directory that hold documents, by name.
+pub fn files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let unreadable = |error: std::io::Error| {
         Failure::bad_input("bad_config", format!("jobs: cannot read {}: {error}", directory.display()))
     };
@@ -75,7 +94,8 @@ fn is_document(path: &Path) -> bool {
 }
 
 fn read_file(path: &Path) -> Result<Vec<JobDocument>, Vec<Problem>> {
-    let text = fs::read(path).map_err(|error| vec![Problem::new("", "unreadable", error.to_string())])?;
+    let read = if path == Path::new("-") { standard_input() } else { fs::read(path) };
+    let text = read.map_err(|error| vec![Problem::new("", "unreadable", error.to_string())])?;
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let values: Vec<Value> = if is_json { read::json(&text).map(|value| vec![value]) } else { read::yaml_file(&text) }
         .map_err(|problem| vec![problem])?;
@@ -96,6 +116,12 @@ fn read_file(path: &Path) -> Result<Vec<JobDocument>, Vec<Problem>> {
         }
     }
     if problems.is_empty() { Ok(documents) } else { Err(problems) }
+}
+
+fn standard_input() -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    io::stdin().lock().read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// A name that two documents claim would be whoever's comes last.
@@ -127,9 +153,10 @@ fn in_a_circle(jobs: &[JobFile]) -> Option<String> {
 
 /// Saves documents, and tells the log of those that changed.
 pub async fn save(engine: &Engine, tenant: TenantId, jobs: &[JobFile]) -> anyhow::Result<()> {
-    for JobFile { path, document } in jobs {
-        let by = Some("rota serve".to_owned());
-        let saved = engine.save_job(tenant, document, by, Expect::Anything).await;
+    let documents: Vec<&JobDocument> = jobs.iter().map(|job| &job.document).collect();
+    let by = Some("rota serve".to_owned());
+    let answers = engine.save_jobs(tenant, &documents, by, Expect::Anything).await.context("cannot save the jobs")?;
+    for (JobFile { path, document }, saved) in jobs.iter().zip(answers) {
         let saved = saved.with_context(|| format!("cannot save the job `{}` of {}", document.name, path.display()))?;
         if saved.changed {
             tracing::info!(job = %saved.job, name = %document.name, version = saved.version, "saved a job");

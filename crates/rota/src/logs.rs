@@ -59,11 +59,16 @@ fn tell(event: &Event) {
         Event::SettlementRefused { run, job, .. } => {
             warn!(target: RUNS, %run, %job, "an attempt ended after its run had gone to another");
         }
-        Event::RunLost { run, status } => warn!(target: RUNS, %run, ?status, "run lost its worker"),
-        Event::ScheduleFired { schedule, job, planned_at, run } => {
+        Event::RunLost { run, job, status, .. } => warn!(target: RUNS, %run, %job, ?status, "run lost its worker"),
+        Event::ScheduleFired { schedule, job, planned_at, run, .. } => {
             debug!(target: RUNS, %schedule, %run, %job, %planned_at, "schedule fired");
         }
-        Event::InstantsSkipped { schedule, count } => info!(target: RUNS, %schedule, count, "instants skipped"),
+        Event::InstantsSkipped { schedule, job, count, .. } => {
+            info!(target: RUNS, %schedule, %job, count, "instants skipped");
+        }
+        Event::JobSaved { job, version, changed, .. } => debug!(target: RUNS, %job, version, changed, "job saved"),
+        Event::Paused { target } => info!(target: RUNS, paused = ?target, "paused"),
+        Event::Resumed { target } => info!(target: RUNS, resumed = ?target, "resumed"),
         // The stage that does it says so itself.
         Event::PartitionsTaken { .. } | Event::PartitionsLost { .. } => {}
         Event::RequestRefused { inbox, why } => warn!(target: RUNS, inbox, why, "a request of the inbox made no run"),

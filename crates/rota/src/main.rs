@@ -1,21 +1,28 @@
 //! Rota's command line: reads arguments, calls a command, sets the exit code.
 //!
-//! Exit codes: 0 done, 1 failed, 2 the input was wrong, 128 and a signal's number
-//! when that made it leave at once.
+//! The exit codes are those of [`failure::EXIT_CODES`].
 
 mod clock;
 mod commands;
 mod config;
 mod demo;
+mod difference;
+mod documents;
 mod failure;
 mod job_files;
+mod lines;
 mod logs;
 mod printer;
+mod remote;
+mod session;
+mod table;
+mod times;
 mod wire;
+mod yaml;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{failure::Failure, printer::Printer};
 
@@ -34,31 +41,85 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Make a server's jobs those of files
+    Apply(commands::apply::ApplyArgs),
     /// Measure this machine
     #[command(subcommand)]
     Bench(commands::bench::Command),
+    /// Days on which schedules do or do not fire
+    Calendar(commands::calendar::CalendarArgs),
+    /// Print what teaches a shell these commands
+    Completions(commands::manual::CompletionsArgs),
     /// Check and show the configuration
     #[command(subcommand)]
     Config(commands::config::Command),
+    /// The servers you logged in to
+    #[command(subcommand)]
+    Context(commands::context::Command),
     /// Explain cron expressions and list their instants
     #[command(subcommand)]
     Cron(commands::cron::Command),
+    /// Runs that used up their attempts
+    Dead(commands::dead::DeadArgs),
+    /// Check whether a node could run well here, and say what to do if not
+    Doctor(commands::doctor::DoctorArgs),
+    /// Write jobs and calendars as files
+    Export(commands::export::ExportArgs),
+    /// Save what `rota export` wrote
+    Import(commands::apply::ImportArgs),
+    /// Jobs: what to do, and under which policies
+    Job(commands::job::JobArgs),
+    /// Log in to a server, and ask it from now on
+    Login(commands::context::LoginArgs),
+    /// Forget a server and its token
+    Logout(commands::context::LogoutArgs),
+    /// Print the manual
+    Man(commands::manual::ManArgs),
+    /// The lanes that workers subscribe to
+    Queue(commands::queue::QueueArgs),
+    /// Runs: executions of jobs
+    Run(commands::run::RunArgs),
+    /// Schedules: when jobs run
+    Schedule(commands::schedule::ScheduleArgs),
     /// Run jobs: fire schedules, execute, keep history
     Serve(commands::serve::ServeArgs),
     /// Make, list and revoke tokens, directly in the store
     #[command(subcommand)]
     Token(commands::token::Command),
+    /// Execute attempts for a server elsewhere
+    Worker(commands::worker::WorkerArgs),
+}
+
+/// All commands, with what every one of them has in common.
+fn command_line() -> clap::Command {
+    Cli::command().after_long_help(commands::manual::exit_codes())
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
     let mut printer = Printer::new();
     let done = match cli.command {
+        Command::Apply(args) => commands::apply::run(args, &mut printer),
         Command::Bench(command) => commands::bench::run(command, &mut printer),
+        Command::Calendar(args) => commands::calendar::run(args, &mut printer),
+        Command::Completions(args) => commands::manual::completions(&args, command_line(), &mut printer),
         Command::Config(command) => commands::config::run(&command, &mut printer),
+        Command::Context(command) => commands::context::run(&command, &mut printer),
         Command::Cron(command) => commands::cron::run(command, &mut printer),
+        Command::Dead(args) => commands::dead::run(args, &mut printer),
+        Command::Doctor(args) => commands::doctor::run(&args, &mut printer),
+        Command::Export(args) => commands::export::run(args, &mut printer),
+        Command::Import(args) => commands::apply::import(args, &mut printer),
+        Command::Job(args) => commands::job::run(args, &mut printer),
+        Command::Login(args) => commands::context::login(&args, &mut printer),
+        Command::Logout(args) => commands::context::logout(&args, &mut printer),
+        Command::Man(args) => commands::manual::man(&args, command_line(), &mut printer),
+        Command::Queue(args) => commands::queue::run(args, &mut printer),
+        Command::Run(args) => commands::run::run(args, &mut printer),
+        Command::Schedule(args) => commands::schedule::run(args, &mut printer),
         Command::Serve(args) => commands::serve::run(&args, &mut printer),
         Command::Token(command) => commands::token::run(&command, &mut printer),
+        Command::Worker(args) => commands::worker::run(&args, &mut printer),
     };
     let done = done.and_then(|()| printer.flush().map_err(Failure::from));
     match done {

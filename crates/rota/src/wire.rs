@@ -8,19 +8,22 @@ use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     ids::TenantId,
+    ports::{Executor, Hints},
     store::{Store, TenantPut, Tier},
 };
 use rota_engine::{
     Engine, Options,
+    clock::SystemClock,
     executors::{
         Call, HandlerError,
         command::{CommandExecutor, CommandOptions},
         http::{HttpExecutor, HttpOptions},
     },
+    hints::LocalHints,
 };
 use rota_server::{Access, Hosts, Node};
 use rota_store::{
-    postgres::{self, PostgresStore},
+    postgres::{self, PostgresHints, PostgresStore},
     sqlite::{self, SqliteStore},
 };
 use serde_json::{Value, json};
@@ -33,14 +36,20 @@ use crate::{
 /// The tenant of an installation that knows only one.
 const TENANT: &str = "default";
 
+/// A store, and what reaches the other nodes on it where there may be any.
+pub struct Opened {
+    pub store: Arc<dyn Store>,
+    hints: Option<Arc<PostgresHints>>,
+}
+
 /// Opens the store, making what it needs on the way.
-pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+pub async fn store(config: &Config) -> anyhow::Result<Opened> {
     private_directory(&config.data)?;
     let opening = || format!("cannot open the store {}", config.store);
     Ok(match &config.store {
         StoreAddress::Sqlite(path) => {
             let store = SqliteStore::open(path, sqlite::Options::default()).await.with_context(opening)?;
-            Arc::new(store)
+            Opened { store: Arc::new(store), hints: None }
         }
         StoreAddress::Postgres(url) => {
             let options = postgres::Options {
@@ -48,7 +57,9 @@ pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
                 work_connections: config.connections,
                 ..postgres::Options::default()
             };
-            Arc::new(PostgresStore::open(url, options).await.with_context(opening)?)
+            let store = PostgresStore::open(url, options).await.with_context(opening)?;
+            let hints = store.hints(Arc::new(LocalHints::default()), Arc::new(SystemClock::new()));
+            Opened { store: Arc::new(store), hints: Some(Arc::new(hints)) }
         }
     })
 }
@@ -60,7 +71,19 @@ fn private_directory(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Joins the store and starts everything.
-pub async fn engine(config: &Config, store: Arc<dyn Store>) -> anyhow::Result<Engine> {
+pub async fn engine(config: &Config, opened: Opened) -> anyhow::Result<Engine> {
+    let mut builder = Engine::builder(opened.store).options(options(config)).handler(demo::HANDLER, hello);
+    if let Some(hints) = opened.hints {
+        builder = builder.hints(Arc::clone(&hints) as Arc<dyn Hints>).relay(hints);
+    }
+    for executor in executors(config)? {
+        builder = builder.executor(executor);
+    }
+    builder.start().await.context("cannot join the store")
+}
+
+/// Those who execute the built-in kinds of steps, under this machine's rules.
+pub fn executors(config: &Config) -> anyhow::Result<Vec<Arc<dyn Executor>>> {
     private_directory(&config.command_directory)?;
     let http = HttpOptions { egress: config.egress.clone(), ..HttpOptions::default() };
     let commands = CommandOptions {
@@ -69,14 +92,7 @@ pub async fn engine(config: &Config, store: Arc<dyn Store>) -> anyhow::Result<En
         directory: std::path::absolute(&config.command_directory).context("cannot find the directory for commands")?,
         ..CommandOptions::default()
     };
-    Engine::builder(store)
-        .options(options(config))
-        .executor(Arc::new(HttpExecutor::new(http)))
-        .executor(Arc::new(CommandExecutor::new(commands)))
-        .handler(demo::HANDLER, hello)
-        .start()
-        .await
-        .context("cannot join the store")
+    Ok(vec![Arc::new(HttpExecutor::new(http)), Arc::new(CommandExecutor::new(commands))])
 }
 
 fn options(config: &Config) -> Options {

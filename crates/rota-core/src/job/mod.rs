@@ -30,7 +30,11 @@ pub mod terms;
 use serde_json::Value;
 
 pub use self::{
-    canonical::ContentHash, document::JobDocument, effective::StepPolicy, flow::after_cycle, terms::RunTerms,
+    canonical::ContentHash,
+    document::{After, AfterEnd, JobDocument, Match},
+    effective::StepPolicy,
+    flow::after_cycle,
+    terms::RunTerms,
 };
 use crate::problem::Problem;
 

@@ -9,6 +9,7 @@
 //! Nothing here knows SQL, leases in other tables, or which worker is free.
 
 mod cancel;
+mod report;
 mod settle;
 mod trail;
 mod walk;
@@ -20,11 +21,13 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     cancel::{CancelAsk, CancelRequest},
+    report::Report,
     settle::{Outcome, SettlePolicy, WaitFor},
     trail::{TRAIL_BYTES_MAX, TrailEntry, TrailKind},
 };
 use crate::{
     choice::choices,
+    duration::Span,
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     job::failure::Failure,
     order::{OrderKey, Priority},
@@ -385,6 +388,14 @@ impl NewRun {
     /// waits for others asks when its time has come.
     pub fn enters_now(&self, needs: u16, now: Timestamp) -> Option<&SlotAsk> {
         if needs == 0 && self.ready_at <= now { self.slot.as_ref() } else { None }
+    }
+
+    /// The same run without any claim on others, and not ready at `now`, so that
+    /// nobody is told of it: for one that is only kept as a record.
+    #[must_use]
+    pub fn bare(&self, now: Timestamp) -> Self {
+        let ready_at = Span::millis(1).after(self.ready_at.max(now));
+        Self { slot: None, unique: None, after: Vec::new(), rearms: false, ready_at, ..self.clone() }
     }
 
     /// The run's first state, given how many it waits for and what its slot

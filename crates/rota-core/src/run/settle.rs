@@ -131,7 +131,7 @@ impl Run {
         if self.executing(lease)? {
             return Ok(Change::Finish(self.finish(Verdict::Cancelled, now)));
         }
-        let trail = Some(TrailEntry { at: now, kind: TrailKind::HandedBack });
+        let trail = Some(TrailEntry { at: now, kind: TrailKind::HandedBack { fence: Some(lease.fence) } });
         Ok(Change::Move(Move { trail, ..self.to(RunState::Queued) }))
     }
 
@@ -171,6 +171,7 @@ impl Run {
             started_at: self.state.started_at(),
             failure,
             retry_at: Some(retry_at),
+            fence: Some(self.fence),
         };
         Change::Move(Move {
             attempts_used: attempt,

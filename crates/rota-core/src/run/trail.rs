@@ -8,7 +8,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Verdict;
+use super::{Fence, Verdict};
 use crate::{
     ids::{RunId, WorkerId},
     job::failure::Failure,
@@ -28,15 +28,47 @@ pub struct TrailEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum TrailKind {
-    AttemptFailed { attempt: u16, started_at: Option<Timestamp>, failure: Failure, retry_at: Option<Timestamp> },
-    Deferred { until: Timestamp, reason: String },
-    WorkerLost { worker: Option<WorkerId>, losses: u16 },
-    HandedBack,
-    CancelRequested { by: Option<String>, reason: Option<String> },
+    AttemptFailed {
+        attempt: u16,
+        started_at: Option<Timestamp>,
+        failure: Failure,
+        retry_at: Option<Timestamp>,
+        /// Under which it was executed, so that its worker can be told what
+        /// became of its report although the answer was lost.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fence: Option<Fence>,
+    },
+    Deferred {
+        until: Timestamp,
+        reason: String,
+    },
+    WorkerLost {
+        worker: Option<WorkerId>,
+        losses: u16,
+    },
+    HandedBack {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fence: Option<Fence>,
+    },
+    CancelRequested {
+        by: Option<String>,
+        reason: Option<String>,
+    },
     GraceOver,
-    Displaced { by: RunId },
-    ParentEnded { verdict: Verdict },
-    Redriven { from: RunId, by: Option<String> },
+    Displaced {
+        by: RunId,
+    },
+    /// It was never to start; kept so that this is on record.
+    Skipped {
+        reason: String,
+    },
+    ParentEnded {
+        verdict: Verdict,
+    },
+    Redriven {
+        from: RunId,
+        by: Option<String>,
+    },
 }
 
 impl TrailEntry {

@@ -117,6 +117,13 @@ impl Run {
         Ok(Change::Finish(Finish { trail, ..self.finish(Verdict::Skipped, now) }))
     }
 
+    /// Ends a run that is not to start, as soon as it is made.
+    pub fn skip(&self, reason: &str, now: Timestamp) -> Result<Change, Refusal> {
+        self.expect(&RunState::Scheduled)?;
+        let trail = Some(TrailEntry { at: now, kind: TrailKind::Skipped { reason: reason.to_owned() } });
+        Ok(Change::Finish(Finish { trail, ..self.finish(Verdict::Skipped, now) }))
+    }
+
     /// Another state under the same fence: nobody held it, so nobody's right
     /// to it changes.
     fn walk(&self, state: RunState) -> Move {

@@ -11,6 +11,7 @@ use crate::{
     job::failure::Failure,
     rollup::Rollup,
     run::{Run, Status, TrailEntry},
+    slot::Slot,
 };
 
 /// A run, live or ended, with all that is known of it.
@@ -24,6 +25,17 @@ pub struct RunRecord {
     /// JSON.
     pub progress: Option<Box<str>>,
     pub trail: Vec<TrailEntry>,
+}
+
+/// What stands before a live run. Counts stop beyond [`AHEAD_MAX`](crate::why::AHEAD_MAX).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Ready runs of its lane and tenant that come before it.
+    pub ahead: u32,
+    /// The counters of its concurrency key.
+    pub slot: Option<Slot>,
+    /// Runs that wait for the same slot and come before it.
+    pub ahead_for_slot: u32,
 }
 
 /// From, inclusive, to, exclusive.
@@ -115,6 +127,9 @@ pub struct Tended {
 pub trait HistoryStore: Send + Sync {
     /// Runs by id, live or ended.
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError>;
+
+    /// What stands before a live run; nothing for one that is not live.
+    async fn standing(&self, run: RunId) -> Result<Standing, StoreError>;
 
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError>;
 

@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Guarded, StoreError, Write};
 use crate::{
+    after::AfterRefusal,
     duration::Span,
     fire::{self, Cursor, Progress, SkipRange},
     ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
+    job::After,
     lane::{Lane, LaneKey, LaneMode},
     order::Priority,
     schedule::ScheduleSpec,
@@ -83,6 +85,15 @@ pub struct JobPut {
     pub enabled: bool,
     pub by: Option<String>,
     pub expect: Expect,
+    /// What it starts after, for the store to know who waits for whom.
+    pub after: Option<After>,
+}
+
+impl JobPut {
+    /// The names of the jobs that it starts after.
+    pub fn after(&self) -> &[String] {
+        self.after.as_ref().map_or(&[], |after| &after.jobs)
+    }
 }
 
 /// What became of a job to be saved.
@@ -99,6 +110,8 @@ pub enum JobSaved {
     Conflict {
         version: Option<i32>,
     },
+    /// It starts after what is not there, or after what starts after it.
+    Refused(AfterRefusal),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -331,7 +344,9 @@ pub trait JobStore: Send + Sync {
     /// retired already, or has that mode, answers with the one in its place.
     async fn turn_lane(&self, lane: LaneId, mode: LaneMode) -> Result<Lane, StoreError>;
 
-    /// Saves jobs by name. An identical document makes no new version.
+    /// Saves jobs by name. An identical document makes no new version. Those that
+    /// would start each other for ever, as [`refusals`](crate::after::refusals)
+    /// finds among all that are stored or saved with them, are refused.
     async fn put_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError>;
 
     /// Deletes jobs: their schedules end, the rest of their instants are

@@ -2,10 +2,13 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::{Guarded, StoreError};
 use crate::{
-    ids::{NodeId, Partition},
+    duration::Span,
+    ids::{NodeId, Partition, TenantId, WorkerId},
+    lane::LaneKey,
     rate::{Rate, Taken},
 };
 
@@ -48,6 +51,72 @@ pub struct TokenAsk {
     pub want: u32,
 }
 
+/// What a worker offers and how busy it is, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkerInfo {
+    pub version: String,
+    /// The node it is part of, or that it last talked to.
+    pub node: String,
+    pub built_in: bool,
+    /// Empty where it takes all.
+    pub queues: Vec<String>,
+    pub traits: Vec<String>,
+    pub handlers: Vec<String>,
+    /// Built-in kinds of steps that it executes.
+    pub kinds: Vec<String>,
+    /// Attempts it may have under way.
+    pub slots: u32,
+    /// Attempts it has under way.
+    pub busy: u32,
+}
+
+impl WorkerInfo {
+    /// Whether such a worker can execute the runs of a lane.
+    pub fn offers(&self, lane: &LaneKey) -> bool {
+        let queue = self.queues.is_empty() || self.queues.contains(&lane.queue);
+        let work = match &lane.handler {
+            Some(name) => self.handlers.contains(name),
+            None => self.built_in || !self.kinds.is_empty(),
+        };
+        queue && work && lane.requires.iter().all(|wanted| self.traits.contains(wanted))
+    }
+}
+
+/// A worker says that it lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerBeat {
+    pub worker: WorkerId,
+    /// None where it works for all of them.
+    pub tenant: Option<TenantId>,
+    pub name: String,
+    pub info: WorkerInfo,
+    /// It is presumed dead after this.
+    pub until: Timestamp,
+    /// It takes no more work.
+    pub draining: bool,
+}
+
+/// A worker as the registry knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    pub worker: WorkerId,
+    pub tenant: Option<TenantId>,
+    pub name: String,
+    pub info: WorkerInfo,
+    pub began_at: Timestamp,
+    pub seen_at: Timestamp,
+    pub until: Timestamp,
+    pub draining: bool,
+    /// Somebody asked it to drain.
+    pub drain_asked: bool,
+}
+
+impl Worker {
+    /// A worker that died is listed for so long.
+    pub const KEPT: Span = Span::secs(86_400);
+}
+
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
     /// Records that the node lives until its beat says. Stale when the store
@@ -83,6 +152,24 @@ pub trait LeaseStore: Send + Sync {
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
         Ok(None)
     }
+
+    /// Records that workers live, and answers for each whether it was asked to
+    /// drain. The registry is for people: no lease depends on it.
+    async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError>;
+
+    /// Workers by id, those of no tenant among every tenant's.
+    async fn workers(
+        &self,
+        tenant: Option<TenantId>,
+        after: Option<WorkerId>,
+        limit: u32,
+    ) -> Result<Vec<Worker>, StoreError>;
+
+    /// Asks a tenant's own worker to drain. False where there is none such.
+    async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, StoreError>;
+
+    /// Workers leave.
+    async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError>;
 
     /// Takes tokens for each ask, as [`Rate::take`] decides.
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError>;

@@ -25,16 +25,19 @@ pub use self::{
         AccessStore, AuditCursor, AuditEntry, AuditPage, AuditQuery, Session, Token, TokenPage, TokenQuery, User,
         UserPage, UserPut, UserQuery, UserWish,
     },
-    history::{HistoryStore, LogChunk, LogQuery, RunCursor, RunPage, RunQuery, RunRecord, Tend, Tended, TimeRange},
+    history::{
+        HistoryStore, LogChunk, LogQuery, RunCursor, RunPage, RunQuery, RunRecord, Standing, Tend, Tended, TimeRange,
+    },
     jobs::{
         Calendar, CalendarPut, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
         JobVersion, Pause, PauseTarget, Pauses, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,
         ScheduleRecord, ScheduleSaved, SkipRecord, Tenant, TenantPut, Tier,
     },
-    leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk},
+    leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk, Worker, WorkerBeat, WorkerInfo},
     runs::{
-        By, CancelAnswer, Claim, Enqueued, Extended, FireItem, FireRun, Fired, Guarded, InboxItem, LiveRun, OwnLease,
-        Promoted, Reap, Reaped, RunStore, RunningMark, Settled, Settlement, Woken,
+        By, CancelAnswer, Claim, EndedRun, Ends, Enqueued, Extended, FireItem, FireRun, Fired, FollowEnds, Followed,
+        Guarded, InboxItem, JobEnds, LiveRun, OwnLease, Promoted, Reap, Reaped, RunStore, RunningMark, Settled,
+        Settlement, Woken,
     },
 };
 use crate::ids::{BatchId, NodeId, TenantId};
@@ -49,6 +52,8 @@ pub struct Write {
     pub node: Option<NodeId>,
     /// A request key, where the caller's own caller may ask again.
     pub request: Option<Request>,
+    /// Where the store says which runs ended by it.
+    pub ends: Ends,
 }
 
 /// A caller's idempotency key: one row per request, whatever its size.

@@ -1,17 +1,55 @@
 //! Runs on their way: made, promoted, claimed, owned, settled.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{DueCursor, Epoch, StoreError, Write};
 use crate::{
+    after::JobEnd,
     dispatch::{Pair, Share, Window},
     fire::{Cursor, SkipRange},
-    ids::{LaneId, Partition, RunId, ScheduleId, WorkerId},
+    ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     order::OrderKey,
-    run::{CancelAsk, Change, Lease, NewRun, Run, Status},
+    run::{CancelAsk, Change, Finish, Lease, NewRun, Run, Status, Verdict},
 };
+
+/// A run that ended by a write that was not its own settlement: cancelled
+/// before it began, displaced, expired, or past its grace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedRun {
+    pub id: RunId,
+    pub job: JobId,
+    pub tenant: TenantId,
+    pub verdict: Verdict,
+    pub at: Timestamp,
+}
+
+impl EndedRun {
+    pub fn of(run: &Run, finish: &Finish) -> Self {
+        Self { id: run.id, job: run.job, tenant: run.tenant, verdict: finish.verdict, at: finish.ended_at }
+    }
+}
+
+/// Where a store says which runs ended by a write, whatever the write was for.
+/// To be read once the write is answered; asked again under the same write, the
+/// runs named are those that ended when it was done.
+#[derive(Clone, Debug, Default)]
+pub struct Ends(Arc<Mutex<Vec<EndedRun>>>);
+
+impl Ends {
+    /// Says who ended, in place of what a try that came to nothing said.
+    pub fn put(&self, ended: Vec<EndedRun>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ended;
+    }
+
+    /// Reads what was said, which is then said no more.
+    pub fn take(&self) -> Vec<EndedRun> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// The answer to one guarded item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +132,15 @@ impl Enqueued {
         match self {
             Self::Again { of, status, handed } if of == run => Self::Made { status, handed },
             Self::Made { .. } | Self::Duplicate { .. } | Self::Full | Self::Again { .. } => self,
+        }
+    }
+
+    /// Why there is no run, in a word.
+    pub fn refusal(&self) -> Option<&'static str> {
+        match self {
+            Self::Made { .. } | Self::Again { .. } => None,
+            Self::Duplicate { .. } => Some("unique"),
+            Self::Full => Some("overlap"),
         }
     }
 }
@@ -214,8 +261,46 @@ pub struct Reap {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reaped {
     pub id: RunId,
+    pub job: JobId,
+    pub tenant: TenantId,
     /// As it stands after.
     pub status: Status,
+}
+
+/// The ends that jobs wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobEnds {
+    /// By the job that waits, in the order they came.
+    pub ends: Vec<JobEnd>,
+    /// Whether any job waits for another at all.
+    pub waited_for: bool,
+}
+
+/// What becomes of the ends that one job has waited for.
+#[derive(Clone, Debug)]
+pub struct FollowEnds {
+    pub downstream: JobId,
+    /// The job's revision as read: the guard against an edit or pause since.
+    pub job_revision: i32,
+    /// Runs whose ends are taken away, and those whose ends are kept for later:
+    /// the guard, all of them must still be written down.
+    pub used: Vec<RunId>,
+    pub held: Vec<RunId>,
+    /// One that is refused is kept as skipped.
+    pub runs: Vec<NewRun>,
+    /// Runs to be kept as skipped at once, and why.
+    pub skips: Vec<(NewRun, String)>,
+}
+
+/// What became of the ends that a job has waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Followed {
+    /// Committed: one answer per run.
+    Done(Vec<Enqueued>),
+    /// Someone else did it, or the job was changed since it was read. Nothing
+    /// was changed: read it again.
+    Stale,
 }
 
 /// A request to enqueue, written inside a caller's own transaction.
@@ -244,6 +329,16 @@ pub trait RunStore: Send + Sync {
     /// `inbox` rows are consumed in the same transaction.
     async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError>;
 
+    /// Ends that jobs wait for and that nobody has looked at, the oldest `limit`
+    /// of them, with those that are held for the same jobs. An end is written
+    /// down by whatever ends a run, in the same transaction, for each job that
+    /// waits for it then.
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError>;
+
+    /// Makes the runs that ends have led to, and takes the ends away, for each
+    /// item whose ends and job are still as read.
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError>;
+
     /// Requests waiting in the inbox, oldest first.
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError>;
 
@@ -257,7 +352,13 @@ pub trait RunStore: Send + Sync {
 
     /// Leases runs of claimed lanes to a worker, in order within each share.
     /// Asking again under the same write returns the same runs.
-    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError>;
+    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+        self.claim_each(write, std::slice::from_ref(claim)).await
+    }
+
+    /// As [`RunStore::claim`], for many workers in one write: the first is
+    /// served first. Each run says who holds it.
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError>;
 
     /// Reads ready runs of owned lanes in `parts`, each window in order.
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError>;

@@ -33,8 +33,8 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// Edges that tests may have and the product may not.
 ///
-/// The simulator's promise is that it runs the real stages on the real store; who
-/// is let in is asked of real tokens in a real store.
+/// The simulator's promise is that it runs the real stages on the real store, and
+/// what the API promises is seen on a real one too.
 const TEST_EDGES: &[(&str, &str)] = &[("rota-engine", "rota-store"), ("rota-server", "rota-store")];
 
 /// What code that decides must not reach, not even through another crate: a

@@ -14,7 +14,7 @@ use rota_core::{
     store::RunQuery,
 };
 use rota_embed::{
-    Call, CancelAnswer, Error, Event, HandlerError, Job, Made, Progress, Rota, RunId, RunRecord, Span, Verdict,
+    Call, CancelAnswer, Error, Event, HandlerError, Job, Made, Progress, Rota, RunId, RunRecord, Span, Told, Verdict,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -340,6 +340,32 @@ async fn requests_under_one_key_make_one_run() {
     assert_eq!(all(&rota).await.len(), 2, "{made:?}");
     rota.stop().await.unwrap();
     drop(rota);
+    place.close().await;
+}
+
+/// Prevents: a page that shows what one node does as if it were all.
+#[tokio::test]
+async fn one_feed_tells_of_every_node_on_the_database() {
+    let place = Place::schema();
+    let (here, there) = (doubling(&place).await, doubling(&place).await);
+    let mut feed = here.engine().follow();
+    let mut asked = Vec::new();
+    // The other one begins to tell when it has heard that somebody follows.
+    let heard = loop {
+        let another = async {
+            let run = there.enqueue("double", Order { id: 1 }).await.unwrap();
+            there.wait(run).await.unwrap();
+            run
+        };
+        tokio::select! {
+            told = feed.next() => if let Some(Told::There(Event::RunMade { run, .. })) = told { break run },
+            run = another => asked.push(run),
+        }
+    };
+    assert!(asked.contains(&heard) || there.run(heard).await.unwrap().is_some(), "{heard}");
+    for rota in [here, there] {
+        rota.stop().await.unwrap();
+    }
     place.close().await;
 }
 

@@ -51,6 +51,10 @@ impl Executors {
         self.handlers.has(name)
     }
 
+    pub fn handlers(&self) -> impl Iterator<Item = &str> {
+        self.handlers.names()
+    }
+
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
         self.by_kind.keys().copied()
     }

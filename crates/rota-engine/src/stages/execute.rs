@@ -109,11 +109,13 @@ impl Execute {
         let held = self.node.desk.leases();
         if held.is_empty() && self.strangers.is_empty() {
             self.extended_at = Some(now);
+            self.node.extended(now);
             return Ok(0);
         }
         let until = options.run_lease.after(now);
         let extended = self.node.store.extend(self.node.worker, until, &held, now).await?;
         self.extended_at = Some(now);
+        self.node.extended(now);
         let by_run: HashMap<RunId, Lease> = held.iter().map(|lease| (lease.run, *lease)).collect();
         for run in &extended.lost {
             if !self.node.executing.stop(*run, Why::Lost)

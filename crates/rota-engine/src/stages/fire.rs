@@ -63,6 +63,8 @@ struct Commit {
     write: Write,
     pauses_revision: i64,
     items: Vec<FireItem>,
+    /// Whose each item is.
+    of: Vec<(JobId, TenantId)>,
 }
 
 /// All that planning a batch needs.
@@ -157,7 +159,7 @@ impl Fire {
         let wanted: Vec<(ScheduleId, i32)> = taken.iter().map(|due| (due.schedule, due.revision)).collect();
         let found = self.node.catalog.schedules(&wanted).await?;
         let mut entries = Vec::with_capacity(taken.len());
-        let mut items = Vec::with_capacity(taken.len());
+        let (mut items, mut of) = (Vec::with_capacity(taken.len()), Vec::with_capacity(taken.len()));
         for (due, found) in taken.into_iter().zip(found) {
             match found {
                 ScheduleFound::Here(entry) => entries.push((due, entry)),
@@ -167,16 +169,26 @@ impl Fire {
             }
         }
         let known = self.know(&entries, now).await?;
+        let mut runs = 0;
         for (due, entry) in &entries {
+            // Many that catch up together would make a transaction of millions.
+            if runs >= self.node.options.fire_batch {
+                self.due.insert((due.cursor.due_at, due.schedule), *due);
+                continue;
+            }
             match known.item(&self.node, *due, entry, now) {
-                Some(item) => items.push(item),
+                Some(item) => {
+                    runs += item.runs.len();
+                    items.push(item);
+                    of.push((entry.record.job, entry.record.tenant));
+                }
                 None => self.report_broken(due.schedule, "its job cannot be read".into()),
             }
         }
         if items.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Commit { write: self.node.write(now), pauses_revision: known.pauses.revision, items }))
+        Ok(Some(Commit { write: self.node.write(now), pauses_revision: known.pauses.revision, items, of }))
     }
 
     fn report_broken(&mut self, schedule: ScheduleId, why: String) {
@@ -207,14 +219,14 @@ impl Fire {
         let committed_at = self.node.clock.now();
         let (mut made, mut made_answers) = (Vec::new(), Vec::new());
         let mut done = 0;
-        for (item, answer) in commit.items.into_iter().zip(answers) {
+        for ((item, of), answer) in commit.items.into_iter().zip(commit.of).zip(answers) {
             let Fired::Fired(answers) = answer else {
                 self.node.catalog.forget(item.due.schedule);
                 self.doubted = true;
                 continue;
             };
             done += 1;
-            self.count(&item, &answers, committed_at);
+            self.count(&item, of, &answers, committed_at);
             self.remember_next(&item, &answers);
             made.extend(item.runs);
             made_answers.extend(answers);
@@ -223,23 +235,24 @@ impl Fire {
         done
     }
 
-    fn count(&self, item: &FireItem, answers: &[Enqueued], committed_at: Timestamp) {
+    fn count(&self, item: &FireItem, of: (JobId, TenantId), answers: &[Enqueued], committed_at: Timestamp) {
         let stats = &self.node.stats;
+        let (schedule, (job, tenant)) = (item.due.schedule, of);
+        let mut skipped: u64 = item.skips.iter().map(|skip| skip.count).sum();
         for (run, answer) in item.runs.iter().zip(answers) {
             let Enqueued::Made { .. } = answer else {
-                stats.skipped.add(1);
+                skipped += 1;
                 continue;
             };
             stats.fired.add(1);
             stats.lateness.add(run.ready_at.duration_until(committed_at));
-            let (schedule, job, id) = (item.due.schedule, run.job, run.id);
+            let id = run.id;
             let planned_at = run.trigger.planned_at.unwrap_or(run.ready_at);
-            self.node.events.tell(|| Event::ScheduleFired { schedule, job, planned_at, run: id });
+            self.node.events.tell(|| Event::ScheduleFired { schedule, job, tenant, planned_at, run: id });
         }
-        let skipped: u64 = item.skips.iter().map(|skip| skip.count).sum();
         if skipped > 0 {
             stats.skipped.add(skipped as usize);
-            self.node.events.tell(|| Event::InstantsSkipped { schedule: item.due.schedule, count: skipped });
+            self.node.events.tell(|| Event::InstantsSkipped { schedule, job, tenant, count: skipped });
         }
     }
 

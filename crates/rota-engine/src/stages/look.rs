@@ -17,6 +17,7 @@ use std::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
+    dispatch::ClaimPlan,
     ids::{Partition, RunId},
     lane::LaneMode,
     run::{Outcome, Run, RunState},
@@ -94,7 +95,10 @@ impl Look {
         node.catalog.read_lanes(|key| node.is_able(key)).await?;
         let weights = node.catalog.read_tenants().await?;
         node.desk.weigh(&weights);
-        node.claims(|claims| weights.iter().for_each(|(tenant, weight)| claims.shares().weigh(*tenant, *weight)));
+        let weigh =
+            |plan: &mut ClaimPlan| weights.iter().for_each(|(tenant, weight)| plan.shares().weigh(*tenant, *weight));
+        node.claims(weigh);
+        node.remote.plan(weigh);
         let lanes = node.catalog.gate().able(LaneMode::Owned);
         if !lanes.is_empty() && !node.territory.is_empty() {
             let pairs = node.store.ready_pairs(&lanes).await?;
@@ -201,6 +205,7 @@ impl Stage for Look {
             self.node.desk.reopen();
             self.node.bells.dispatch.notify_one();
             self.node.bells.claim.notify_one();
+            self.node.bells.lend.notify_one();
         }
         let all_inherited = self.inherit(now).await?;
         if now >= self.full_at || self.generation != self.node.territory.generation() {

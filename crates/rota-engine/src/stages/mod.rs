@@ -11,13 +11,16 @@ pub mod dispatch;
 pub mod execute;
 pub mod fire;
 pub mod lead;
+pub mod lend;
 pub mod look;
 pub mod promote;
 pub mod reap;
 pub mod scan;
 pub mod settle;
 pub mod sweep;
+pub mod tell;
 pub mod tend;
+pub mod trigger;
 
 use async_trait::async_trait;
 use jiff::Timestamp;

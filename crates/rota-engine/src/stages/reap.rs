@@ -2,7 +2,9 @@
 //!
 //! The state machine decides, in the store's own transaction. A worker has
 //! vanished when its lease ran out by the earliest of the clocks, with a margin;
-//! after the store was away nobody has, for one lease time.
+//! after the store was away nobody has, for one lease time. A node that stood
+//! still itself, and finds its own leases run out, extends them before it judges
+//! anybody: their attempts stood still with it and go on with it.
 
 use std::sync::Arc;
 
@@ -10,8 +12,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     ports::Topic,
-    run::Status,
-    store::{Reap as ReapAsk, StoreError, Write},
+    store::{Reap as ReapAsk, Reaped, StoreError, Write},
 };
 
 use super::{PassReport, Stage, is_unknown};
@@ -40,6 +41,10 @@ impl Stage for Reap {
         if self.pending.is_none() && (node.is_quiet(now) || !node.territory.is_steward()) {
             return Ok(PassReport { next_at, ..PassReport::idle() });
         }
+        if self.pending.is_none() && node.must_extend_first(now) {
+            node.bells.execute.notify_one();
+            return Ok(PassReport::until(node.options.watch_every.after(now)));
+        }
         let (write, ask) = self.pending.take().unwrap_or_else(|| {
             let before = node.options.reap_margin.before(node.earliest(now));
             let (losses_max, limit) = (node.options.losses_max, node.options.sweep_batch);
@@ -55,13 +60,10 @@ impl Stage for Reap {
             }
         };
         node.stats.reaped.add(reaped.len());
-        for one in &reaped {
-            let (run, status) = (one.id, one.status);
-            if let Status::Ended(verdict) = status {
-                node.stats.count_end(verdict);
-            }
-            node.events.tell(|| Event::RunLost { run, status });
+        for Reaped { id: run, job, tenant, status } in reaped.iter().cloned() {
+            node.events.tell(|| Event::RunLost { run, job, tenant, status });
         }
+        node.ended_by(&write);
         if !reaped.is_empty() {
             // They come back after a delay, and those who waited for their
             // slots may be ready.

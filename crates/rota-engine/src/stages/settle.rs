@@ -18,8 +18,8 @@ use rota_core::{
         retry::RetryPolicy,
     },
     ports::Topic,
-    run::{CancelRequest, Change, Outcome, Refusal, Run, RunState, SettlePolicy},
-    store::{Guarded, Settled, Settlement, StoreError, Write},
+    run::{CancelRequest, Change, Lease, Outcome, Refusal, Run, RunState, SettlePolicy},
+    store::{EndedRun, Guarded, Settled, Settlement, StoreError, Write},
 };
 
 use super::{PassReport, Stage};
@@ -82,6 +82,7 @@ impl Settle {
                     tracing::error!(run = %one.run.id, %refusal, "an ended attempt cannot be settled");
                     self.node.drop_flights([one.run.lease()]);
                     self.let_go(std::iter::once(&one));
+                    self.tell_workers([(one.run.lease(), Guarded::Stale)].into_iter());
                 }
             }
         }
@@ -156,13 +157,15 @@ impl Settle {
 
     fn take_settled(&self, batch: Batch, settled: Settled) -> usize {
         self.node.stats.settle_batches.add(1);
+        self.tell_workers(batch.settlements.iter().map(|one| one.lease).zip(settled.answers.iter().copied()));
         let (mut again, mut refused) = (Vec::new(), Vec::new());
         let mut landed = Vec::with_capacity(batch.ended.len());
-        let mut rearmed = false;
+        let (mut rearmed, mut over) = (false, false);
         for ((ended, settlement), answer) in batch.ended.into_iter().zip(&batch.settlements).zip(&settled.answers) {
             match answer {
                 Guarded::Applied => {
                     rearmed |= self.applied(&ended.run, &settlement.change);
+                    over |= matches!(settlement.change, Change::Finish(_));
                     landed.push(ended);
                 }
                 Guarded::Stale => {
@@ -180,10 +183,20 @@ impl Settle {
         self.let_go(landed.iter().chain(&refused));
         self.node.post(again);
         self.node.woken(settled.woken);
+        if over {
+            self.node.ends_came();
+        }
         if rearmed {
             self.node.hints.wake(Topic::Schedules);
         }
         done
+    }
+
+    /// Remote workers wait to hear what became of their reports.
+    fn tell_workers(&self, answers: impl Iterator<Item = (Lease, Guarded)>) {
+        if self.node.remote.is_settling() {
+            self.node.remote.sessions().settled(answers);
+        }
     }
 
     /// Counts and tells what was applied. True where a schedule was armed.
@@ -192,12 +205,10 @@ impl Settle {
         let Run { id, job, tenant, .. } = *run;
         match change {
             Change::Finish(finish) => {
-                node.stats.count_end(finish.verdict);
+                node.ended(&EndedRun::of(run, finish));
                 if let Some(started_at) = run.state.started_at() {
                     node.stats.duration.add(started_at.duration_until(finish.ended_at));
                 }
-                let (verdict, at) = (finish.verdict, finish.ended_at);
-                node.events.tell(|| Event::RunEnded { run: id, job, tenant, verdict, at });
                 run.trigger.schedule.is_some_and(|schedule| node.catalog.is_after_finish(schedule))
             }
             Change::Move(next) => {

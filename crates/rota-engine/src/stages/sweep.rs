@@ -10,7 +10,6 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     ports::Topic,
-    run::Status,
     store::{StoreError, Write},
 };
 
@@ -52,11 +51,7 @@ impl Stage for Sweep {
             }
         };
         node.stats.swept.add(swept.len());
-        for one in &swept {
-            if let Status::Ended(verdict) = one.status {
-                node.stats.count_end(verdict);
-            }
-        }
+        node.ended_by(&write);
         if !swept.is_empty() {
             for topic in [Topic::Ready, Topic::Schedules] {
                 node.hints.wake(topic);

@@ -29,6 +29,7 @@ use rota_engine::{
     stages::{
         PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
         look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
+        trigger::Trigger,
     },
 };
 use rota_store::sqlite::SqliteStore;
@@ -274,6 +275,7 @@ impl Bed {
             now: self.now(),
             node: None,
             request: None,
+            ends: rota_core::store::Ends::default(),
         };
         self.store.request_cancel(&write, &[run], &ask).await.unwrap()[0]
     }
@@ -311,6 +313,7 @@ pub struct Hands {
     pub sweep: Sweep,
     pub scan: Scan,
     pub tend: Tend,
+    pub trigger: Trigger,
 }
 
 macro_rules! passes {
@@ -339,11 +342,12 @@ impl Hands {
             sweep: Sweep::new(of()),
             scan: Scan::new(of()),
             tend: Tend::new(of()),
+            trigger: Trigger::new(of()),
             node,
         }
     }
 
-    passes!(lead, look, fire, promote, admit, dispatch, claim, execute, settle, reap, sweep, scan, tend);
+    passes!(lead, look, fire, promote, admit, dispatch, claim, execute, settle, reap, sweep, scan, tend, trigger);
 
     /// Enqueues one run of a job.
     pub async fn enqueue(&self, bed: &Bed, job: &str) -> RunId {

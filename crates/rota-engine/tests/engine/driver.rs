@@ -12,7 +12,7 @@ use rota_core::{
     run::{CancelAsk, Status, Verdict},
     store::{Expect, Store, TenantPut, Tier},
 };
-use rota_engine::{Engine, Event, JobRef, Made, RunAsk, executors::Call};
+use rota_engine::{Engine, Event, JobRef, Made, Redrive, RunAsk, executors::Call};
 use rota_store::sqlite::SqliteStore;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -134,7 +134,8 @@ async fn a_dead_letter_is_driven_again() {
         panic!("it was not made")
     };
     assert_eq!(next_end(&mut events).await, (id, Verdict::Succeeded));
-    let made = whole.engine.redrive(&[id], Some("ann".into()), false).await.unwrap().remove(0);
+    let made =
+        whole.engine.redrive(&[id], &Redrive { by: Some("ann".into()), ..Redrive::default() }).await.unwrap().remove(0);
     let Some(Made::Run { id: again, .. }) = made else { panic!("{made:?}") };
     assert_eq!(next_end(&mut events).await, (again, Verdict::Succeeded));
     let record = whole.store.runs(&[again]).await.unwrap().remove(0).unwrap();

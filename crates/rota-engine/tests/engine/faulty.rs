@@ -550,6 +550,15 @@ impl RunStore for Faulty {
         answers
     }
 
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
+        self.call("job_ends", Kind::Read, move |store, _| wait(store.job_ends(limit))).await
+    }
+
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        let (write, items) = (write.clone(), items.to_vec());
+        self.call("follow_ends", Kind::Named, move |store, _| wait(store.follow_ends(&write, &items))).await
+    }
+
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
         self.here()?;
         Ok(self.inbox.lock().unwrap().iter().take(limit as usize).cloned().collect())
@@ -568,6 +577,11 @@ impl RunStore for Faulty {
     async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
         let (write, claim) = (write.clone(), claim.clone());
         self.call("claim", Kind::Named, move |store, tap| tap.claim(store, &write, &claim)).await
+    }
+
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        let (write, claims) = (write.clone(), claims.to_vec());
+        self.call("claim_each", Kind::Named, move |store, _| wait(store.claim_each(&write, &claims))).await
     }
 
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
@@ -671,6 +685,10 @@ impl HistoryStore for Faulty {
         self.call("runs", Kind::Read, move |store, _| wait(store.runs(&ids))).await
     }
 
+    async fn standing(&self, run: RunId) -> Result<Standing, StoreError> {
+        self.call("standing", Kind::Read, move |store, _| wait(store.standing(run))).await
+    }
+
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
         let query = query.clone();
         self.call("list_runs", Kind::Read, move |store, _| wait(store.list_runs(&query))).await
@@ -732,6 +750,29 @@ impl LeaseStore for Faulty {
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
         self.call("time", Kind::Read, move |store, _| wait(store.time())).await
+    }
+
+    async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        let beats = beats.to_vec();
+        self.call("beat_workers", Kind::Plain, move |store, _| wait(store.beat_workers(&beats, now))).await
+    }
+
+    async fn workers(
+        &self,
+        tenant: Option<TenantId>,
+        after: Option<WorkerId>,
+        limit: u32,
+    ) -> Result<Vec<Worker>, StoreError> {
+        self.call("workers", Kind::Read, move |store, _| wait(store.workers(tenant, after, limit))).await
+    }
+
+    async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, StoreError> {
+        self.call("drain_worker", Kind::Plain, move |store, _| wait(store.drain_worker(tenant, worker))).await
+    }
+
+    async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError> {
+        let workers = workers.to_vec();
+        self.call("forget_workers", Kind::Plain, move |store, _| wait(store.forget_workers(&workers))).await
     }
 
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {

@@ -28,7 +28,7 @@ use rota_core::{
     run::{RunState, Source},
     store::{JobQuery, PauseTarget, RunQuery},
 };
-use rota_engine::{Made, RunAsk};
+use rota_engine::{Made, Redrive, RunAsk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
@@ -119,13 +119,18 @@ async fn trigger_batch(may: &May<JobExecute>, batch: Batch, refused_only: bool) 
 
 fn ask_of(may: &May<JobExecute>, text: &[u8]) -> Result<RunAsk, Problem> {
     let line: TriggerLine = parsed(text)?;
-    run_ask(may.caller.tenant, job_ref(&line.job), line.trigger, Source::Api, &may.caller.who)
+    let (job, request) = line.split();
+    run_ask(may.caller.tenant, job_ref(&job), request, Source::Api, &may.caller.who)
 }
 
 /// Read straight into its type, which is what makes 100,000 lines a second
 /// possible; what cannot be read so is read again for a better message.
-fn parsed<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
-    if let Ok(parsed) = serde_json::from_slice(text) {
+///
+/// Serde would also take a list for the fields in their order; only a map is a line.
+fn parsed<T: serde::de::DeserializeOwned + Serialize>(text: &[u8]) -> Result<T, Problem> {
+    if text.first() == Some(&b'{')
+        && let Ok(parsed) = serde_json::from_slice(text)
+    {
         return Ok(parsed);
     }
     body::typed(value(text)?)
@@ -342,7 +347,8 @@ async fn count(may: &May<RunCancel>, query: &RunQuery) -> Result<(u64, bool), Pr
 
 /// Make runs again by a filter.
 ///
-/// Ended ones that the filter finds; dead letters unless it names a status.
+/// Ended ones that the filter finds; dead letters unless it names a status. One
+/// that was made again before is left alone unless `again` is set.
 #[utoipa::path(post, path = "/bulk/redrive", tag = "bulk", request_body = BulkRedrive, responses((status = OK, body = BulkDone)))]
 pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
     let filter: RunFilter = body::typed(serde_json::to_value(&request.filter).unwrap_or_default())?;
@@ -354,6 +360,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
     if query.statuses.is_empty() {
         query.statuses = vec![rota_core::run::Status::Ended(rota_core::run::Verdict::Dead)];
     }
+    let how = Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again };
     // What is made here must not be found again by the same request.
     query.to = Some(query.to.unwrap_or_else(|| may.engine.now()));
     query.limit = PAGE;
@@ -363,7 +370,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
         let ids: Vec<RunId> = ended.map(|record| record.run.id).collect();
         done.matched += ids.len() as u64;
         if !request.dry_run && !ids.is_empty() {
-            let made = may.engine.redrive(&ids, Some(may.caller.who.clone()), request.latest).await?;
+            let made = may.engine.redrive(&ids, &how).await?;
             done.done += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
         }
         match page.next {

@@ -1,19 +1,21 @@
 //! Calendars: named days on which schedules do or do not fire.
 
-use axum::{Json, extract::Path};
+use axum::Json;
 use rota_core::{calendar::Calendar, store::CalendarPut};
 use serde_json::Value;
 
+use super::NoFilter;
 use crate::{
     access::{JobRead, JobWrite, May},
     body::{self, Document},
     problem::Problem,
+    query::{Id, Query},
     wire,
 };
 
 /// List calendars.
 #[utoipa::path(get, path = "/calendars", tag = "calendars", responses((status = OK, body = Vec<Object>)))]
-pub async fn list(may: May<JobRead>) -> Result<Json<Vec<Value>>, Problem> {
+pub async fn list(may: May<JobRead>, Query(NoFilter {}): Query<NoFilter>) -> Result<Json<Vec<Value>>, Problem> {
     let stored = may.engine.store().calendars(may.caller.tenant).await?;
     Ok(Json(stored.iter().map(|stored| wire::json(&stored.spec)).collect::<Result<_, _>>()?))
 }
@@ -21,7 +23,7 @@ pub async fn list(may: May<JobRead>) -> Result<Json<Vec<Value>>, Problem> {
 /// Read a calendar.
 #[utoipa::path(get, path = "/calendars/{calendar}", tag = "calendars", params(("calendar" = String, Path)),
     responses((status = OK, body = Object)))]
-pub async fn read(may: May<JobRead>, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
+pub async fn read(may: May<JobRead>, Id(name): Id<String>) -> Result<Json<Value>, Problem> {
     let stored = may.engine.store().calendars(may.caller.tenant).await?;
     let found = stored.iter().find(|stored| stored.name == name).ok_or_else(|| Problem::no_such("calendar"))?;
     Ok(Json(wire::json(&found.spec)?))
@@ -33,7 +35,7 @@ pub async fn read(may: May<JobRead>, Path(name): Path<String>) -> Result<Json<Va
 #[utoipa::path(put, path = "/calendars/{calendar}", tag = "calendars", params(("calendar" = String, Path)),
     request_body(content((Object = "application/json"), (Object = "application/yaml"))),
     responses((status = OK, body = Object)))]
-pub async fn save(may: May<JobWrite>, Path(name): Path<String>, document: Document) -> Result<Json<Value>, Problem> {
+pub async fn save(may: May<JobWrite>, Id(name): Id<String>, document: Document) -> Result<Json<Value>, Problem> {
     let calendar: Calendar = body::typed(document.value)?;
     let mut problems = calendar.validate();
     if calendar.name != name {

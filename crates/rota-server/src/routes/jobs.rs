@@ -521,9 +521,7 @@ pub fn made_run(made: Made) -> Result<RunMade, Problem> {
         }
         Made::Full => Err(Problem::new(Code::Full, "the job's concurrency key has no room for another run")),
         Made::NoJob => Err(Problem::no_such("job")),
-        Made::BadKey(why) => {
-            Err(Problem::new(Code::BadPayload, format!("a key of the job cannot be made from the payload: {why}")))
-        }
+        Made::BadKey(why) => Err(Problem::new(Code::BadPayload, why)),
     }
 }
 

@@ -3,6 +3,7 @@
 mod audit;
 mod bulk;
 mod calendars;
+mod events;
 mod jobs;
 mod queues;
 mod runs;
@@ -11,6 +12,7 @@ mod session;
 mod tenants;
 mod tokens;
 mod users;
+mod workers;
 
 use axum::{
     Router,
@@ -23,6 +25,7 @@ use rota_core::store::{Pause, PauseTarget};
 use serde::{Deserialize, Serialize};
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_swagger_ui::SwaggerUi;
 
 use crate::{
     Node,
@@ -46,13 +49,17 @@ struct Head;
 pub fn router() -> Router<Node> {
     let (router, mut description) = described().split_for_parts();
     refusals(&mut description);
-    // The same answer for as long as the process lives.
-    let description: axum::body::Bytes = serde_json::to_vec(&description).unwrap_or_default().into();
-    let spec = get(async move || ([(header::CONTENT_TYPE, "application/json")], description.clone()));
     router
-        .route("/api/v1/openapi.json", spec)
+        .merge(SwaggerUi::new("/docs").url("/api/v1/openapi.json", description))
+        .route("/api/v1/schema/job", get(job_schema))
         .route("/docs/problems", get(async || markdown(rota_api::problem::reference())))
         .route("/docs/problems/{code}", get(explain))
+}
+
+/// The shape of a job document, for editors; it tells nobody anything of the jobs
+/// that are here, so it is answered without a login.
+async fn job_schema() -> Response {
+    ([(header::CONTENT_TYPE, "application/schema+json")], rota_api::job::SCHEMA).into_response()
 }
 
 /// The description, as it is served.
@@ -86,6 +93,7 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(runs::read))
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::retry))
+        .routes(routes!(runs::why))
         .routes(routes!(runs::events))
         .routes(routes!(runs::logs))
         .routes(routes!(runs::dead))
@@ -93,6 +101,7 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(schedules::read))
         .routes(routes!(schedules::show_next))
         .routes(routes!(schedules::show_next_of))
+        .routes(routes!(schedules::why))
         .routes(routes!(schedules::skips))
         .routes(routes!(schedules::pause))
         .routes(routes!(schedules::resume))
@@ -103,11 +112,13 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(bulk::redrive))
         .routes(routes!(bulk::pause))
         .routes(routes!(bulk::resume))
+        .routes(routes!(events::follow))
         .routes(routes!(calendars::list))
         .routes(routes!(calendars::read, calendars::save))
         .routes(routes!(queues::list))
         .routes(routes!(queues::pause))
-        .routes(routes!(queues::resume));
+        .routes(routes!(queues::resume))
+        .merge(workers::router());
     OpenApiRouter::with_openapi(Head::openapi()).nest(rota_api::PREFIX, api.merge(access()))
 }
 

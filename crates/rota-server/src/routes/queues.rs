@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use axum::{Json, extract::Path, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use rota_api::{Pause, PauseRequest};
 use rota_core::store::{self, PauseTarget};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::NoFilter;
 use crate::{
     access::{JobExecute, JobRead, May},
     body::Body,
     problem::Problem,
+    query::{Id, Query},
     wire,
 };
 
@@ -37,7 +39,7 @@ pub struct QueueLane {
 
 /// List queues.
 #[utoipa::path(get, path = "/queues", tag = "queues", responses((status = OK, body = Vec<Queue>)))]
-pub async fn list(may: May<JobRead>) -> Result<Json<Vec<Queue>>, Problem> {
+pub async fn list(may: May<JobRead>, Query(NoFilter {}): Query<NoFilter>) -> Result<Json<Vec<Queue>>, Problem> {
     let mut queues: BTreeMap<String, Queue> = BTreeMap::new();
     for lane in may.engine.store().all_lanes().await? {
         if lane.retired {
@@ -69,7 +71,7 @@ pub async fn list(may: May<JobRead>) -> Result<Json<Vec<Queue>>, Problem> {
     request_body = PauseRequest, responses((status = NO_CONTENT)))]
 pub async fn pause(
     may: May<JobExecute>,
-    Path(queue): Path<String>,
+    Id(queue): Id<String>,
     Body(request): Body<PauseRequest>,
 ) -> Result<StatusCode, Problem> {
     let target = target(&may, queue)?;
@@ -80,7 +82,7 @@ pub async fn pause(
 /// Resume a queue.
 #[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues", params(("queue" = String, Path)),
     responses((status = NO_CONTENT)))]
-pub async fn resume(may: May<JobExecute>, Path(queue): Path<String>) -> Result<StatusCode, Problem> {
+pub async fn resume(may: May<JobExecute>, Id(queue): Id<String>) -> Result<StatusCode, Problem> {
     let target = target(&may, queue)?;
     let before = pause_in_force(&may, &target).await?;
     super::resume(&may, target, before).await

@@ -10,7 +10,7 @@ use axum::{
 use rota_api::{
     page::Page,
     problem::Code,
-    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status},
+    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status, Why},
 };
 use rota_core::{
     duration::Span,
@@ -18,7 +18,7 @@ use rota_core::{
     run::{CancelAsk, RunState},
     store::{self, LogChunk, LogQuery, RunQuery, RunRecord},
 };
-use rota_engine::Engine;
+use rota_engine::{Engine, Made, Redrive};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::IntoParams;
@@ -38,6 +38,9 @@ const LABELS_MAX: usize = 10;
 /// Longest grace that a cancel may ask for.
 const GRACE_MAX: Span = Span::secs(3_600);
 const REASON_BYTES_MAX: usize = 1_000;
+/// The last lines of an attempt are written within this time of its end: several
+/// times as long as lines are gathered.
+const LOGS_FOLLOW: Span = Span::secs(1);
 
 /// Which runs to list: live ones first, newest first; then ended ones by their
 /// end, latest first.
@@ -213,7 +216,8 @@ pub fn cancel_ask(who: &str, request: CancelRequest, grace: Span) -> Result<Canc
 /// Make a run again.
 ///
 /// A new run with the same payload and labels, of the same version of the job or
-/// of its newest. Only a run that has ended can be made again.
+/// of its newest. Only a run that has ended can be made again, and only once
+/// unless `again` is set: what was made of it is what to retry next.
 #[utoipa::path(post, path = "/runs/{run}/retry", tag = "runs", params(("run" = Uuid, Path)), request_body = RetryRequest,
     responses((status = ACCEPTED, body = RunMade)))]
 pub async fn retry(
@@ -225,11 +229,26 @@ pub async fn retry(
     if !matches!(record.run.state, RunState::Finished { .. }) {
         return Err(Problem::new(Code::RunLive, "the run has not ended; cancel it first, or wait"));
     }
-    let made = may.engine.redrive(&[record.run.id], Some(may.caller.who.clone()), request.latest).await?;
+    let how = Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again };
+    let made = may.engine.redrive(&[record.run.id], &how).await?;
     let made = made.into_iter().next().flatten().ok_or_else(|| Problem::no_such("run"))?;
+    if let Made::Duplicate { of } = made {
+        let detail = format!("the run {of} was made from it before: retry that one, or say `again`");
+        return Err(Problem::new(Code::Duplicate, detail));
+    }
     let made = made_run(made)?;
     may.changed("run.retry", format_args!("run/{run}"), None, kept(&made));
     Ok((StatusCode::ACCEPTED, Json(made)).into_response())
+}
+
+/// Why a run waits.
+///
+/// In words and data, from the facts by which it is decided: the limit it hit,
+/// the pause and its note, the trait nobody offers, its place in the queue.
+#[utoipa::path(get, path = "/runs/{run}/why", tag = "runs", params(("run" = Uuid, Path)), responses((status = OK, body = Why)))]
+pub async fn why(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Why>, Problem> {
+    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    Ok(Json(wire::why(&may.engine.why_run(&record).await?)))
 }
 
 /// What happened to a run.
@@ -253,8 +272,8 @@ pub struct LogFilter {
 /// The log of a run.
 ///
 /// Lines in the order in which they were written, a page at a time. While the run
-/// lives, `next` is there even at the end: ask again with it for what was
-/// written since.
+/// lives, and for a second after its end, `next` is there even at the end: ask
+/// again with it for what was written since.
 #[utoipa::path(get, path = "/runs/{run}/logs", tag = "runs", params(("run" = Uuid, Path), LogFilter, Paging),
     responses((status = OK, body = Page<LogLine>)))]
 pub async fn logs(
@@ -269,10 +288,14 @@ pub async fn logs(
     let query = LogQuery { run: record.run.id, attempt: listing.filter.attempt, after, limit };
     let chunks = may.engine.store().logs(&query).await?;
     let full = chunks.len() >= limit as usize;
-    let live = !matches!(record.run.state, RunState::Finished { .. });
+    // Lines are written beside the outcome, and may follow it.
+    let open = match record.run.state {
+        RunState::Finished { at, .. } => LOGS_FOLLOW.after(at) > may.engine.now(),
+        _ => true,
+    };
     let last = chunks.last().map(|chunk| (chunk.attempt, chunk.seq)).or(after).unwrap_or((0, -1));
     let lines = chunks.iter().flat_map(lines_of).collect();
-    Ok(Json(listing.page(lines, (full || live).then_some(&last))))
+    Ok(Json(listing.page(lines, (full || open).then_some(&last))))
 }
 
 fn lines_of(chunk: &LogChunk) -> impl Iterator<Item = LogLine> {

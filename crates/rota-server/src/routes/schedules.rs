@@ -6,6 +6,8 @@ use axum::{Json, http::StatusCode};
 use rota_api::{
     PauseRequest,
     page::Page,
+    problem::Code,
+    run::Why,
     schedule::{BackfillRequest, Backfilled, Schedule, Skip, Upcoming},
 };
 use rota_core::{
@@ -166,6 +168,18 @@ async fn next_of(
     let after = query.after.unwrap_or_else(|| may.engine.now());
     let next = preview(&schedule, id, &calendars.of(spec), after, query.count());
     Ok(Json(next.iter().map(wire::upcoming).collect()))
+}
+
+/// Why a schedule did not fire, and what it does next.
+///
+/// In words and data; what becomes of the next instant is the planner's own word.
+#[utoipa::path(get, path = "/schedules/{schedule}/why", tag = "schedules", params(("schedule" = i64, Path)),
+    responses((status = OK, body = Why)))]
+pub async fn why(may: May<JobRead>, Id(id): Id<i64>) -> Result<Json<Why>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, id).await?;
+    let reasons = may.engine.why_schedule(&record).await?;
+    let reasons = reasons.ok_or_else(|| Problem::new(Code::Conflict, "the schedule is being changed; ask again"))?;
+    Ok(Json(wire::why(&reasons)))
 }
 
 /// The instants of a schedule that made no run, and why.

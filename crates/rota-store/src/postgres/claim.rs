@@ -25,11 +25,11 @@ use super::{
     fault::Fault,
     once::Once,
     row::{run_columns, runs},
-    tx::{Ending, Late, Tx, params},
+    tx::{Bound, Ending, Late, Param, Tx, params},
 };
 use crate::codec::{corrupt, micros};
 
-const CLAIM: &str = concat!(
+pub(super) const CLAIM: &str = concat!(
     "UPDATE run r SET status = 3, fence = fence + 1, holder = $6, started_at = $7, due_at = NULL \
      WHERE r.ctid = ANY(ARRAY( \
          SELECT x.ctid FROM unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[]) s (lane, tenant, n, low), LATERAL ( \
@@ -46,38 +46,34 @@ pub(super) const HOLD: &str = "INSERT INTO holder AS h (worker, until) VALUES ($
      ON CONFLICT (worker) DO UPDATE SET until = greatest(h.until, excluded.until)";
 
 impl PostgresStore {
-    pub(super) async fn claim_all(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
+    pub(super) async fn claim_all(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
         let what = "claim runs";
-        match self.once(write, what, |tx| self.claim_once(tx, write, claim)).await? {
+        match self.once(write, what, |tx| self.claim_once(tx, write, claims)).await? {
             Once::New(runs, _) => Ok(runs),
             Once::Known(kept) => self.reread(&leases_known(kept.as_deref().unwrap_or_default())?, what).await,
         }
     }
 
-    async fn claim_once(&self, tx: Arc<Tx>, write: &Write, claim: &Claim) -> Result<(Vec<Run>, Ending), Fault> {
-        let modes = self.modes(claim.shares.iter().map(|share| share.pair.lane)).await?;
-        let shares: Vec<_> =
-            claim.shares.iter().filter(|share| modes.get(&share.pair.lane) == Some(&LaneMode::Claimed)).collect();
-        let lanes: Vec<i32> = shares.iter().map(|share| share.pair.lane.0).collect();
-        let tenants: Vec<i32> = shares.iter().map(|share| share.pair.tenant.0).collect();
-        let counts: Vec<i64> = shares.iter().map(|share| i64::from(share.runs)).collect();
-        let lows: Vec<i64> = shares.iter().map(|share| share.low.0).collect();
-        let most = i64::from(claim.most);
-        let params: [super::tx::Param<'_>; 7] =
-            [&lanes, &tenants, &counts, &lows, &most, &claim.worker.0, &micros(write.now)];
-        let mut claimed = runs(&tx.rows(CLAIM, &params).await?)?;
-        let mut places: HashMap<Pair, usize> = HashMap::with_capacity(shares.len());
-        for (n, share) in shares.iter().enumerate() {
-            places.entry(share.pair).or_insert(n);
+    /// All statements travel together; one worker's rows are locked before the
+    /// next one looks.
+    async fn claim_once(&self, tx: Arc<Tx>, write: &Write, claims: &[Claim]) -> Result<(Vec<Run>, Ending), Fault> {
+        let lanes = claims.iter().flat_map(|claim| &claim.shares).map(|share| share.pair.lane);
+        let modes = self.modes(lanes).await?;
+        let now = micros(write.now);
+        let asks: Vec<Ask<'_>> = claims.iter().map(|claim| Ask::new(claim, &modes)).collect();
+        let params: Vec<[Param<'_>; 7]> = asks.iter().map(|ask| ask.params(&now)).collect();
+        let statements: Vec<Bound<'_>> = params.iter().map(|params| (CLAIM, &params[..])).collect();
+        let answers = tx.pipe(&statements).await?;
+        let mut claimed = Vec::new();
+        let mut ending = Ending::default();
+        for (ask, rows) in asks.iter().zip(answers) {
+            let found = ask.in_order(runs(&rows)?);
+            if !found.is_empty() {
+                ending.late.push(Late { sql: HOLD, params: params![ask.claim.worker.0, micros(ask.claim.until)] });
+                claimed.extend(found);
+            }
         }
-        claimed.sort_by_key(|run| {
-            let place = places.get(&Pair { lane: run.lane, tenant: run.tenant }).copied();
-            (place.unwrap_or(usize::MAX), run.order_key(), run.id)
-        });
-        let mut ending = Ending { answer: Some(leases_kept(&claimed)), ..Ending::default() };
-        if !claimed.is_empty() {
-            ending.late.push(Late { sql: HOLD, params: params![claim.worker.0, micros(claim.until)] });
-        }
+        ending.answer = Some(leases_kept(&claimed));
         Ok((claimed, ending))
     }
 
@@ -131,6 +127,48 @@ impl PostgresStore {
         extended.cancelling.sort_unstable();
         extended.unlisted.sort_by_key(|lease| lease.run);
         Ok(extended)
+    }
+}
+
+/// One worker's claim, as parameters.
+struct Ask<'c> {
+    claim: &'c Claim,
+    lanes: Vec<i32>,
+    tenants: Vec<i32>,
+    counts: Vec<i64>,
+    lows: Vec<i64>,
+    most: i64,
+}
+
+impl<'c> Ask<'c> {
+    fn new(claim: &'c Claim, modes: &HashMap<LaneId, LaneMode>) -> Self {
+        let shares: Vec<_> =
+            claim.shares.iter().filter(|share| modes.get(&share.pair.lane) == Some(&LaneMode::Claimed)).collect();
+        Self {
+            claim,
+            lanes: shares.iter().map(|share| share.pair.lane.0).collect(),
+            tenants: shares.iter().map(|share| share.pair.tenant.0).collect(),
+            counts: shares.iter().map(|share| i64::from(share.runs)).collect(),
+            lows: shares.iter().map(|share| share.low.0).collect(),
+            most: i64::from(claim.most),
+        }
+    }
+
+    fn params<'a>(&'a self, now: &'a i64) -> [Param<'a>; 7] {
+        [&self.lanes, &self.tenants, &self.counts, &self.lows, &self.most, &self.claim.worker.0, now]
+    }
+
+    /// Share by share, in order within each.
+    fn in_order(&self, mut found: Vec<Run>) -> Vec<Run> {
+        let mut places: HashMap<Pair, usize> = HashMap::with_capacity(self.lanes.len());
+        for (n, (lane, tenant)) in self.lanes.iter().zip(&self.tenants).enumerate() {
+            places.entry(Pair { lane: LaneId(*lane), tenant: TenantId(*tenant) }).or_insert(n);
+        }
+        found.sort_by_key(|run| {
+            let place = places.get(&Pair { lane: run.lane, tenant: run.tenant }).copied();
+            (place.unwrap_or(usize::MAX), run.order_key(), run.id)
+        });
+        found
     }
 }
 

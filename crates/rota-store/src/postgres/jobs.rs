@@ -17,7 +17,7 @@ use rota_core::{
 use tokio_postgres::Row;
 
 use super::{
-    PostgresStore,
+    PostgresStore, after,
     fault::Fault,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
     schedules,
@@ -179,9 +179,11 @@ impl PostgresStore {
 }
 
 async fn save_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[JobPut]) -> Result<(Vec<JobSaved>, Ending), Fault> {
-    let mut answers: Vec<Option<JobSaved>> = vec![None; jobs.len()];
+    let refused = after::refused(&tx, jobs).await?;
+    let mut answers: Vec<Option<JobSaved>> =
+        refused.into_iter().map(|refused| refused.map(JobSaved::Refused)).collect();
     // A name that comes twice is saved twice, in order.
-    let mut left: Vec<usize> = (0..jobs.len()).collect();
+    let mut left: Vec<usize> = (0..jobs.len()).filter(|n| answers[*n].is_none()).collect();
     while !left.is_empty() {
         let mut names = std::collections::HashSet::new();
         let (round, later): (Vec<usize>, Vec<usize>) =
@@ -225,7 +227,13 @@ async fn save_round(
         }
     }
     insert_jobs(tx, write, jobs, &made, answers).await?;
-    edit_jobs(tx, write, jobs, &edited, answers).await
+    edit_jobs(tx, write, jobs, &edited, answers).await?;
+    let changed = made.iter().copied().chain(edited.iter().map(|(n, _)| *n));
+    let saved = changed.filter_map(|n| match &answers[n] {
+        Some(JobSaved::Saved { id, .. }) => Some((id.0, &jobs[n])),
+        Some(JobSaved::Conflict { .. } | JobSaved::Refused(_)) | None => None,
+    });
+    after::put_edges(tx, &saved.collect::<Vec<_>>()).await
 }
 
 async fn lock_names<'a>(tx: &Tx, jobs: &'a [JobPut], round: &[usize]) -> Result<HashMap<(i32, &'a str), Known>, Fault> {
@@ -362,6 +370,7 @@ async fn remove_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[JobId]) -> Result<
         .await?;
     let rows = answers.pop().unwrap_or_default();
     let mut gone: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    tx.rows("DELETE FROM after_edge WHERE downstream = ANY($1)", &[&gone]).await?;
     let rows = tx.rows("SELECT id FROM schedule WHERE job = ANY($1) AND NOT deleted", &[&gone]).await?;
     let owed: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     schedules::end(&tx, &owed, write.now).await?;

@@ -16,6 +16,7 @@
 //! Nothing here chooses a transition, waits for time, or reads a clock.
 
 mod access;
+mod after;
 mod cancel;
 mod change;
 mod claim;
@@ -24,11 +25,13 @@ mod cut;
 mod days;
 mod fault;
 mod fire;
+mod hints;
 mod history;
 mod insert;
 mod jobs;
 mod leases;
 mod logs;
+mod look;
 mod migrate;
 mod once;
 mod open;
@@ -42,11 +45,13 @@ mod schedules;
 mod settle;
 mod skips;
 mod slots;
+mod standing;
 mod store;
 mod tend;
 #[cfg(test)]
 mod tests;
 mod tx;
+mod workers;
 
 use std::{
     collections::HashMap,
@@ -59,10 +64,15 @@ use tokio_postgres::Row;
 
 use self::{days::Days, fault::Fault, tx::Param};
 pub use self::{
+    hints::PostgresHints,
+    look::look,
     open::{OpenError, Options},
     raw::{history_len, log_bytes, raw_loop},
 };
-use crate::codec;
+use crate::{
+    codec,
+    failpoint::{self, Moment},
+};
 
 /// Rota's store on PostgreSQL 14 or newer.
 pub struct PostgresStore {
@@ -71,6 +81,8 @@ pub struct PostgresStore {
     /// Kept back for leases and heartbeats, so that they never queue behind
     /// work.
     leases: Pool,
+    /// For connections outside the pools.
+    address: open::Address,
     schema: Option<String>,
     days: Days,
     /// A lane keeps its mode for ever, so what was read once stays true.
@@ -87,10 +99,13 @@ impl PostgresStore {
     /// One statement that commits by itself. If its answer is lost it may have
     /// happened.
     async fn write_alone(&self, pool: &Pool, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
-        read_on(pool, sql, params).await.map_err(|fault| match fault {
+        failpoint::pass_named(Moment::Written);
+        let rows = read_on(pool, sql, params).await.map_err(|fault| match fault {
             Fault::Db(error) if error.as_db_error().is_none() => Fault::Lost(error),
             other => other,
-        })
+        })?;
+        failpoint::pass_named(Moment::Committed);
+        Ok(rows)
     }
 
     /// The modes of these lanes; one that does not exist is left out.

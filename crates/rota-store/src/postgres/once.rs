@@ -16,7 +16,10 @@ use super::{
     fault::Fault,
     tx::{Ending, Tx},
 };
-use crate::codec::{corrupt, micros};
+use crate::{
+    codec::{corrupt, micros},
+    failpoint,
+};
 
 /// What a write answered: now, or when it was made.
 pub(super) enum Once<T> {
@@ -42,7 +45,7 @@ impl PostgresStore {
     {
         let mut tries = 0;
         loop {
-            let fault = match self.once_tried(write, &work).await {
+            let fault = match failpoint::named(what, self.once_tried(write, &work)).await {
                 Ok((value, late)) => return Ok(Once::New(value, late)),
                 Err(fault) => fault,
             };
@@ -70,9 +73,14 @@ impl PostgresStore {
     {
         self.have_day(micros(write.now)).await?;
         let tx = Arc::new(Tx::on(&self.work).await?);
-        let (value, ending) = work(Arc::clone(&tx)).await?;
-        let late = tx.finish(write, &ending).await?;
-        Ok((value, late))
+        let (value, mut ending) = work(Arc::clone(&tx)).await?;
+        let finished = tx.finish(write, &ending).await;
+        // A commit whose answer is lost may have been made. If it was, this is
+        // who ended by it: asked again, the work finds them gone.
+        if matches!(finished, Ok(_) | Err(Fault::Lost(_))) {
+            write.ends.put(std::mem::take(&mut ending.ends));
+        }
+        Ok((value, finished?))
     }
 
     /// The answer of the batch, or of the request, if it was given before.

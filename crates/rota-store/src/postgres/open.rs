@@ -83,6 +83,7 @@ impl PostgresStore {
         let store = Self {
             work,
             leases,
+            address,
             schema,
             days: Days::default(),
             lane_modes: std::sync::RwLock::default(),
@@ -114,7 +115,7 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-fn pool(address: &Address, size: usize, options: &Options) -> Result<Pool, OpenError> {
+pub(super) fn pool(address: &Address, size: usize, options: &Options) -> Result<Pool, OpenError> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let manager = match &address.tls {
         None => Manager::from_config(address.config.clone(), NoTls, recycle),
@@ -150,9 +151,10 @@ fn session_settings(schema: Option<&str>) -> String {
 }
 
 /// A parsed address.
-struct Address {
-    config: Config,
-    tls: Option<Arc<ClientConfig>>,
+#[derive(Clone)]
+pub(super) struct Address {
+    pub config: Config,
+    pub tls: Option<Arc<ClientConfig>>,
 }
 
 /// The `sslmode` values, `verify-*` included, which the driver does not know.
@@ -164,7 +166,7 @@ enum Verify {
 }
 
 impl Address {
-    fn parse(url: &str) -> Result<Self, OpenError> {
+    pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let (url, mode) = take_parameter(url, "sslmode");
         let (url, root) = take_parameter(&url, "sslrootcert");
         let mut config: Config = url.parse().map_err(|e| OpenError::Address(Box::new(e)))?;

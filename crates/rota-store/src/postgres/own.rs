@@ -26,7 +26,10 @@ use super::{
     settle::{Right, confirm},
     tx::{Ending, Late, Param, Tx, params},
 };
-use crate::codec::{flag, micros, time, time_opt};
+use crate::{
+    codec::{flag, micros, time, time_opt},
+    failpoint,
+};
 
 const OWN: &str = concat!(
     "SELECT ",
@@ -82,7 +85,7 @@ impl PostgresStore {
             "SELECT ",
             run_columns!(),
             ", n.part, n.run FROM (SELECT part, run FROM notice WHERE part = ANY($1) LIMIT $2) n \
-               LEFT JOIN run r ON r.id = n.run ORDER BY r.order_key, r.id"
+               LEFT JOIN run r ON r.id = ANY(ARRAY[n.run]) ORDER BY r.order_key, r.id"
         );
         let rows = self.read(sql, &[&numbers(parts), &i64::from(limit)]).await?;
         let mut found = Vec::with_capacity(rows.len());
@@ -94,7 +97,7 @@ impl PostgresStore {
             }
         }
         // A run that has ended needs no one's look any more.
-        self.drop_notices(ended).await?;
+        failpoint::named("clear notices", self.drop_notices(ended)).await?;
         Ok(found)
     }
 
@@ -104,7 +107,7 @@ impl PostgresStore {
         }
         let (parts, ids): (Vec<i16>, Vec<Uuid>) = seen.into_iter().unzip();
         let sql = "DELETE FROM notice n USING unnest($1::smallint[], $2::uuid[]) u (part, run) \
-                   WHERE n.part = u.part AND n.run = u.run";
+                   WHERE n.part = ANY(ARRAY[u.part]) AND n.run = ANY(ARRAY[u.run])";
         self.write_alone(&self.work, sql, &[&parts, &ids]).await?;
         Ok(())
     }
@@ -135,7 +138,7 @@ impl PostgresStore {
         let texts: Vec<&str> = reports.iter().map(|(_, text)| text.as_str()).collect();
         let sql = "UPDATE run r SET progress = u.progress \
                    FROM unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY u (id, fence, progress, n) \
-                   WHERE r.id = u.id AND r.fence = u.fence RETURNING u.n";
+                   WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence RETURNING u.n";
         let rows = self.write_alone(&self.work, sql, &[&ids, &fences, &texts]).await?;
         let mut applied = HashSet::with_capacity(rows.len());
         for row in rows {
@@ -237,7 +240,7 @@ async fn lease_once(
     let claims: Vec<(Lease, Partition, Epoch)> = asks.iter().map(|ask| (ask.lease, ask.part, ask.epoch)).collect();
     let sql = "UPDATE run r SET status = 3, fence = r.fence + 1, holder = $3, started_at = $4, due_at = NULL \
                FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY u (id, fence, n) \
-               WHERE r.id = u.id AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
+               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
     let answers = owner_writes(&tx, &claims, sql, |_| vec![], &[&worker.0, &micros(write.now)]).await?;
     let any = answers.contains(&Guarded::Applied);
     let mut ending = Ending { answer: guarded_kept(&answers), idle: !any, ..Ending::default() };
@@ -251,7 +254,7 @@ async fn mark_once(tx: Arc<Tx>, marks: &[RunningMark]) -> Result<(Vec<Guarded>, 
     let claims: Vec<(Lease, Partition, Epoch)> = marks.iter().map(|mark| (mark.lease, mark.part, mark.epoch)).collect();
     let sql = "UPDATE run r SET status = 3, flags = r.flags | $4, started_at = u.started_at, due_at = NULL \
                FROM unnest($1::uuid[], $2::int[], $3::bigint[]) WITH ORDINALITY u (id, fence, started_at, n) \
-               WHERE r.id = u.id AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
+               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
     let started = |group: &[usize]| group.iter().map(|n| micros(marks[*n].started_at)).collect();
     let answers = owner_writes(&tx, &claims, sql, started, &[&flag::OWNED]).await?;
     let idle = !answers.contains(&Guarded::Applied);

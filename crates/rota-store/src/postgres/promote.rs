@@ -129,12 +129,12 @@ async fn lock_due(tx: &Tx, write: &Write, parts: &[i16], limit: u32) -> Result<V
     tx.rows(sql, &[&ids]).await?.iter().map(locked).collect()
 }
 
-const DELAYED: &str = "WITH held AS MATERIALIZED (SELECT part FROM partition \
+pub(super) const DELAYED: &str = "WITH held AS MATERIALIZED (SELECT part FROM partition \
          WHERE part = ANY($1::smallint[]) AND node = $2 ORDER BY part FOR SHARE) \
      SELECT p.part, x.ready_at, x.id FROM unnest($1::smallint[]) p (part), LATERAL ( \
          SELECT ready_at, id FROM run WHERE status = 0 AND part = p.part AND ready_at <= $3 \
          ORDER BY ready_at LIMIT $4) x \
      WHERE p.part = ANY(ARRAY(SELECT part FROM held))";
 
-const NEXT: &str = "SELECT min(x.ready_at) FROM unnest($1::smallint[]) p (part), LATERAL ( \
+pub(super) const NEXT: &str = "SELECT min(x.ready_at) FROM unnest($1::smallint[]) p (part), LATERAL ( \
      SELECT ready_at FROM run WHERE status = 0 AND part = p.part ORDER BY ready_at LIMIT 1) x";

@@ -2,14 +2,14 @@
 //! against.
 //!
 //! Inserts runs and moves them to history, in the same tables and in as few
-//! commits and round trips, with none of the guards, answers, fairness, slots,
-//! roll-ups or batch rows.
+//! commits and round trips, and with dead rows cleared away as often, but with
+//! none of the guards, answers, fairness, slots, roll-ups or batch rows.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
-use super::{OpenError, Options, PostgresStore, fault::Fault};
+use super::{OpenError, Options, PostgresStore, fault::Fault, tend::DEAD_MAX};
 use crate::{RawLoad, codec::micros};
 
 const INSERT: &str = "INSERT INTO run (id, job, order_key, ready_at, created_at, tenant, version, lane, fence, part, \
@@ -41,7 +41,19 @@ pub async fn raw_loop(url: &str, load: RawLoad, parallel: u64, now: Timestamp) -
     store.have_day(micros(now)).await.map_err(prepare)?;
     let share = |n: u64| RawLoad { runs: load.runs / parallel + u64::from(n < load.runs % parallel), ..load };
     let pipelines = (0..parallel).map(|n| life(&store, share(n), n as i16, now));
-    futures_util::future::join_all(pipelines).await.into_iter().collect::<Result<(), Fault>>().map_err(prepare)
+    tokio::select! {
+        ended = futures_util::future::join_all(pipelines) => ended.into_iter().collect::<Result<(), Fault>>(),
+        failed = cleared(&store) => failed,
+    }
+    .map_err(prepare)
+}
+
+/// Clears away dead rows as upkeep does beside the driven store.
+async fn cleared(store: &PostgresStore) -> Result<(), Fault> {
+    loop {
+        store.clear(DEAD_MAX).await?;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
 }
 
 async fn life(store: &PostgresStore, load: RawLoad, part: i16, now: Timestamp) -> Result<(), Fault> {

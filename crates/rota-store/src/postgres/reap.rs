@@ -7,7 +7,7 @@ use std::{
 };
 
 use rota_core::{
-    ids::{RunId, WorkerId},
+    ids::{JobId, RunId, TenantId, WorkerId},
     run::{Change, RunState, Status},
     store::{Reap, Reaped, StoreError, Woken, Write},
 };
@@ -124,7 +124,7 @@ impl PostgresStore {
                 let mut run = row.run.clone();
                 run.apply(change);
                 let status = if queued.contains(&run.id) { Status::Queued } else { run.state.status() };
-                Reaped { id: run.id, status }
+                Reaped { id: run.id, job: run.job, tenant: run.tenant, status }
             })
             .collect())
     }
@@ -159,12 +159,14 @@ impl PostgresStore {
     }
 }
 
+type KeptReaped = (RunId, JobId, TenantId, Status);
+
 fn reaped_kept(reaped: &[Reaped]) -> Result<Option<Vec<u8>>, Fault> {
-    let pairs: Vec<(RunId, Status)> = reaped.iter().map(|reaped| (reaped.id, reaped.status)).collect();
-    json_kept(&pairs)
+    let kept: Vec<KeptReaped> = reaped.iter().map(|one| (one.id, one.job, one.tenant, one.status)).collect();
+    json_kept(&kept)
 }
 
 fn reaped_known(kept: Option<&[u8]>) -> Result<Vec<Reaped>, StoreError> {
-    let pairs: Vec<(RunId, Status)> = json_known(kept)?;
-    Ok(pairs.into_iter().map(|(id, status)| Reaped { id, status }).collect())
+    let kept: Vec<KeptReaped> = json_known(kept)?;
+    Ok(kept.into_iter().map(|(id, job, tenant, status)| Reaped { id, job, tenant, status }).collect())
 }

@@ -20,20 +20,20 @@ use rota_core::{
     rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Entry,
-    store::{By, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
+    store::{By, EndedRun, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
 };
 use serde::{Deserialize, Serialize};
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
 use super::{
-    PostgresStore,
+    PostgresStore, after,
     fault::Fault,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
     rollup,
     row::{Locked, locked, run_columns, runs},
     slots,
-    tx::{Ending, Late, Tx, params},
+    tx::{Bound, Ending, Late, Param, Tx, params},
 };
 use crate::codec::{cancel_text, flag, micros, state_columns, verdict_code};
 
@@ -57,6 +57,13 @@ pub(super) struct Aftermath {
     /// Runs whose owner is asked to stop them.
     pub stopping: Vec<Run>,
     pub rollups: BTreeMap<(JobId, i64), Rollup>,
+    /// Moves that are decided and not yet written: they travel with the slots.
+    pub owed: Vec<Late>,
+    /// Runs that ended, and whether any job waits for another's end.
+    pub over: Vec<after::Over>,
+    pub waited_for: bool,
+    /// Runs that ended otherwise than by being settled.
+    pub ends: Vec<EndedRun>,
     /// Statements that can wait for the commit.
     pub late: Vec<Late>,
     /// Anything was written.
@@ -77,11 +84,17 @@ impl Aftermath {
         Ok(())
     }
 
+    /// Whether any job waits for another's end.
+    fn heed(&mut self, rows: &[Row]) -> Result<(), Fault> {
+        self.waited_for |= rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
+        Ok(())
+    }
+
     /// How the transaction ends, with this answer to keep.
     pub(super) fn ending(&mut self, answer: Option<Vec<u8>>) -> Ending {
         let delta = (!self.rollups.is_empty()).then(|| rollup::encode(&self.rollups));
-        let late = std::mem::take(&mut self.late);
-        Ending { answer, delta, idle: !self.changed && late.is_empty(), late }
+        let (late, ends) = (std::mem::take(&mut self.late), std::mem::take(&mut self.ends));
+        Ending { answer, delta, ends, idle: !self.changed && late.is_empty(), late }
     }
 }
 
@@ -138,11 +151,30 @@ enum Guard {
     Lease,
 }
 
+impl Guard {
+    /// Whether a written lease is needed; none where the rows are locked.
+    const fn leased(self) -> Option<bool> {
+        match self {
+            Self::Locked | Self::LockedAndCounted => None,
+            Self::Owner => Some(false),
+            Self::Lease => Some(true),
+        }
+    }
+}
+
 /// Moves runs to history. `$1, $2` are the owner's partitions and epochs: if
 /// one is lost nothing happens at all. `$13` is whether a written lease is
-/// needed (null: the rows are locked and decided on). `$14` frees slots. An owner
-/// ends only what it may be executing, in the partition it names.
-const FINISH: &str = "
+/// needed (null: the rows are locked and decided on). An owner ends only what it
+/// may be executing, in the partition it names.
+///
+/// The slots that this frees are written later, by [`PostgresStore::follow`]:
+/// history is the long part, and others wait for whoever has locked a slot.
+///
+/// `id = ANY(ARRAY[u.id])` is `id = u.id`, which is all that it means. But the
+/// planner can only look such a row up, and neither hash nor sort the table of
+/// runs: while that is empty it thinks reading all of it the cheapest, and the
+/// plan outlives the moment.
+pub(super) const FINISH: &str = "
 WITH own AS MATERIALIZED (
     SELECT part FROM partition
     WHERE part = ANY($1::smallint[]) AND epoch = ($2::bigint[])[array_position($1::smallint[], part)]
@@ -150,9 +182,9 @@ WITH own AS MATERIALIZED (
 ), ended AS (
     DELETE FROM run r
     USING unnest($3::uuid[], $4::int[], $5::smallint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::smallint[],
-                 $10::text[], $11::text[], $12::text[], $16::smallint[])
+                 $10::text[], $11::text[], $12::text[], $15::smallint[])
           WITH ORDINALITY u (id, fence, verdict, ended_at, started_at, attempt, losses, failure, output, line, part, n)
-    WHERE r.id = u.id AND r.fence = u.fence
+    WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence
       AND (SELECT count(*) FROM own) = cardinality($1::smallint[])
       AND ($13::bool IS NULL OR ((r.holder IS NOT NULL) = $13 AND (r.cancel IS NULL OR u.verdict IN (0, 3))
                                  AND ($13 OR (r.part = u.part AND r.status IN (2, 3, 5)))))
@@ -167,29 +199,11 @@ WITH own AS MATERIALIZED (
     SELECT id, job, ended_at, order_key, ready_at, created_at, started_at, expires_at, schedule,
            planned_at, slot, tenant, version, lane, fence, slot_limit, part, verdict, attempt, losses,
            source, step, parent, payload, extra, cancel, progress,
-           CASE WHEN line IS NULL OR octet_length(trail) >= $15 THEN trail ELSE concat(trail, line) END,
+           CASE WHEN line IS NULL OR octet_length(trail) >= $14 THEN trail ELSE concat(trail, line) END,
            failure, output
     FROM ended
-    RETURNING 1
-), freed AS (
-    -- After history is written, so that slots are locked for as short as can be;
-    -- with those of the moves before it, so that they are locked in one order.
-    INSERT INTO slot AS s (key, lim, held, waiting)
-    SELECT key, max(lim), sum(held), sum(waiting)
-    FROM (SELECT slot AS key, slot_limit AS lim, CASE WHEN status <> 1 THEN -1 ELSE 0 END AS held,
-                 CASE WHEN status = 1 THEN -1 ELSE 0 END AS waiting
-          FROM ended WHERE slot IS NOT NULL AND status NOT IN (0, 6) AND $14
-          UNION ALL
-          SELECT * FROM unnest($17::bigint[], $18::int[], $19::int[], $20::int[])) x
-    WHERE (SELECT count(*) FROM kept) >= 0
-    GROUP BY key ORDER BY key
-    ON CONFLICT (key) DO UPDATE SET held = greatest(s.held + excluded.held, 0),
-                                    waiting = greatest(s.waiting + excluded.waiting, 0)
-    RETURNING key, least(lim - held, waiting)::bigint AS room
 )
-SELECT n, job, ready_at, flags, schedule, parent FROM ended
-UNION ALL
-SELECT 0, key, room, 0::smallint, NULL, NULL FROM freed WHERE room > 0";
+SELECT n, job, ready_at, flags, schedule, parent, slot, slot_limit, status FROM ended";
 
 /// Finishes as columns. A column of nothing but nulls stays empty: `unnest`
 /// fills it up.
@@ -230,6 +244,33 @@ impl Finishes {
         empty_if_null(&mut columns.started);
         Ok(columns)
     }
+
+    #[allow(clippy::ref_option, reason = "the driver binds a reference to what it sends")]
+    fn params<'a>(
+        &'a self,
+        right: &'a Right,
+        leased: &'a Option<bool>,
+        most: &'a i32,
+        parts: &'a (impl ToSql + Sync),
+    ) -> [Param<'a>; 15] {
+        [
+            &right.parts,
+            &right.epochs,
+            &self.ids,
+            &self.fences,
+            &self.verdicts,
+            &self.ended,
+            &self.started,
+            &self.attempts,
+            &self.losses,
+            &self.failures,
+            &self.outputs,
+            &self.lines,
+            leased,
+            most,
+            parts,
+        ]
+    }
 }
 
 pub(super) fn empty_if_null<T>(column: &mut Vec<Option<T>>) {
@@ -254,51 +295,30 @@ async fn finish(
     after: &mut Aftermath,
 ) -> Result<Vec<bool>, Fault> {
     let columns = Finishes::of(finishes.iter().copied())?;
-    let leased = match guard {
-        Guard::Locked | Guard::LockedAndCounted => None,
-        Guard::Owner => Some(false),
-        Guard::Lease => Some(true),
-    };
-    let frees = guard != Guard::LockedAndCounted;
-    let shifts = slots::Shifts::of(&std::mem::take(&mut after.shifts));
-    let rows = tx
-        .rows(
-            FINISH,
-            &[
-                &right.parts,
-                &right.epochs,
-                &columns.ids,
-                &columns.fences,
-                &columns.verdicts,
-                &columns.ended,
-                &columns.started,
-                &columns.attempts,
-                &columns.losses,
-                &columns.failures,
-                &columns.outputs,
-                &columns.lines,
-                &leased,
-                &frees,
-                &(TRAIL_BYTES_MAX as i32),
-                &parts,
-                &shifts.keys,
-                &shifts.limits,
-                &shifts.held,
-                &shifts.waiting,
-            ],
-        )
-        .await?;
+    let (leased, most) = (guard.leased(), TRAIL_BYTES_MAX as i32);
+    let params = columns.params(right, &leased, &most, &parts);
+    let brought = tx.pipe(&[(FINISH, &params), (after::WAITED_FOR, &[])]).await?;
+    after.heed(&brought[1])?;
+    finished(&brought[0], guard, finishes, after)
+}
+
+/// Takes in what [`FINISH`] brought.
+fn finished(
+    rows: &[Row],
+    guard: Guard,
+    finishes: &[(Uuid, i32, &Finish)],
+    after: &mut Aftermath,
+) -> Result<Vec<bool>, Fault> {
     let mut found = vec![false; finishes.len()];
-    for row in &rows {
-        match row.try_get::<_, i64>(0)? {
-            0 => {
-                after.room.insert(row.try_get(1)?);
-            }
-            n => {
-                let at = n as usize - 1;
-                found[at] = true;
-                take_in(row, &finishes[at], after)?;
-            }
+    for row in rows {
+        let at = row.try_get::<_, i64>(0)? as usize - 1;
+        found[at] = true;
+        take_in(row, &finishes[at], after)?;
+        if guard != Guard::LockedAndCounted
+            && let Some(key) = row.try_get(6)?
+        {
+            let limit = row.try_get::<_, Option<i32>>(7)?.unwrap_or(1).max(0) as u32;
+            slots::leave(&mut after.shifts, key, limit, row.try_get(8)?);
         }
     }
     after.changed |= !rows.is_empty();
@@ -306,7 +326,10 @@ async fn finish(
 }
 
 fn take_in(row: &Row, (id, _, finish): &(Uuid, i32, &Finish), after: &mut Aftermath) -> Result<(), Fault> {
-    after.count(row.try_get(1)?, row.try_get(2)?, finish)?;
+    let job = row.try_get(1)?;
+    after.count(job, row.try_get(2)?, finish)?;
+    let (verdict, at) = (verdict_code(finish.verdict), micros(finish.ended_at));
+    after.over.push(after::Over { job, run: *id, verdict, at });
     let flags: i16 = row.try_get(3)?;
     if flags & flag::NEEDED != 0 {
         after.needed.push(*id);
@@ -322,7 +345,7 @@ fn take_in(row: &Row, (id, _, finish): &(Uuid, i32, &Finish), after: &mut Afterm
     Ok(())
 }
 
-const MOVE: &str = "UPDATE run r SET status = u.status, flags = u.flags, pending = u.pending, holder = u.holder, \
+pub(super) const MOVE: &str = "UPDATE run r SET status = u.status, flags = u.flags, pending = u.pending, holder = u.holder, \
      started_at = u.started_at, due_at = u.due_at, ready_at = u.ready_at, order_key = u.order_key, \
      attempt = u.attempt, losses = u.losses, fence = u.fence, cancel = u.cancel, \
      trail = CASE WHEN u.line IS NULL OR octet_length(r.trail) >= $15 THEN r.trail ELSE concat(r.trail, u.line) END \
@@ -330,10 +353,10 @@ const MOVE: &str = "UPDATE run r SET status = u.status, flags = u.flags, pending
                  $8::bigint[], $9::bigint[], $10::smallint[], $11::smallint[], $12::int[], $13::text[], $14::text[]) \
           u (id, status, flags, pending, holder, started_at, due_at, ready_at, order_key, attempt, losses, fence, \
              cancel, line) \
-     WHERE r.id = u.id";
+     WHERE r.id = ANY(ARRAY[u.id])";
 
 /// Writes locked runs as they stand after their moves.
-async fn write_moves(tx: &Tx, moved: &[(&Run, i16, Option<String>)]) -> Result<(), Fault> {
+fn write_moves(moved: &[(Run, i16, Option<String>)]) -> Late {
     let mut ids = Vec::with_capacity(moved.len());
     let (mut statuses, mut flags, mut pending, mut holders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut started, mut due, mut ready, mut orders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -359,28 +382,12 @@ async fn write_moves(tx: &Tx, moved: &[(&Run, i16, Option<String>)]) -> Result<(
     for column in [&mut cancels, &mut lines] {
         empty_if_null(column);
     }
-    tx.rows(
-        MOVE,
-        &[
-            &ids,
-            &statuses,
-            &flags,
-            &pending,
-            &holders,
-            &started,
-            &due,
-            &ready,
-            &orders,
-            &attempts,
-            &losses,
-            &fences,
-            &cancels,
-            &lines,
-            &(TRAIL_BYTES_MAX as i32),
-        ],
-    )
-    .await?;
-    Ok(())
+    let most = TRAIL_BYTES_MAX as i32;
+    let params = params![
+        ids, statuses, flags, pending, holders, started, due, ready, orders, attempts, losses, fences, cancels, lines,
+        most
+    ];
+    Late { sql: MOVE, params }
 }
 
 /// Applies changes to runs that this transaction has locked. `counted` says
@@ -392,36 +399,50 @@ pub(super) async fn apply(
     counted: bool,
     after: &mut Aftermath,
 ) -> Result<(), Fault> {
+    apply_moves(tx, now, changes, counted, after).await?;
+    tx.now(&std::mem::take(&mut after.owed)).await?;
     let mut finishes = Vec::new();
-    let mut moved = Vec::new();
-    let mut waited = Vec::new();
     for (row, change) in changes {
-        match change {
-            Change::Finish(finish) => finishes.push((row.run.id.0, row.run.fence.0, finish)),
-            Change::Move(step) => {
-                let mut run = row.run.clone();
-                run.apply(change);
-                if !counted {
-                    slots::shift(&mut after.shifts, &row.run, &run);
-                }
-                // Only one that comes to wait counts its steps.
-                if matches!(row.run.state, RunState::Waiting { .. }) {
-                    waited.push(run.id);
-                }
-                moved.push((run, row.flags, step.trail.as_ref().map(rota_core::run::TrailEntry::line)));
-            }
+        if let Change::Finish(finish) = change {
+            after.ends.push(EndedRun::of(&row.run, finish));
+            finishes.push((row.run.id.0, row.run.fence.0, finish));
         }
-    }
-    count_children(tx, now, &waited, &mut moved, after).await?;
-    if !moved.is_empty() {
-        after.changed = true;
-        let written: Vec<(&Run, i16, Option<String>)> =
-            moved.iter().map(|(run, flags, line)| (run, *flags, line.clone())).collect();
-        write_moves(tx, &written).await?;
     }
     if !finishes.is_empty() {
         let guard = if counted { Guard::LockedAndCounted } else { Guard::Locked };
         finish(tx, &Right::default(), guard, &finishes, &[], after).await?;
+    }
+    Ok(())
+}
+
+/// The moves among these changes: what they mean is taken in, and they are owed
+/// to the store.
+async fn apply_moves(
+    tx: &Tx,
+    now: Timestamp,
+    changes: &[(Locked, Change)],
+    counted: bool,
+    after: &mut Aftermath,
+) -> Result<(), Fault> {
+    let mut moved = Vec::new();
+    let mut waited = Vec::new();
+    for (row, change) in changes {
+        let Change::Move(step) = change else { continue };
+        let mut run = row.run.clone();
+        run.apply(change);
+        if !counted {
+            slots::shift(&mut after.shifts, &row.run, &run);
+        }
+        // Only one that comes to wait counts its steps.
+        if matches!(row.run.state, RunState::Waiting { .. }) {
+            waited.push(run.id);
+        }
+        moved.push((run, row.flags, step.trail.as_ref().map(rota_core::run::TrailEntry::line)));
+    }
+    count_children(tx, now, &waited, &mut moved, after).await?;
+    if !moved.is_empty() {
+        after.changed = true;
+        after.owed.push(write_moves(&moved));
     }
     for (run, _, _) in moved {
         match run.state {
@@ -473,23 +494,24 @@ async fn count_children(
 }
 
 impl PostgresStore {
-    /// Does what follows from changes: opens joins, re-arms schedules, admits
-    /// those who wait for slots.
+    /// Does what follows from changes: writes moves and slots, opens joins,
+    /// re-arms schedules, admits those who wait for slots.
+    ///
+    /// Slots come last and in as few round trips as can be: whoever needs the
+    /// same ones waits from the first of them to the commit.
     pub(super) async fn follow(&self, tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Fault> {
-        slots::apply(tx, after).await?;
-        if !after.needed.is_empty() || !after.parents.is_empty() {
-            join(tx, now, after).await?;
-        }
         let ended = std::mem::take(&mut after.rearm);
         if !ended.is_empty() {
             rearm(tx, &ended).await?;
         }
-        let room = std::mem::take(&mut after.room);
-        if !room.is_empty() {
-            let admitted = slots::admit(tx, &room).await?;
-            after.changed |= !admitted.is_empty();
-            after.queued.extend(admitted);
+        if !after.needed.is_empty() || !after.parents.is_empty() {
+            slots::apply(tx, after).await?;
+            join(tx, now, after).await?;
         }
+        after::note(tx, after).await?;
+        let admitted = slots::apply_and_admit(tx, after).await?;
+        after.changed |= !admitted.is_empty();
+        after.queued.extend(admitted);
         Ok(())
     }
 
@@ -730,15 +752,15 @@ async fn settle_round(
         round.iter().partition(|n| matches!(settlements[**n].by, By::Owner(_)));
     for (guard, group) in [(Guard::Owner, owned), (Guard::Lease, leased)] {
         if !group.is_empty() {
+            tx.now(&std::mem::take(&mut after.owed)).await?;
             settle_group(tx, now, guard, settlements, &group, answers, after).await?;
         }
     }
     Ok(())
 }
 
-/// Settles those of one kind of right: the few moves after their rows were
-/// locked and read, then the finishes in one statement, which also takes the
-/// slots of both in one order.
+/// Settles those of one kind of right: the finishes in one statement, with which
+/// the rows of the few moves are locked and read. What the moves come to is owed.
 async fn settle_group(
     tx: &Tx,
     now: Timestamp,
@@ -758,42 +780,64 @@ async fn settle_group(
     };
     let (mut finishes, mut moves): (Vec<usize>, Vec<usize>) =
         group.iter().partition(|n| matches!(settlements[**n].change, Change::Finish(_)));
-    if !moves.is_empty() {
-        let rows = lock_moves(tx, &mut right, settlements, &moves).await?;
-        moves.retain(|n| rightful(*n, &right));
-        settle_moves(tx, now, guard, settlements, &moves, rows, answers, after).await?;
-    }
     finishes.retain(|n| rightful(*n, &right));
-    let found = settle_finishes(tx, guard, &right, settlements, &finishes, answers, after).await?;
-    if found == 0 && !right.is_empty() && !finishes.is_empty() {
+    let asked = right.len();
+    let (rows, found) = settle_first(tx, guard, &mut right, settlements, (&moves, &finishes), answers, after).await?;
+    if found == 0 && asked > 0 && !finishes.is_empty() {
         // It may be that one partition was lost: leave it out and settle the
         // rest.
-        let before = right.len();
         confirm(tx, &mut right).await?;
         finishes.retain(|n| rightful(*n, &right));
-        if right.len() < before {
+        if right.len() < asked {
             settle_finishes(tx, guard, &right, settlements, &finishes, answers, after).await?;
         }
     }
+    moves.retain(|n| rightful(*n, &right));
+    settle_moves(tx, now, guard, settlements, &moves, rows, answers, after).await?;
     let missed: Vec<usize> = finishes.into_iter().filter(|n| answers[*n] != Guarded::Applied).collect();
     explain(tx, guard, settlements, &missed, answers).await
 }
 
-/// Locks the rows of moves, and drops the partitions that are not the
-/// claimant's any more.
-async fn lock_moves(
+/// In one round trip: locks the rows of moves and answers them, drops the
+/// partitions that are not the claimant's any more, and moves the finishes to
+/// history; answers how many of those were found.
+async fn settle_first(
     tx: &Tx,
+    guard: Guard,
     right: &mut BTreeMap<i16, i64>,
     settlements: &[Settlement],
-    moves: &[usize],
-) -> Result<Vec<Locked>, Fault> {
-    let ids: Vec<Uuid> = moves.iter().map(|n| settlements[*n].lease.run.0).collect();
+    (moves, finishes): (&[usize], &[usize]),
+    answers: &mut [Guarded],
+    after: &mut Aftermath,
+) -> Result<(Vec<Locked>, usize), Fault> {
+    if moves.is_empty() {
+        let found = settle_finishes(tx, guard, right, settlements, finishes, answers, after).await?;
+        return Ok((Vec::new(), found));
+    }
     let asked = Right::from(right);
-    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
-    let answers = tx.pipe(&[(OWNED_PARTS, &[&asked.parts, &asked.epochs]), (sql, &[&ids])]).await?;
-    let held: Vec<i16> = answers[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let ids: Vec<Uuid> = moves.iter().map(|n| settlements[*n].lease.run.0).collect();
+    let lock = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+    let (owned, locked_ids): ([Param<'_>; 2], [Param<'_>; 1]) = ([&asked.parts, &asked.epochs], [&ids]);
+    let mut statements: Vec<Bound<'_>> = vec![(OWNED_PARTS, &owned), (lock, &locked_ids)];
+    let ended = finishes_of(settlements, finishes);
+    let (columns, parts) = (Finishes::of(ended.iter().copied())?, parts_of(guard, settlements, finishes));
+    let (leased, most) = (guard.leased(), TRAIL_BYTES_MAX as i32);
+    let params = columns.params(&asked, &leased, &most, &parts);
+    if !ended.is_empty() {
+        statements.extend([(FINISH, &params[..]), (after::WAITED_FOR, &[][..])]);
+    }
+    let brought = tx.pipe(&statements).await?;
+    let held: Vec<i16> = brought[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     right.retain(|part, _| held.contains(part));
-    answers[1].iter().map(locked).collect()
+    let rows = brought[1].iter().map(locked).collect::<Result<_, _>>()?;
+    let found = match &brought[2..] {
+        [ended_rows, waited_for] => {
+            after.heed(waited_for)?;
+            note(finishes, &finished(ended_rows, guard, &ended, after)?, answers)
+        }
+        _ => 0,
+    };
+    Ok((rows, found))
 }
 
 /// Whether a settler of this kind may change the run, its fence apart.
@@ -815,27 +859,37 @@ async fn settle_finishes(
     answers: &mut [Guarded],
     after: &mut Aftermath,
 ) -> Result<usize, Fault> {
-    let finishes: Vec<(Uuid, i32, &Finish)> = group
-        .iter()
-        .filter_map(|n| match &settlements[*n].change {
-            Change::Finish(finish) => Some((settlements[*n].lease.run.0, settlements[*n].lease.fence.0, finish)),
-            Change::Move(_) => None,
-        })
-        .collect();
+    let finishes = finishes_of(settlements, group);
     if finishes.is_empty() {
         return Ok(0);
     }
-    let parts: Vec<i16> = match guard {
+    let parts = parts_of(guard, settlements, group);
+    let found = finish(tx, &Right::from(right), guard, &finishes, &parts, after).await?;
+    Ok(note(group, &found, answers))
+}
+
+fn finishes_of<'a>(settlements: &'a [Settlement], group: &[usize]) -> Vec<(Uuid, i32, &'a Finish)> {
+    let finish = |settlement: &'a Settlement| match &settlement.change {
+        Change::Finish(finish) => Some((settlement.lease.run.0, settlement.lease.fence.0, finish)),
+        Change::Move(_) => None,
+    };
+    group.iter().filter_map(|n| finish(&settlements[*n])).collect()
+}
+
+/// The partitions that an owner names; a lease names none.
+fn parts_of(guard: Guard, settlements: &[Settlement], group: &[usize]) -> Vec<i16> {
+    match guard {
         Guard::Owner => group.iter().map(|n| i16::from(settlements[*n].part.0)).collect(),
         Guard::Lease | Guard::Locked | Guard::LockedAndCounted => Vec::new(),
-    };
-    let found = finish(tx, &Right::from(right), guard, &finishes, &parts, after).await?;
-    for (n, found) in group.iter().zip(&found) {
-        if *found {
-            answers[*n] = Guarded::Applied;
-        }
     }
-    Ok(found.iter().filter(|found| **found).count())
+}
+
+/// Answers those that were found, and says how many they are.
+fn note(group: &[usize], found: &[bool], answers: &mut [Guarded]) -> usize {
+    for (n, _) in group.iter().zip(found).filter(|(_, found)| **found) {
+        answers[*n] = Guarded::Applied;
+    }
+    found.iter().filter(|found| **found).count()
 }
 
 #[allow(clippy::too_many_arguments, reason = "one step of `settle_group`, cut out to be read by itself")]
@@ -864,7 +918,7 @@ async fn settle_moves(
             }
         };
     }
-    apply(tx, now, &changes, false, after).await
+    apply_moves(tx, now, &changes, false, after).await
 }
 
 /// Says of finishes that did not apply whether they are stale, or no answer to

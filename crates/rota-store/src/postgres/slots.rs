@@ -4,7 +4,7 @@
 //! found in a statement of its own. It must be a new statement: a snapshot older
 //! than the slot's lock can miss a waiter that was committed in between.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -19,8 +19,9 @@ use super::{
     fault::Fault,
     row::{run_columns, runs},
     settle::Aftermath,
-    tx::{Bound, Param, Tx},
+    tx::{Bound, Late, Param, Tx, params},
 };
+use crate::codec::status;
 
 /// Slots locked by this transaction.
 pub(super) type Slots = HashMap<i64, Slot>;
@@ -73,7 +74,8 @@ const LOCK: &str = "SELECT key, lim, held, waiting FROM slot WHERE key = ANY($1)
 
 /// Writes the counters of locked slots.
 pub(super) const WRITE: &str = "UPDATE slot s SET lim = u.lim, held = u.held, waiting = u.waiting \
-     FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[]) u (key, lim, held, waiting) WHERE s.key = u.key";
+     FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[]) u (key, lim, held, waiting) \
+     WHERE s.key = ANY(ARRAY[u.key])";
 
 /// Counters as columns.
 #[derive(Default)]
@@ -150,57 +152,68 @@ impl Shifts {
     }
 }
 
-/// Writes the shifts that are left, in key order, and notes which keys now have
-/// room.
-pub(super) async fn apply(tx: &Tx, after: &mut Aftermath) -> Result<(), Fault> {
-    if after.shifts.is_empty() {
-        return Ok(());
-    }
-    let shifts = Shifts::of(&std::mem::take(&mut after.shifts));
-    let rows = tx
-        .rows(
-            "INSERT INTO slot AS s (key, lim, held, waiting) \
-             SELECT * FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[]) u (key, lim, held, waiting) ORDER BY key \
-             ON CONFLICT (key) DO UPDATE SET held = greatest(s.held + excluded.held, 0), \
-                                             waiting = greatest(s.waiting + excluded.waiting, 0) \
-             RETURNING key, least(lim - held, waiting)",
-            &[&shifts.keys, &shifts.limits, &shifts.held, &shifts.waiting],
-        )
-        .await?;
-    for row in rows {
-        let room: i32 = row.try_get(1)?;
-        if room > 0 {
-            after.room.insert(row.try_get(0)?);
-        }
-    }
-    Ok(())
+/// Takes what an ended run of this status did to its slot out of the counters.
+pub(super) fn leave(shifts: &mut BTreeMap<i64, Shift>, key: i64, limit: u32, status: i16) {
+    let (held, waiting) = match status {
+        status::SCHEDULED | status::NEEDS => return,
+        status::BLOCKED => (0, -1),
+        _ => (-1, 0),
+    };
+    let shift = shifts.entry(key).or_insert(Shift { limit, ..Shift::default() });
+    shift.held += held;
+    shift.waiting += waiting;
 }
+
+const SHIFT: &str = "INSERT INTO slot AS s (key, lim, held, waiting) \
+     SELECT * FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[]) u (key, lim, held, waiting) ORDER BY key \
+     ON CONFLICT (key) DO UPDATE SET held = greatest(s.held + excluded.held, 0), \
+                                     waiting = greatest(s.waiting + excluded.waiting, 0)";
 
 /// Lets the first of those who wait have the slots that are free. How many that
 /// are is read here, from counters that this transaction has locked: a number
 /// from an earlier statement may have been changed by a later one.
-pub(super) async fn admit(tx: &Tx, room: &BTreeSet<i64>) -> Result<Vec<Run>, Fault> {
+pub(super) const ADMIT: &str = concat!(
+    "WITH admitted AS (UPDATE run r SET status = 2 WHERE r.id = ANY(ARRAY( \
+         SELECT x.id FROM slot k, LATERAL ( \
+             SELECT id FROM run WHERE slot = k.key AND status = 1 ORDER BY order_key, id \
+             LIMIT greatest(least(k.lim - k.held, k.waiting), 0) FOR UPDATE) x \
+         WHERE k.key = ANY($1::bigint[]) AND k.waiting > 0 AND k.held < k.lim)) RETURNING ",
+    run_columns!(),
+    "), counted AS (UPDATE slot s SET held = held + a.n, waiting = greatest(waiting - a.n, 0) \
+         FROM (SELECT slot, count(*)::int AS n FROM admitted GROUP BY slot) a WHERE s.key = ANY(ARRAY[a.slot])) \
+     SELECT * FROM admitted"
+);
+
+/// What is owed: the moves, and then the shifts in key order.
+fn owed(after: &mut Aftermath) -> Vec<Late> {
+    let mut owed = std::mem::take(&mut after.owed);
+    let shifts = std::mem::take(&mut after.shifts);
+    if !shifts.is_empty() {
+        let columns = Shifts::of(&shifts);
+        let params = params![columns.keys, columns.limits, columns.held, columns.waiting];
+        owed.push(Late { sql: SHIFT, params });
+        // Which of them have room now is only known under their locks.
+        after.room.extend(shifts.into_keys());
+    }
+    owed
+}
+
+/// Writes what is owed.
+pub(super) async fn apply(tx: &Tx, after: &mut Aftermath) -> Result<(), Fault> {
+    let owed = owed(after);
+    tx.now(&owed).await.map(drop)
+}
+
+/// Writes what is owed and lets in who waits, in one round trip.
+pub(super) async fn apply_and_admit(tx: &Tx, after: &mut Aftermath) -> Result<Vec<Run>, Fault> {
+    let mut last = owed(after);
+    let room: Vec<i64> = std::mem::take(&mut after.room).into_iter().collect();
     if room.is_empty() {
+        tx.now(&last).await?;
         return Ok(Vec::new());
     }
-    let keys: Vec<i64> = room.iter().copied().collect();
-    let rows = tx
-        .rows(
-            concat!(
-                "WITH admitted AS (UPDATE run r SET status = 2 WHERE r.id = ANY(ARRAY( \
-                     SELECT x.id FROM slot k, LATERAL ( \
-                         SELECT id FROM run WHERE slot = k.key AND status = 1 ORDER BY order_key, id \
-                         LIMIT greatest(least(k.lim - k.held, k.waiting), 0) FOR UPDATE) x \
-                     WHERE k.key = ANY($1::bigint[]))) RETURNING ",
-                run_columns!(),
-                "), counted AS (UPDATE slot s SET held = held + a.n, waiting = greatest(waiting - a.n, 0) \
-                     FROM (SELECT slot, count(*)::int AS n FROM admitted GROUP BY slot) a WHERE s.key = a.slot) \
-                 SELECT * FROM admitted"
-            ),
-            &[&keys],
-        )
-        .await?;
-    runs(&rows)
+    last.push(Late { sql: ADMIT, params: params![room] });
+    runs(&tx.now(&last).await?.pop().unwrap_or_default())
 }
 
 /// What the live runs say against what the counters say.

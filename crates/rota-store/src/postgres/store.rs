@@ -15,16 +15,17 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, Guarded,
-        HistoryStore, InboxItem, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore,
-        LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
-        Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Store, StoreError, Tenant, TenantPut, Tend,
-        Tended, TokenAsk, Woken, Write,
+        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, FollowEnds,
+        Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
+        JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause,
+        PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage,
+        SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store,
+        StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat, Write,
     },
 };
 
 use super::PostgresStore;
+use crate::failpoint;
 
 /// So often a method that lost a race is run again.
 const TRIES_MAX: u32 = 8;
@@ -35,7 +36,7 @@ macro_rules! tried {
         let mut tries = 0;
         loop {
             tries += 1;
-            match $call.await {
+            match failpoint::named($what, $call).await {
                 Err(fault) if fault.is_transient() && tries < TRIES_MAX => {}
                 other => break other.map_err(|fault| fault.told($what)),
             }
@@ -176,6 +177,14 @@ impl RunStore for PostgresStore {
         self.enqueue_all(write, runs, inbox).await
     }
 
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
+        tried!("read the ends that jobs wait for", self.ends_waited_for(limit))
+    }
+
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        self.follow_all(write, items).await
+    }
+
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
         tried!("read the inbox", self.inbox_items(limit))
     }
@@ -188,8 +197,8 @@ impl RunStore for PostgresStore {
         tried!("look for ready runs", self.pairs(lanes))
     }
 
-    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        self.claim_all(write, claim).await
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        self.claim_all(write, claims).await
     }
 
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
@@ -266,7 +275,7 @@ impl RunStore for PostgresStore {
     }
 
     async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
-        self.recount(write.now).await
+        failpoint::named("recount slots", self.recount(write.now)).await
     }
 }
 
@@ -274,6 +283,10 @@ impl RunStore for PostgresStore {
 impl HistoryStore for PostgresStore {
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
         tried!("read runs", self.runs_by_id(ids))
+    }
+
+    async fn standing(&self, run: RunId) -> Result<Standing, StoreError> {
+        tried!("read what stands before a run", self.standing_of(run))
     }
 
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
@@ -330,6 +343,27 @@ impl LeaseStore for PostgresStore {
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
         tried!("read the clock", self.own_time()).map(Some)
+    }
+
+    async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        tried!("record workers", self.record_workers(beats, now))
+    }
+
+    async fn workers(
+        &self,
+        tenant: Option<TenantId>,
+        after: Option<WorkerId>,
+        limit: u32,
+    ) -> Result<Vec<Worker>, StoreError> {
+        tried!("read workers", self.registered(tenant, after, limit))
+    }
+
+    async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, StoreError> {
+        tried!("drain a worker", self.ask_to_drain(tenant, worker))
+    }
+
+    async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError> {
+        tried!("forget workers", self.unregister(workers))
     }
 
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {

@@ -12,7 +12,7 @@ use rota_core::{
     duration::Span,
     ids::JobId,
     rollup::Rollup,
-    store::{Tend, Tended},
+    store::{Tend, Tended, Worker},
 };
 
 use super::{
@@ -30,6 +30,9 @@ const FOLD_MAX: i64 = 16;
 const PURGE_MAX: i64 = 1_000;
 /// Tables without an index on time are looked through this often.
 const PURGE_EVERY: Span = Span::secs(60);
+/// So many dead rows lie in the table of live runs before they are cleared away:
+/// about one to two seconds of a busy store.
+pub(super) const DEAD_MAX: i64 = 50_000;
 /// Days made ahead of the present one.
 const DAYS_AHEAD: i64 = 3;
 
@@ -38,6 +41,9 @@ const DAYS_AHEAD: i64 = 3;
 pub(super) struct Tending {
     purged_at: AtomicI64,
     summarised_at: AtomicI64,
+    /// Dead rows that the last clearing had to leave, because someone may still
+    /// see them.
+    dead_left: AtomicI64,
 }
 
 impl PostgresStore {
@@ -48,6 +54,7 @@ impl PostgresStore {
         }
         let mut tended = Tended::default();
         self.fold(&mut tended).await?;
+        self.clear(DEAD_MAX).await?;
         let due = |last: &AtomicI64| {
             let last = last.load(Ordering::Relaxed);
             now.saturating_sub(last).saturating_abs() >= PURGE_EVERY.as_millis() as i64 * 1_000
@@ -95,8 +102,9 @@ impl PostgresStore {
     async fn purge(&self, tend: &Tend, tended: &mut Tended) -> Result<(), Fault> {
         let (now, batches) = (micros(tend.now), micros(tend.batches_keep.before(tend.now)));
         let skips = micros(tend.skips_keep.before(tend.now));
+        let workers = micros(Worker::KEPT.before(tend.now));
         let audit = micros(tend.audit_keep.before(tend.now));
-        let slices: [(&str, &i64); 9] = [
+        let slices: [(&str, &i64); 10] = [
             (
                 "DELETE FROM session WHERE digest = ANY(ARRAY(SELECT digest FROM session WHERE expires_at <= $1 LIMIT $2)) \
                  AND expires_at <= $1",
@@ -141,6 +149,10 @@ impl PostgresStore {
                  FOR UPDATE SKIP LOCKED)) AND held = 0 AND waiting = 0 AND $1::bigint IS NOT NULL",
                 &now,
             ),
+            (
+                "DELETE FROM worker WHERE id = ANY(ARRAY(SELECT id FROM worker WHERE until < $1 LIMIT $2)) AND until < $1",
+                &workers,
+            ),
         ];
         for (sql, before) in slices {
             let params: [Param<'_>; 2] = [before, &PURGE_MAX];
@@ -156,6 +168,30 @@ impl PostgresStore {
         let client = self.work.get().await?;
         let statement = client.prepare_cached(sql).await?;
         Ok(client.execute(&statement, params).await?)
+    }
+
+    /// Clears away what ended runs left in the table of live ones, once it is
+    /// `most` rows or a quarter of the table.
+    ///
+    /// The server does so too, but looks only once a minute: by then a busy
+    /// store has put millions of rows through the table, and every index on it
+    /// has grown to hold them. Nobody waits for this, and if someone else is at
+    /// it there is nothing to do. The table keeps its pages: giving them back
+    /// would need it alone for a moment.
+    pub(super) async fn clear(&self, most: i64) -> Result<bool, Fault> {
+        let client = self.work.get().await?;
+        let sql = "SELECT pg_stat_get_dead_tuples('run'::regclass), pg_stat_get_live_tuples('run'::regclass)";
+        let counts = client.prepare_cached(sql).await?;
+        let row = client.query_one(&counts, &[]).await?;
+        let (dead, live): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let left = self.tending.dead_left.fetch_min(dead, Ordering::Relaxed).min(dead);
+        if dead - left < most.max(live / 4) {
+            return Ok(false);
+        }
+        client.batch_execute("VACUUM (TRUNCATE off, SKIP_LOCKED, PARALLEL 0) run").await?;
+        let dead: i64 = client.query_one(&counts, &[]).await?.try_get(0)?;
+        self.tending.dead_left.store(dead, Ordering::Relaxed);
+        Ok(true)
     }
 
     /// Drops the days that ended before `before`. A day is detached first, which

@@ -15,9 +15,9 @@ use rota_core::{
     run::{CancelAsk, Change, Finish, Lease, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
     slot::{SlotAsk, SlotKey, UniqueKey, WhenFull},
     store::{
-        By, CancelAnswer, Claim, Enqueued, Epoch, Expect, FireItem, Fired, Guarded, HistoryStore, JobPut, JobSaved,
-        JobStore, LeaseStore, NodeBeat, OwnLease, Reap, Request, RunQuery, RunStore, RunningMark, SchedulePut,
-        ScheduleSaved, Settlement, StoreError, TenantPut, Tend, Tier, Write,
+        By, CancelAnswer, Claim, Ends, Enqueued, Epoch, Expect, FireItem, Fired, Guarded, HistoryStore, JobPut,
+        JobSaved, JobStore, LeaseStore, NodeBeat, OwnLease, Reap, Request, RunQuery, RunStore, RunningMark,
+        SchedulePut, ScheduleSaved, Settlement, StoreError, TenantPut, Tend, Tier, Write,
     },
 };
 use uuid::Uuid;
@@ -55,7 +55,7 @@ async fn store() -> PostgresStore {
 }
 
 fn batch(millis: i64) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now: at(millis), node: None, request: None }
+    Write { batch: BatchId(Uuid::now_v7()), now: at(millis), node: None, request: None, ends: Ends::default() }
 }
 
 impl Bed {
@@ -135,6 +135,7 @@ fn job_put(tenant: TenantId, name: &str, hash: u8) -> JobPut {
         enabled: true,
         by: None,
         expect: Expect::Anything,
+        after: None,
     }
 }
 
@@ -176,7 +177,7 @@ async fn a_run_is_made_settled_and_found_in_history() {
         let rollups = bed.store.rollups(bed.job, hour, hour + 1).await.unwrap();
         assert_eq!(rollups[0].1.of(Verdict::Succeeded), 1);
         let keep = Span::secs(3_600);
-        let tend = Tend { now: at(10), history_keep: keep, skips_keep: keep, batches_keep: keep };
+        let tend = Tend { now: at(10), history_keep: keep, skips_keep: keep, batches_keep: keep, audit_keep: keep };
         bed.store.tend(&tend).await.unwrap();
     }
     let query = RunQuery { limit: 1, ..RunQuery::default() };
@@ -295,7 +296,7 @@ async fn a_request_key_answers_again_and_tells_another_body() {
     let run = bed.run(bed.claimed, 0);
     let first = bed.store.enqueue(&write(1, 1), std::slice::from_ref(&run), &[]).await.unwrap();
     let again = bed.store.enqueue(&write(1, 2), &[bed.run(bed.claimed, 0)], &[]).await.unwrap();
-    assert_eq!(first, again);
+    assert_eq!(again, [first[0].kept_for(run.id)]);
     let other = bed.store.enqueue(&write(2, 2), &[bed.run(bed.claimed, 0)], &[]).await;
     assert!(matches!(other, Err(StoreError::RequestDiffers)), "{other:?}");
     let page = bed.store.list_runs(&RunQuery { limit: 9, ..RunQuery::default() }).await.unwrap();
@@ -443,7 +444,7 @@ async fn any_day_can_be_settled_in_and_old_days_go() {
         assert_eq!(settled.answers, [Guarded::Applied]);
     }
     let keep = Span::secs(86_400);
-    let tend = Tend { now: at(10 * day), history_keep: keep, skips_keep: keep, batches_keep: keep };
+    let tend = Tend { now: at(10 * day), history_keep: keep, skips_keep: keep, batches_keep: keep, audit_keep: keep };
     while bed.store.tend(&tend).await.unwrap().more {}
     let page = bed.store.list_runs(&RunQuery { limit: 9, ..RunQuery::default() }).await.unwrap();
     assert_eq!(page.runs.len(), 1);
@@ -536,5 +537,83 @@ async fn a_commit_whose_answer_is_lost_happens_once() {
     let all = bed.store.list_runs(&RunQuery { tenant: Some(bed.tenant), limit: 10, ..RunQuery::default() }).await;
     assert_eq!(all.unwrap().runs.len(), 2, "each run once");
     drop(store);
+    bed.done().await;
+}
+
+/// A plan is made once and kept for as long as its connection lives. One made while
+/// there were no live runs, which an idle system is most of the time, must not read
+/// the whole table ever after.
+#[tokio::test]
+async fn plans_made_while_no_run_is_live_look_rows_up() {
+    let store = store().await;
+    for table in ["run", "slot", "partition"] {
+        store.execute_raw(&format!("VACUUM ANALYZE {table}")).await.unwrap();
+    }
+    let hot = [
+        super::settle::FINISH,
+        super::settle::MOVE,
+        super::slots::ADMIT,
+        super::slots::WRITE,
+        super::claim::CLAIM,
+        super::promote::DELAYED,
+        super::promote::NEXT,
+    ];
+    for sql in hot {
+        let plan = generic_plan(&store, sql).await;
+        let mut whole = Vec::new();
+        read_whole(&plan, &mut whole);
+        assert!(whole.is_empty(), "all of {whole:?} is read by\n{sql}\n{plan:#}");
+    }
+    store.drop_schema().await.unwrap();
+}
+
+async fn generic_plan(store: &PostgresStore, sql: &str) -> serde_json::Value {
+    let params = (1..=99).take_while(|n| sql.contains(&format!("${n}"))).map(|_| "NULL").collect::<Vec<_>>().join(", ");
+    let client = store.work.get().await.unwrap();
+    client.batch_execute(&format!("PREPARE looked AS {sql}")).await.unwrap();
+    let explain = format!("EXPLAIN (FORMAT JSON) EXECUTE looked({params})");
+    let told = client.simple_query(&explain).await.unwrap();
+    client.batch_execute("DEALLOCATE looked").await.unwrap();
+    let text = told.iter().find_map(|message| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    serde_json::from_str(text.unwrap()).unwrap()
+}
+
+/// The tables of which a plan reads every row.
+fn read_whole(plan: &serde_json::Value, found: &mut Vec<String>) {
+    for part in plan.as_array().into_iter().flatten() {
+        read_whole(part, found);
+    }
+    let Some(node) = plan.as_object() else { return };
+    let text = |key: &str| node.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+    let whole = match text("Node Type") {
+        "Seq Scan" => true,
+        "Index Scan" | "Index Only Scan" => !node.contains_key("Index Cond"),
+        _ => false,
+    };
+    if whole {
+        found.push(text("Relation Name").to_owned());
+    }
+    for value in node.values() {
+        read_whole(value, found);
+    }
+}
+
+/// What ended runs leave in the live table is cleared away without waiting for the
+/// server to look, and only when there is enough of it.
+#[tokio::test]
+async fn upkeep_clears_away_what_ended_runs_left() {
+    let bed = Bed::new().await;
+    let run = bed.run(bed.owned, 0);
+    bed.make(std::slice::from_ref(&run)).await;
+    bed.store.settle(&bed.write(2), &[bed.settled(&run, Verdict::Succeeded, 2)]).await.unwrap();
+    let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'run'::regclass";
+    let rows = async || bed.store.read(counted, &[]).await.unwrap()[0].get::<_, i64>(0);
+    assert!(!bed.store.clear(1_000_000).await.unwrap());
+    assert_eq!(rows().await, -1, "nobody has looked at the table yet");
+    assert!(bed.store.clear(0).await.unwrap());
+    assert_eq!(rows().await, 0);
     bed.done().await;
 }

@@ -9,11 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use deadpool_postgres::{Object, Pool};
 use futures_util::future::{BoxFuture, join_all};
-use rota_core::store::Write;
+use rota_core::store::{EndedRun, Write};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::fault::{Fault, refused};
-use crate::codec::micros;
+use crate::{
+    codec::micros,
+    failpoint::{self, Moment},
+};
 
 /// A bound parameter.
 pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
@@ -48,6 +51,8 @@ pub(super) struct Ending {
     pub late: Vec<Late>,
     /// What to answer when asked again; none stands for the plain answer.
     pub answer: Option<Vec<u8>>,
+    /// Who ended by it, to be told with the answer.
+    pub ends: Vec<EndedRun>,
     /// What was settled, for the roll-ups.
     pub delta: Option<Vec<u8>>,
     /// Nothing was written, so nothing need be remembered.
@@ -130,22 +135,29 @@ impl Tx {
             ));
         }
         last.push(batch);
-        self.end("COMMIT", &last).await
+        self.end_for_good(&last).await
     }
 
     /// Commits a write that is the same however often it is made.
     pub(super) async fn commit(&self) -> Result<(), Fault> {
-        self.end("COMMIT", &[]).await.map(drop)
+        self.end_for_good(&[]).await.map(drop)
     }
 
     /// Runs statements that could have waited for the end, but must not.
-    pub(super) async fn now(&self, late: &[Late]) -> Result<(), Fault> {
+    pub(super) async fn now(&self, late: &[Late]) -> Result<Vec<Vec<Row>>, Fault> {
         if late.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let late: Vec<(&str, Vec<Param<'_>>)> = late.iter().map(Late::bound).collect();
         let statements: Vec<Bound<'_>> = late.iter().map(|(sql, params)| (*sql, &params[..])).collect();
-        self.pipe(&statements).await.map(drop)
+        self.pipe(&statements).await
+    }
+
+    async fn end_for_good(&self, last: &[Bound<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
+        failpoint::pass_named(Moment::Written);
+        let rows = self.end("COMMIT", last).await?;
+        failpoint::pass_named(Moment::Committed);
+        Ok(rows)
     }
 
     /// Sends the last statements with the end behind them, and answers their

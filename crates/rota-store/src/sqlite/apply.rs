@@ -13,13 +13,13 @@ use rota_core::{
     rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, Move, Run, RunState, SlotUse, Status, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Slot,
-    store::{Enqueued, StoreError, Woken, Write},
+    store::{EndedRun, Ends, Enqueued, StoreError, Woken, Write},
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::{
-    failed, history,
+    after, failed, history,
     insert::{NewRow, insert_rows},
     rows::{live_row, live_rows, select_run},
 };
@@ -81,6 +81,11 @@ pub struct Work<'c> {
     /// Rows to insert, and runs to move to history, when next flushed.
     new: Vec<NewRow>,
     ending: Vec<(Uuid, Finish)>,
+    /// Runs that this write ended, and where it says so.
+    ends: Vec<EndedRun>,
+    /// Runs that ended and that other jobs may wait for.
+    over: Vec<after::Over>,
+    told: Ends,
 }
 
 impl<'c> Work<'c> {
@@ -98,6 +103,9 @@ impl<'c> Work<'c> {
             woken: BTreeMap::new(),
             new: Vec::new(),
             ending: Vec::new(),
+            ends: Vec::new(),
+            over: Vec::new(),
+            told: write.ends.clone(),
         }
     }
 
@@ -105,6 +113,7 @@ impl<'c> Work<'c> {
     pub fn change(&mut self, row: &RunRow, run: &Run, change: &Change) -> Result<(), StoreError> {
         match change {
             Change::Finish(finish) => {
+                self.ends.push(EndedRun::of(run, finish));
                 self.finish(&row.into(), finish)?;
                 self.flush()
             }
@@ -150,6 +159,7 @@ impl<'c> Work<'c> {
     /// [`Work::flush`].
     pub fn finish(&mut self, row: &Brief, finish: &Finish) -> Result<(), StoreError> {
         self.ending.push((row.id, finish.clone()));
+        self.over.push(after::over(row.job, row.id, finish));
         self.woken.remove(&row.id);
         self.count(row, finish)?;
         self.leave_slot(row)?;
@@ -297,6 +307,8 @@ impl<'c> Work<'c> {
     fn follow_up(&mut self) -> Result<(), StoreError> {
         self.follow()?;
         self.store_slots()?;
+        self.told.put(std::mem::take(&mut self.ends));
+        after::note(self.connection, &std::mem::take(&mut self.over))?;
         self.store_rollups()
     }
 

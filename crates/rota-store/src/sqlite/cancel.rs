@@ -2,7 +2,7 @@
 //! promote, wake, release, reap, sweep.
 
 use rota_core::{
-    ids::{Partition, RunId, WorkerId},
+    ids::{JobId, Partition, RunId, TenantId, WorkerId},
     run::{CancelAsk, Change, Refusal, Run, RunState, Status},
     store::{CancelAnswer, Guarded, Promoted, Reap, Reaped, StoreError, Woken, Write},
 };
@@ -61,7 +61,7 @@ impl SqliteStore {
     ) -> Result<Promoted, StoreError> {
         let (write, parts) = (write.clone(), parts.to_vec());
         self.writer
-            .write("promote runs", Urgency::Prompt, move |connection| {
+            .write("promote delayed runs", Urgency::Prompt, move |connection| {
                 once(connection, &write, kept_promoted, promoted_again, |connection| {
                     promote(connection, &write, &parts, limit as usize)
                 })
@@ -92,7 +92,7 @@ impl SqliteStore {
     pub(super) async fn do_release(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
         let write = write.clone();
         self.writer
-            .write("release runs", Urgency::Prompt, move |connection| {
+            .write("release a worker's runs", Urgency::Prompt, move |connection| {
                 let kept = |woken: &Vec<Woken>| whole(&woken_ids(woken));
                 let again = |connection: &Connection, kept: Option<&str>| {
                     let ids: Vec<(RunId, bool)> = whole_again(connection, kept)?;
@@ -113,7 +113,7 @@ impl SqliteStore {
     pub(super) async fn do_reap(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
         let (write, reap) = (write.clone(), *reap);
         self.writer
-            .write("reap lost runs", Urgency::Prompt, move |connection| {
+            .write("reap runs", Urgency::Prompt, move |connection| {
                 once(
                     connection,
                     &write,
@@ -151,7 +151,7 @@ fn decide(
     let Ok(change) = choose(&run) else { return Ok(None) };
     work.change(row, &run, &change)?;
     run.apply(&change);
-    Ok(Some(Reaped { id: run.id, status: run.state.status() }))
+    Ok(Some(Reaped { id: run.id, job: run.job, tenant: run.tenant, status: run.state.status() }))
 }
 
 fn cancel(work: &mut Work<'_>, id: RunId, ask: &CancelAsk) -> Result<CancelAnswer, StoreError> {
@@ -223,15 +223,20 @@ fn next_ready(connection: &Connection, parts: &[Partition]) -> Result<Option<jif
 }
 
 #[derive(Serialize, Deserialize)]
-struct KeptReaped(RunId, Status);
+struct KeptReaped(RunId, JobId, TenantId, Status);
 
 fn kept_reaped(reaped: &[Reaped]) -> Option<String> {
-    whole(&reaped.iter().map(|reaped| KeptReaped(reaped.id, reaped.status)).collect::<Vec<_>>())
+    whole(
+        &reaped
+            .iter()
+            .map(|reaped| KeptReaped(reaped.id, reaped.job, reaped.tenant, reaped.status))
+            .collect::<Vec<_>>(),
+    )
 }
 
 fn reaped_again(connection: &Connection, kept: Option<&str>) -> Result<Vec<Reaped>, StoreError> {
     let kept: Vec<KeptReaped> = whole_again(connection, kept)?;
-    Ok(kept.into_iter().map(|KeptReaped(id, status)| Reaped { id, status }).collect())
+    Ok(kept.into_iter().map(|KeptReaped(id, job, tenant, status)| Reaped { id, job, tenant, status }).collect())
 }
 
 fn held_by(connection: &Connection, worker: WorkerId, limit: usize) -> Result<Vec<RunRow>, StoreError> {

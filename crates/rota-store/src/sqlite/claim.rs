@@ -37,8 +37,8 @@ impl SqliteStore {
         .await
     }
 
-    pub(super) async fn do_claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        let (write, claim) = (write.clone(), claim.clone());
+    pub(super) async fn do_claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        let (write, claims) = (write.clone(), claims.to_vec());
         self.writer
             .write("claim runs", Urgency::Prompt, move |connection| {
                 once(
@@ -46,7 +46,13 @@ impl SqliteStore {
                     &write,
                     |runs: &Vec<Run>| kept(runs),
                     restored,
-                    |connection| claim_runs(connection, &write, &claim),
+                    |connection| {
+                        let mut claimed = Vec::new();
+                        for claim in &claims {
+                            claimed.extend(claim_runs(connection, &write, claim)?);
+                        }
+                        Ok(claimed)
+                    },
                 )
             })
             .await

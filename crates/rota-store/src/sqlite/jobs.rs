@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use rota_core::{
+    after::AfterRefusal,
     ids::{JobId, LaneId, TenantId},
     lane::{Lane, LaneKey, LaneMode},
     store::{
@@ -11,7 +12,7 @@ use rota_core::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{SqliteStore, bump_meta, failed, meta, once::once, own::guarded, schedules, writer::Urgency};
+use super::{SqliteStore, after, bump_meta, failed, meta, once::once, own::guarded, schedules, writer::Urgency};
 use crate::{
     codec::{self, from_json, micros, mode_code, time, to_json},
     filter::PAGE_MAX,
@@ -104,7 +105,7 @@ impl SqliteStore {
                     &write,
                     |answers: &Vec<JobSaved>| serde_json::to_string(answers).ok(),
                     |_, kept| from_json(kept.unwrap_or("[]")),
-                    |connection| jobs.iter().map(|job| put_job(connection, job, write.now)).collect(),
+                    |connection| put_jobs(connection, &jobs, write.now),
                 )
             })
             .await
@@ -187,7 +188,7 @@ impl SqliteStore {
     ) -> Result<Vec<bool>, StoreError> {
         let (write, targets, pause) = (write.clone(), targets.to_vec(), pause.cloned());
         self.writer
-            .write("pause or resume", Urgency::Prompt, move |connection| {
+            .write("set pauses", Urgency::Prompt, move |connection| {
                 once(
                     connection,
                     &write,
@@ -313,6 +314,15 @@ fn job_where(connection: &Connection, rest: &str, key: impl rusqlite::Params) ->
     rows.next().map_err(failed)?.map(job_record).transpose()
 }
 
+fn put_jobs(connection: &Connection, jobs: &[JobPut], now: Timestamp) -> Result<Vec<JobSaved>, StoreError> {
+    let refused = after::refused(connection, jobs)?;
+    let save = |(put, refused): (&JobPut, Option<AfterRefusal>)| match refused {
+        Some(refusal) => Ok(JobSaved::Refused(refusal)),
+        None => put_job(connection, put, now),
+    };
+    jobs.iter().zip(refused).map(save).collect()
+}
+
 fn put_job(connection: &Connection, put: &JobPut, now: Timestamp) -> Result<JobSaved, StoreError> {
     let texts = [put.name.as_str(), &put.document, &put.queue];
     codec::without_nul("save jobs", texts.into_iter().chain(put.tags.iter().map(String::as_str)))?;
@@ -410,6 +420,7 @@ fn insert_version(
     for name in &put.tags {
         tag.execute(params![name, id]).map_err(failed)?;
     }
+    after::put_edges(connection, id, Some(put))?;
     record_event(connection, put.tenant, &format!("job/{id}"), "saved", put.by.as_deref(), now)
 }
 
@@ -439,6 +450,7 @@ fn delete_job(connection: &Connection, job: JobId, now: Timestamp) -> Result<Gua
         .map_err(failed)?;
     let Some(tenant) = tenant else { return Ok(Guarded::Stale) };
     schedules::delete_of_job(connection, job, now)?;
+    after::put_edges(connection, job.0, None)?;
     connection
         .prepare_cached("DELETE FROM job_tag WHERE job = ?1")
         .and_then(|mut delete| delete.execute([job.0]))

@@ -19,7 +19,7 @@ impl SqliteStore {
     pub(super) async fn do_beat(&self, beat: &NodeBeat) -> Result<Guarded, StoreError> {
         let beat = beat.clone();
         self.writer
-            .write("beat", Urgency::Prompt, move |connection| {
+            .write("record a heartbeat", Urgency::Prompt, move |connection| {
                 let sql = "INSERT INTO node (id, name, info, until) VALUES (?1, ?2, ?3, ?4) \
                      ON CONFLICT (id) DO UPDATE SET name = excluded.name, info = excluded.info, until = excluded.until";
                 let known = connection

@@ -16,7 +16,7 @@ impl SqliteStore {
     pub(super) async fn do_append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
         let chunks = chunks.to_vec();
         self.writer
-            .write("append log lines", Urgency::Prompt, move |connection| {
+            .write("append logs", Urgency::Prompt, move |connection| {
                 let sql = "INSERT OR IGNORE INTO log (run, attempt, seq, at, lines) VALUES (?1, ?2, ?3, ?4, ?5)";
                 let mut insert = connection.prepare_cached(sql).map_err(failed)?;
                 for chunk in &chunks {

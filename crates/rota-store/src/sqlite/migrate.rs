@@ -7,7 +7,17 @@ use rusqlite::Connection;
 
 use super::OpenError;
 
-const STEPS: &[&str] = &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_access.sql")];
+const STEPS: &[&str] = &[
+    include_str!("migrations/0001_first.sql"),
+    include_str!("migrations/0002_workers.sql"),
+    include_str!("migrations/0003_after.sql"),
+    include_str!("migrations/0004_access.sql"),
+];
+
+/// The newest schema that this release knows.
+pub const fn known() -> i64 {
+    STEPS.len() as i64
+}
 
 pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };

@@ -7,6 +7,7 @@
 //! tests and the simulator, with the semantics of a cluster.
 
 mod access;
+mod after;
 mod apply;
 mod cancel;
 mod checkpoint;
@@ -17,6 +18,7 @@ mod insert;
 mod jobs;
 mod leases;
 mod logs;
+mod look;
 mod many;
 mod migrate;
 mod once;
@@ -27,7 +29,9 @@ mod rows;
 mod schedules;
 mod settle;
 mod slots;
+mod standing;
 mod tend;
+mod workers;
 mod writer;
 
 use std::{
@@ -41,10 +45,13 @@ use rota_core::store::StoreError;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, config::DbConfig, params};
 use tokio::sync::Semaphore;
 
-pub use self::raw::{history_len, raw_loop};
 use self::{
     checkpoint::Checkpointer,
     writer::{Urgency, Writer},
+};
+pub use self::{
+    look::look,
+    raw::{history_len, raw_loop},
 };
 
 /// How the file is opened.

@@ -12,12 +12,12 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, Guarded,
-        HistoryStore, InboxItem, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore,
-        LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted,
-        Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Store, StoreError, Tenant, TenantPut, Tend,
-        Tended, TokenAsk, Woken, Write,
+        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, FollowEnds,
+        Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
+        JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause,
+        PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage,
+        SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store,
+        StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -156,6 +156,14 @@ impl RunStore for SqliteStore {
         self.do_enqueue(write, runs, inbox).await
     }
 
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
+        self.do_job_ends(limit).await
+    }
+
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        self.do_follow_ends(write, items).await
+    }
+
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
         self.do_inbox(limit).await
     }
@@ -168,8 +176,8 @@ impl RunStore for SqliteStore {
         self.do_ready_pairs(lanes).await
     }
 
-    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        self.do_claim(write, claim).await
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        self.do_claim_each(write, claims).await
     }
 
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
@@ -256,6 +264,10 @@ impl HistoryStore for SqliteStore {
         self.do_runs(ids).await
     }
 
+    async fn standing(&self, run: RunId) -> Result<Standing, StoreError> {
+        self.do_standing(run).await
+    }
+
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
         self.do_list_runs(query).await
     }
@@ -306,6 +318,27 @@ impl LeaseStore for SqliteStore {
 
     async fn give_partitions(&self, node: NodeId, parts: &[(Partition, Epoch)]) -> Result<Vec<Guarded>, StoreError> {
         self.do_give_partitions(node, parts).await
+    }
+
+    async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        self.do_beat_workers(beats, now).await
+    }
+
+    async fn workers(
+        &self,
+        tenant: Option<TenantId>,
+        after: Option<WorkerId>,
+        limit: u32,
+    ) -> Result<Vec<Worker>, StoreError> {
+        self.do_workers(tenant, after, limit).await
+    }
+
+    async fn drain_worker(&self, tenant: Option<TenantId>, worker: WorkerId) -> Result<bool, StoreError> {
+        self.do_drain_worker(tenant, worker).await
+    }
+
+    async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError> {
+        self.do_forget_workers(workers).await
     }
 
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {

@@ -33,7 +33,7 @@ use crate::{
 impl SqliteStore {
     pub(super) async fn do_reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError> {
         self.writer
-            .write("reserve schedule ids", Urgency::Patient, move |connection| {
+            .write("reserve ids of schedules", Urgency::Patient, move |connection| {
                 let last = bump_meta(connection, "schedule_id", i64::from(count))?;
                 Ok(ScheduleId(last - i64::from(count) + 1))
             })

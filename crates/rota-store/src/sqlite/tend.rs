@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rota_core::{
     ids::JobId,
     rollup::Rollup,
-    store::{StoreError, Tend, Tended},
+    store::{StoreError, Tend, Tended, Worker},
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -31,7 +31,7 @@ impl SqliteStore {
         for job in jobs {
             // Each slice is a write of its own, so that others get their turn.
             let done =
-                self.writer.write("do upkeep", Urgency::Patient, move |connection| job(connection, &tend)).await?;
+                self.writer.write("tend the store", Urgency::Patient, move |connection| job(connection, &tend)).await?;
             total.folded += done.folded;
             total.indexed += done.indexed;
             total.purged += done.purged;
@@ -133,6 +133,7 @@ fn purge_rest(connection: &Connection, tend: &Tend) -> Result<Tended, StoreError
     let now = micros(tend.now);
     let batches = micros(tend.batches_keep.before(tend.now));
     let skips = micros(tend.skips_keep.before(tend.now));
+    let workers = micros(Worker::KEPT.before(tend.now));
     let audit = micros(tend.audit_keep.before(tend.now));
     let mut purged = 0;
     for (sql, before) in [
@@ -168,6 +169,7 @@ fn purge_rest(connection: &Connection, tend: &Tend) -> Result<Tended, StoreError
            (SELECT key FROM slot WHERE held = 0 AND waiting = 0 LIMIT ?2)",
             now,
         ),
+        ("DELETE FROM worker WHERE id IN (SELECT id FROM worker WHERE until < ?1 LIMIT ?2)", workers),
     ] {
         purged +=
             connection.prepare_cached(sql).and_then(|mut delete| delete.execute([before, ROWS])).map_err(failed)?

@@ -21,6 +21,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::{checkpoint::Checkpointer, history::Indexer, not_applied};
+use crate::failpoint::{self, Moment};
 
 /// A group is committed after so much work.
 const GROUP_TIME: Duration = Duration::from_millis(10);
@@ -41,6 +42,8 @@ pub enum Urgency {
 trait Work: Send {
     /// Does it; true when it went well.
     fn run(&mut self, connection: &Connection) -> bool;
+    /// Where it changed something, this is a point to die at.
+    fn pass(&self, moment: Moment);
     /// Answers, after the commit or with the reason why there was none.
     fn answer(self: Box<Self>, failed: Option<&str>);
 }
@@ -48,16 +51,25 @@ trait Work: Send {
 struct Piece<T, F> {
     what: &'static str,
     work: F,
+    changed: bool,
     result: Option<Result<T, StoreError>>,
     answer: oneshot::Sender<Result<T, StoreError>>,
 }
 
 impl<T: Send, F: Fn(&Connection) -> Result<T, StoreError> + Send> Work for Piece<T, F> {
     fn run(&mut self, connection: &Connection) -> bool {
+        let before = connection.total_changes();
         let result = (self.work)(connection);
+        self.changed = connection.total_changes() != before;
         let good = result.is_ok();
         self.result = Some(result);
         good
+    }
+
+    fn pass(&self, moment: Moment) {
+        if self.changed {
+            failpoint::pass(self.what, moment);
+        }
     }
 
     fn answer(self: Box<Self>, failed: Option<&str>) {
@@ -120,7 +132,7 @@ impl Writer {
         work: impl Fn(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, receive) = oneshot::channel();
-        let piece = Box::new(Piece { what, work, result: None, answer });
+        let piece = Box::new(Piece { what, work, changed: false, result: None, answer });
         {
             let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
             if queue.closed {
@@ -218,7 +230,7 @@ impl Writing<'_> {
             }
         }
         if good {
-            let failed = self.finish().err().map(|error| error.to_string());
+            let failed = self.finish(&done).err().map(|error| error.to_string());
             for work in done {
                 work.answer(failed.as_deref());
             }
@@ -231,26 +243,35 @@ impl Writing<'_> {
         }
     }
 
-    /// Commits, with a slice of indexing where that is due.
-    fn finish(&mut self) -> rusqlite::Result<()> {
-        let done = match self.indexer.is_due(self.connection, false) {
+    /// Commits what was done, with a slice of indexing where that is due.
+    fn finish(&mut self, work: &[Box<dyn Work>]) -> rusqlite::Result<()> {
+        let indexed = match self.indexer.is_due(self.connection, false) {
             Ok(true) => self.indexer.slice(self.connection).map(drop),
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
-        done.and_then(|()| commit(self.connection)).inspect_err(|_| self.roll_back())
+        for work in work {
+            work.pass(Moment::Written);
+        }
+        indexed.and_then(|()| commit(self.connection)).inspect_err(|_| self.roll_back())?;
+        for work in work {
+            work.pass(Moment::Committed);
+        }
+        Ok(())
     }
 
     /// Does one piece of work in a transaction of its own.
-    fn alone(&mut self, mut work: Box<dyn Work>) {
+    fn alone(&mut self, work: Box<dyn Work>) {
+        let mut alone = [work];
         let done = begin(self.connection).and_then(|()| {
-            if work.run(self.connection) {
-                self.finish()
+            if alone[0].run(self.connection) {
+                self.finish(&alone)
             } else {
                 self.roll_back();
                 Ok(())
             }
         });
+        let [work] = alone;
         work.answer(done.err().map(|error| error.to_string()).as_deref());
         self.committed();
     }

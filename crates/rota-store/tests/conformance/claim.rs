@@ -22,6 +22,27 @@ pub async fn a_claim_leases_with_a_raised_fence(h: &Harness) {
     assert_eq!(h.record(id).await.run, runs[0], "what was answered is what is stored");
 }
 
+/// A statement per worker would make a thousand waiting workers a thousand
+/// commits; and what each was leased must be its own.
+pub async fn one_write_leases_to_many_workers(h: &Harness) {
+    let made = h.make_many(h.claimed, 5, at(0)).await;
+    let (first, second, third) = (h.worker(), h.worker(), h.worker());
+    let claims = [h.claim_of(first, 2, at(1)), h.claim_of(second, 2, at(1)), h.claim_of(third, 9, at(1))];
+    let write = h.write(at(1));
+    let runs = h.store.claim_each(&write, &claims).await.unwrap();
+    let held: Vec<_> = runs.iter().map(|run| (run.id, run.state.clone())).collect();
+    let holder = |worker| RunState::Running { hold: Hold::Leased(worker), started_at: at(1) };
+    let expected: Vec<_> = made.iter().copied().zip([first, first, second, second, third].map(holder)).collect();
+    assert_eq!(held, expected);
+    let mut again = h.store.claim_each(&write, &claims).await.unwrap();
+    again.sort_by_key(|run| run.id);
+    assert_eq!(again, runs, "asked again, it leases nothing more");
+    for (worker, count) in [(first, 2), (second, 2), (third, 1)] {
+        let extended = h.store.extend(worker, at(9_000), &[], at(2)).await.unwrap();
+        assert_eq!(extended.unlisted.len(), count);
+    }
+}
+
 /// Priority and age are the order; a claim that ignores it starves the urgent.
 pub async fn a_share_is_leased_in_order(h: &Harness) {
     let run = |ready_ms, priority| NewRun {

@@ -27,9 +27,9 @@ use rota_core::{
     run::{CancelAsk, Change, Labels, NewRun, Outcome, Run, RunState, SettlePolicy, Source, Status, Trigger},
     slot::{SlotAsk, SlotKey, WhenFull},
     store::{
-        By, CancelAnswer, Claim, Enqueued, Epoch, Expect, Guarded, JobPut, JobSaved, NodeBeat, Reap, Reaped, Request,
-        RunQuery, RunRecord, SchedulePut, ScheduleSaved, Settled, Settlement, Store, StoreError, TenantPut, Tier,
-        Write,
+        By, CancelAnswer, Claim, Ends, Enqueued, Epoch, Expect, Guarded, JobPut, JobSaved, NodeBeat, Reap, Reaped,
+        Request, RunQuery, RunRecord, SchedulePut, ScheduleSaved, Settled, Settlement, Store, StoreError, TenantPut,
+        Tier, Write,
     },
 };
 use uuid::Uuid;
@@ -117,7 +117,7 @@ impl Harness {
     }
 
     pub fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId(self.uuid()), now, node: None, request: None }
+        Write { batch: BatchId(self.uuid()), now, node: None, request: None, ends: Ends::default() }
     }
 
     pub fn write_of(&self, node: NodeId, now: Timestamp) -> Write {
@@ -155,6 +155,7 @@ impl Harness {
             enabled: true,
             by: Some("ann".into()),
             expect: Expect::Anything,
+            after: None,
         }
     }
 
@@ -165,7 +166,7 @@ impl Harness {
     pub async fn job(&self, name: &str) -> JobId {
         match self.save(self.job_put(name, "{\"v\":1}"), at(0)).await {
             JobSaved::Saved { id, .. } => id,
-            JobSaved::Conflict { .. } => panic!("the job `{name}` could not be made"),
+            JobSaved::Conflict { .. } | JobSaved::Refused(_) => panic!("the job `{name}` could not be made"),
         }
     }
 

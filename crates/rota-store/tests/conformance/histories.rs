@@ -17,7 +17,9 @@ use rota_core::{
     ids::{BatchId, NodeId, Partition, RunId, WorkerId},
     run::{Change, Fence, NewRun, Outcome, Run, Status},
     slot::SlotKey,
-    store::{By, CancelAnswer, Claim, Enqueued, Epoch, Guarded, NodeBeat, Reap, RunQuery, Settlement, Store, Write},
+    store::{
+        By, CancelAnswer, Claim, Ends, Enqueued, Epoch, Guarded, NodeBeat, Reap, RunQuery, Settlement, Store, Write,
+    },
 };
 use uuid::Uuid;
 
@@ -92,7 +94,13 @@ impl Stage {
 
     fn write(&self, node: Option<NodeId>, now: Timestamp) -> Write {
         let n = self.ids.fetch_add(1, Ordering::SeqCst);
-        Write { batch: BatchId(Uuid::from_u64_pair(0x0199_ffff_0000_7000, 1 << 63 | n)), now, node, request: None }
+        Write {
+            batch: BatchId(Uuid::from_u64_pair(0x0199_ffff_0000_7000, 1 << 63 | n)),
+            now,
+            node,
+            request: None,
+            ends: Ends::default(),
+        }
     }
 
     fn note(&self, began: u64, marks: impl IntoIterator<Item = (RunId, Event)>) {

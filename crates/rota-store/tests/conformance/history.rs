@@ -30,6 +30,7 @@ pub async fn output_failure_and_trail_survive_the_move(h: &Harness) {
         started_at: None,
         failure: rota_core::job::failure::Failure::new(rota_core::job::failure::ErrorKind::Dns, ""),
         retry_at: None,
+        fence: None,
     });
     let second = sample(TrailKind::CancelRequested { by: None, reason: None });
     assert_eq!(kinds, [(at(1), first), (at(5_001), second)], "in the order it happened");

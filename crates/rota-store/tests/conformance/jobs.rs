@@ -13,7 +13,7 @@ use crate::harness::*;
 fn saved(answer: &JobSaved) -> (JobId, i32, i32, bool) {
     match answer {
         JobSaved::Saved { id, version, revision, changed } => (*id, *version, *revision, *changed),
-        JobSaved::Conflict { .. } => panic!("{answer:?}"),
+        JobSaved::Conflict { .. } | JobSaved::Refused(_) => panic!("{answer:?}"),
     }
 }
 

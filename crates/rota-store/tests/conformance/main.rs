@@ -12,8 +12,10 @@
 #![allow(clippy::items_after_statements, reason = "short names belong where they are used")]
 
 mod access;
+mod after;
 mod cancel;
 mod claim;
+mod ends;
 mod enqueue;
 mod fire;
 mod harness;
@@ -35,6 +37,7 @@ mod slots;
 mod tokens;
 mod unknown;
 mod upkeep;
+mod workers;
 
 macro_rules! promises {
     ($($noun:ident { $($case:ident,)* })*) => {
@@ -118,6 +121,25 @@ promises! {
         the_end_of_a_run_arms_no_deleted_schedule,
         a_rearmed_schedule_fires_again,
     }
+    after {
+        an_end_is_written_down_for_those_who_wait_for_it,
+        every_kind_of_end_counts,
+        an_end_leads_to_a_run_exactly_once,
+        two_nodes_make_one_run_of_one_end,
+        a_job_that_was_changed_meanwhile_is_read_again,
+        a_held_end_waits_for_the_next,
+        a_refused_or_skipped_run_is_kept_as_skipped,
+        jobs_that_would_start_each_other_are_refused,
+        an_edit_or_a_delete_ends_the_waiting,
+    }
+    ends {
+        a_cancel_names_those_it_ended_at_once,
+        a_sweep_names_those_it_ended,
+        a_reap_names_those_it_ended,
+        a_newcomer_names_those_that_made_room,
+        a_write_asked_again_names_nobody_else,
+        a_settlement_names_nobody,
+    }
     enqueue {
         every_field_survives_the_store,
         every_field_survives_the_move_to_history,
@@ -142,6 +164,7 @@ promises! {
     }
     slots {
         no_more_than_the_limit_hold_a_slot,
+        what_stands_before_a_run_is_told,
         keys_are_apart,
         a_batch_of_releases_admits_as_many_in_order,
         a_full_queue_refuses,
@@ -164,6 +187,7 @@ promises! {
     }
     claim {
         a_claim_leases_with_a_raised_fence,
+        one_write_leases_to_many_workers,
         a_share_is_leased_in_order,
         each_share_is_kept_to_its_pair_and_number,
         no_more_than_asked_for_are_leased,
@@ -350,6 +374,12 @@ promises! {
     histories {
         a_concurrent_history_has_an_explanation,
         owners_that_replace_each_other_settle_each_run_once,
+    }
+    workers {
+        a_worker_is_listed_as_it_last_said,
+        a_worker_that_is_to_drain_is_told_with_its_next_beat,
+        a_tenants_workers_are_its_own_and_everybodys,
+        a_worker_that_died_is_listed_for_a_day,
     }
 }
 

@@ -496,7 +496,7 @@ impl Model {
         let mut after = run;
         after.apply(&change);
         self.change(work, id, &change);
-        Some(Reaped { id, status: after.state.status() })
+        Some(Reaped { id, job: after.job, tenant: after.tenant, status: after.state.status() })
     }
 
     fn cancel_one(&mut self, work: &mut Work, id: RunId, ask: &CancelAsk) -> Option<Change> {

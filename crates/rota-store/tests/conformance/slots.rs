@@ -3,8 +3,9 @@
 use rota_core::{
     ids::RunId,
     run::{NewRun, Outcome, Run, RunState, Status, TrailKind, Verdict, WaitFor},
-    slot::{SlotAsk, WhenFull},
-    store::{CancelAnswer, Enqueued, Guarded},
+    slot::{Slot, SlotAsk, WhenFull},
+    store::{CancelAnswer, Enqueued, Guarded, Standing},
+    why::AHEAD_MAX,
 };
 
 use crate::harness::*;
@@ -47,6 +48,26 @@ pub async fn no_more_than_the_limit_hold_a_slot(h: &Harness) {
     }
     assert_eq!(h.status(runs[6].id).await, Status::Blocked);
     nothing_to_repair(h).await;
+}
+
+/// Whoever wonders why a run waits is told how many come before it, and that
+/// counting ends somewhere.
+pub async fn what_stands_before_a_run_is_told(h: &Harness) {
+    let runs: Vec<_> = (0..4).map(|_| h.keyed(1, 1)).collect();
+    for (n, run) in runs.iter().enumerate() {
+        h.enqueue(&[NewRun { ready_at: at(n as i64), ..run.clone() }], at(10)).await;
+    }
+    let plain: Vec<_> = (0..3).map(|n| NewRun { ready_at: at(100 + n), ..h.new_run(h.claimed) }).collect();
+    h.enqueue(&plain, at(200)).await;
+    let held = Slot { limit: 1, held: 1, waiting: 3 };
+    let standing = h.store.standing(runs[3].id).await.unwrap();
+    assert_eq!((standing.slot, standing.ahead_for_slot), (Some(held), 2));
+    let standing = h.store.standing(plain[2].id).await.unwrap();
+    assert_eq!((standing.slot, standing.ahead), (None, 3), "the holder and two more are queued before it");
+    assert_eq!(h.store.standing(h.new_run(h.claimed).id).await.unwrap(), Standing::default(), "nobody knows it");
+    let many: Vec<_> = (0..1_100).map(|_| NewRun { ready_at: at(50), ..h.new_run(h.claimed) }).collect();
+    h.enqueue(&many, at(200)).await;
+    assert_eq!(h.store.standing(plain[2].id).await.unwrap().ahead, AHEAD_MAX + 1);
 }
 
 /// Keys do not stand in each other's way.

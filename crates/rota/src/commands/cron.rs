@@ -58,7 +58,7 @@ pub struct NextArgs {
     #[arg(long, value_name = "TEXT", default_value = "")]
     seed: String,
     /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "human")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
     /// Answer questions from standard input, one JSON object per line:
     /// {"expr", "tz"?, "after"?, "until"?, "n"?, "gap"?, "fold"?, "seed"?}
@@ -78,7 +78,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "TEXT", default_value = "")]
     seed: String,
     /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "human")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
@@ -110,11 +110,8 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
 fn explain_one(args: &ExplainArgs, printer: &mut Printer) -> Result<(), Failure> {
     let description =
         explain(&args.expression, args.seed.as_bytes()).map_err(|error| blame(&args.expression, &error))?;
-    match args.output {
-        Output::Human => printer.line(&description)?,
-        Output::Json => printer.json(&Explanation { expr: &args.expression, description })?,
-    }
-    Ok(())
+    let explanation = Explanation { expr: &args.expression, description };
+    Ok(printer.answer(args.output, &explanation, |printer| printer.line(&explanation.description))?)
 }
 
 #[derive(Serialize)]
@@ -160,11 +157,7 @@ fn next(args: &NextArgs, printer: &mut Printer) -> Result<(), Failure> {
         after: listing.after,
         next: upcoming.collect(),
     };
-    match args.output {
-        Output::Human => print_table(&answer, printer)?,
-        Output::Json => printer.json(&answer)?,
-    }
-    Ok(())
+    Ok(printer.answer(args.output, &answer, |printer| print_table(&answer, printer))?)
 }
 
 fn print_table(answer: &Answer<'_>, printer: &mut Printer) -> std::io::Result<()> {

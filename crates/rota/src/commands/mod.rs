@@ -1,7 +1,21 @@
 //! One file per command.
 
+pub mod apply;
 pub mod bench;
+pub mod calendar;
 pub mod config;
+pub mod context;
 pub mod cron;
+pub mod dead;
+pub mod doctor;
+pub mod export;
+pub mod job;
+pub mod manual;
+pub mod pausing;
+pub mod queue;
+pub mod run;
+pub mod schedule;
 pub mod serve;
+pub mod shown;
 pub mod token;
+pub mod worker;

@@ -33,7 +33,7 @@ use crate::{
 
 /// A signal so soon after the first is the same one: `timeout` and some
 /// supervisors tell the process, and then its group.
-const ECHO_MAX: Duration = Duration::from_millis(500);
+pub(super) const ECHO_MAX: Duration = Duration::from_millis(500);
 /// How long the process waits for what was told to end.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
@@ -168,18 +168,18 @@ async fn until_drained(config: &Config, engine: Engine, node: &Node, signals: &m
 }
 
 /// The signals that ask a node to go.
-struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn listen() -> std::io::Result<Self> {
+    pub(super) fn listen() -> std::io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
     /// The next one, by its name and number.
-    async fn next(&mut self) -> (&'static str, u8) {
+    pub(super) async fn next(&mut self) -> (&'static str, u8) {
         tokio::select! {
             _ = self.terminate.recv() => ("SIGTERM", 15),
             _ = self.interrupt.recv() => ("SIGINT", 2),
@@ -187,7 +187,7 @@ impl Signals {
     }
 
     /// The next one that comes after so long.
-    async fn next_after(&mut self, quiet: Duration) -> (&'static str, u8) {
+    pub(super) async fn next_after(&mut self, quiet: Duration) -> (&'static str, u8) {
         let begun = Instant::now();
         loop {
             let next = self.next().await;

@@ -43,6 +43,7 @@ pub enum Command {
 #[derive(Args)]
 pub struct CreateArgs {
     /// What it is for, such as ci or ann
+    #[arg(id = "token_name", value_name = "NAME")]
     name: String,
     /// For an administrator of the whole installation
     #[arg(long, conflicts_with_all = ["role", "permission"])]
@@ -116,7 +117,7 @@ async fn create(
     config: &config::Config,
     printer: &mut Printer,
 ) -> Result<(), Failure> {
-    let store = wire::store(config).await?;
+    let store = wire::store(config).await?.store;
     let (random, now) = (random(), clock::now());
     let secret = rota_server::new_secret(SecretKind::Token);
     let token = Token {
@@ -139,7 +140,7 @@ async fn create(
 }
 
 async fn list(args: &ListArgs, config: &config::Config, printer: &mut Printer) -> Result<(), Failure> {
-    let store = wire::store(config).await?;
+    let store = wire::store(config).await?.store;
     let tenant = tenant(store.as_ref(), args.tenant.as_deref()).await?;
     let mut query = TokenQuery { tenant, after: None, limit: PAGE };
     loop {
@@ -166,7 +167,7 @@ fn shown(token: &Token) -> String {
 }
 
 async fn revoke(args: &RevokeArgs, config: &config::Config, printer: &mut Printer) -> Result<(), Failure> {
-    let store = wire::store(config).await?;
+    let store = wire::store(config).await?.store;
     let ids = [TokenId(args.id)];
     let token = store.tokens(&ids).await.context("cannot find the token")?.pop().flatten();
     let Some(token) = token else {

@@ -28,7 +28,10 @@ use self::{
     layers::{Given, Layers},
     settings::{SETTINGS, Shape},
 };
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    remote::{SERVER_VARIABLE, TOKEN_VARIABLE},
+};
 
 const JWT_SECRET_VARIABLE: &str = "ROTA_JWT_SECRET";
 /// Shorter ones can be guessed.
@@ -82,8 +85,10 @@ pub fn strangers() -> Vec<String> {
     strangers_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
 }
 
-/// Variables of ours that are no settings.
-const OTHERS: [&str; 3] = [layers::CONFIG_VARIABLE, ADMIN_VARIABLE, JWT_SECRET_VARIABLE];
+/// Variables of ours that are no settings of a node. The command line's own may be
+/// set for everything that is started.
+const OTHERS: [&str; 5] =
+    [layers::CONFIG_VARIABLE, ADMIN_VARIABLE, JWT_SECRET_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
 
 fn strangers_among(names: impl Iterator<Item = String>) -> Vec<String> {
     let known = |name: &str| OTHERS.contains(&name) || SETTINGS.iter().any(|setting| setting.variable() == name);
@@ -326,7 +331,7 @@ impl Reading<'_> {
             keys,
             issuer: self.optional("jwt.issuer"),
             audience: self.optional("jwt.audience"),
-            tenant_claim: self.optional("jwt.tenant_claim"),
+            tenant_claim: self.optional("jwt.tenant_claim").filter(|claim: &String| claim != "none"),
             role_claim: self.optional("jwt.role_claim").unwrap_or_default(),
             permissions_claim: self.optional("jwt.permissions_claim").unwrap_or_default(),
         })

@@ -39,11 +39,12 @@ schedules:
 
 /// The runs and skips of all schedules.
 pub struct Books {
-    runs: Vec<RunRecord>,
-    skips: Vec<SkipRecord>,
+    pub runs: Vec<RunRecord>,
+    pub skips: Vec<SkipRecord>,
+    names: BTreeMap<String, ScheduleId>,
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> T {
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(work)
 }
 
@@ -70,13 +71,19 @@ impl Books {
                 None => break,
             }
         }
-        let mut skips = Vec::new();
+        let (mut skips, mut names) = (Vec::new(), BTreeMap::new());
         let schedules =
             store.list_schedules(&ScheduleQuery { limit: 1_000, ..ScheduleQuery::default() }).await.unwrap();
         for schedule in schedules.schedules {
             skips.extend(store.skips(schedule.id, None, 1_000).await.unwrap());
+            names.insert(schedule.name, schedule.id);
         }
-        Self { runs, skips }
+        Self { runs, skips, names }
+    }
+
+    /// The schedule of this name.
+    pub fn schedule(&self, name: &str) -> ScheduleId {
+        self.names[name]
     }
 
     /// How many runs each instant of each schedule made.

@@ -3,10 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its case should panic")]
 
+mod api;
 mod books;
+mod cli;
 mod cluster;
+mod crash;
 mod cron;
 mod node;
 mod proxy;
+mod quickstart;
+mod race;
+mod schema;
 mod serve;
 mod token;
+mod workers;

@@ -15,7 +15,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than anything takes on a busy machine; a test that gets here fails.
-const DEADLINE: Duration = Duration::from_mins(1);
+const DEADLINE: Duration = Duration::from_mins(4);
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// A directory that is gone when its test has passed.
@@ -23,7 +23,18 @@ pub struct Place(PathBuf);
 
 impl Place {
     pub fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("rota-it-{}", uuid::Uuid::now_v7()));
+        Self::under(&std::env::temp_dir())
+    }
+
+    /// In memory where the machine has a place for that: whoever dies there, and
+    /// not the machine with it, leaves the same as on a disk.
+    pub fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::under(memory) } else { Self::new() }
+    }
+
+    fn under(parent: &Path) -> Self {
+        let path = parent.join(format!("rota-it-{}", uuid::Uuid::now_v7()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -78,11 +89,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node on a free port, with its files in a place.
+    /// Starts a node, on a free port unless told otherwise, with its files in a place.
     pub fn start(place: &Place, arguments: &[&str]) -> Self {
+        Self::start_with(place, arguments, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn start_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let data = place.text("data");
-        let all = [&["serve", "--listen", "127.0.0.1:0", "--data", &data, "--log-format", "json"], arguments].concat();
-        let mut child = rota(&all).spawn().unwrap();
+        let listen: &[&str] = if arguments.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        let all = [&["serve", "--data", &data, "--log-format", "json"], listen, arguments].concat();
+        let mut child = rota(&all).envs(environment.iter().copied()).spawn().unwrap();
         let (sender, lines) = channel();
         let errors = BufReader::new(child.stderr.take().unwrap());
         std::thread::spawn(move || errors.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
@@ -114,6 +131,19 @@ impl Node {
             assert!(ended.is_none(), "the node ended, {ended:?}, while {what} was waited for\n{}", self.log.join("\n"));
         }
         begun.elapsed()
+    }
+
+    /// Waits until something holds, or the process has ended: then false.
+    pub fn wait_unless_it_ends(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) -> bool {
+        let begun = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            if holds(self) {
+                return true;
+            }
+            assert!(begun.elapsed() < DEADLINE, "waited in vain for {what}\n{}", self.log.join("\n"));
+            self.hear();
+        }
+        false
     }
 
     /// Takes in what the node says, waiting for it a moment.

@@ -24,7 +24,21 @@ pub(super) struct Group {
     mark: String,
 }
 
+/// Asks a group to end. Good for as long as its leader is not waited for.
+pub(super) struct Ender(Pid);
+
+impl Ender {
+    /// False where nobody is left to be asked.
+    pub fn ask(&self) -> bool {
+        kill_process_group(self.0, Signal::TERM).is_ok()
+    }
+}
+
 impl Group {
+    pub fn ender(&self) -> Option<Ender> {
+        self.leader.map(Ender)
+    }
+
     /// Starts a program as the leader of a group of its own.
     pub fn spawn(command: &mut Command, lease: &str) -> io::Result<Self> {
         let child = command.env(MARK, lease).process_group(0).kill_on_drop(true).spawn()?;

@@ -3,9 +3,10 @@
 //! Off until the operator allows it. A program gets its arguments as they are,
 //! a small environment of its own instead of this process's, and a group of its
 //! own. It ends with its attempt: when the future is dropped, and when the
-//! program itself has ended, whatever it left behind is killed at once. A grace
-//! before that is not possible: a dropped attempt is settled, and another one
-//! may start while the old one still says goodbye.
+//! program itself has ended, whatever it left behind is killed at once. A dropped
+//! attempt gets no grace: it is settled, and another one may start while the old
+//! one still says goodbye. One whose run is cancelled is asked to end first, by
+//! SIGTERM to its group, and dropped when its grace is over.
 //!
 //! Output is read line by line and bounded, as a log and as the step's output.
 //!
@@ -19,11 +20,12 @@ mod policy;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io,
     os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::{ExitStatus, Stdio},
+    sync::{Mutex, PoisonError},
 };
 
 use async_trait::async_trait;
@@ -35,13 +37,16 @@ use rota_core::{
         step::StepKind,
     },
     ports::{Attempt, Context, Executor, Reports, Stream},
-    run::Outcome,
+    run::{Lease, Outcome},
 };
 use serde_json::{Map, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
 pub use self::policy::{AllowedProgram, CommandPolicy};
-use self::{group::Group, lines::Lines};
+use self::{
+    group::{Ender, Group},
+    lines::Lines,
+};
 
 /// Bytes of standard output that the step's output holds.
 pub const STDOUT_BYTES_MAX: usize = 32 << 10;
@@ -76,11 +81,34 @@ impl Default for CommandOptions {
 /// Executes `command` steps.
 pub struct CommandExecutor {
     options: CommandOptions,
+    /// The attempts whose program is under way.
+    going: Mutex<HashMap<Lease, Ender>>,
+}
+
+/// An attempt can be asked to end for as long as this lives.
+struct Askable<'e> {
+    executor: &'e CommandExecutor,
+    lease: Lease,
+}
+
+impl Drop for Askable<'_> {
+    fn drop(&mut self) {
+        self.executor.going(|going| going.remove(&self.lease));
+    }
 }
 
 impl CommandExecutor {
     pub fn new(options: CommandOptions) -> Self {
-        Self { options }
+        Self { options, going: Mutex::default() }
+    }
+
+    fn going<T>(&self, work: impl FnOnce(&mut HashMap<Lease, Ender>) -> T) -> T {
+        work(&mut self.going.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn askable(&self, lease: Lease, group: &Group) -> Askable<'_> {
+        self.going(|going| going.extend(group.ender().map(|ender| (lease, ender))));
+        Askable { executor: self, lease }
     }
 
     async fn run(&self, step: &Command, attempt: &Attempt, context: &Context) -> Result<Outcome, Failure> {
@@ -88,7 +116,10 @@ impl CommandExecutor {
         let lease = format!("{}.{}", attempt.lease.run, attempt.lease.fence.0);
         let mut group = Group::spawn(&mut command, &lease).map_err(|error| not_started(&error))?;
         let mut said = Said::new(&*context.reports, self.options.log_bytes_max);
+        let askable = self.askable(attempt.lease, &group);
         let watched = watch(&mut group, step.stdin.as_deref(), &mut said, context).await;
+        // Before it is waited for: from then on its number may be anyone's.
+        drop(askable);
         let status = match watched {
             Ok(()) => group.status().await,
             Err(error) => Err(error),
@@ -130,6 +161,10 @@ impl Executor for CommandExecutor {
             return Outcome::Failed(invalid("not a step of kind command"));
         };
         self.run(step, attempt, context).await.unwrap_or_else(Outcome::Failed)
+    }
+
+    fn ask_to_stop(&self, lease: Lease) -> bool {
+        self.going(|going| going.get(&lease).is_some_and(Ender::ask))
     }
 }
 

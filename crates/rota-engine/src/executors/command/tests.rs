@@ -255,3 +255,28 @@ async fn what_a_program_leaves_behind_ends_with_it() {
     assert_eq!(output(&outcome)["stdout"], json!("done\n"));
     reader.await.unwrap();
 }
+
+/// A program that tidies up when it is told to end, in the words of its log.
+const TIDY: &str = "trap 'echo tidied; exit 3' TERM; echo ready; sleep 1000 & wait";
+
+/// Prevents: a cancelled program being killed in the middle of what it does,
+/// although it has a grace.
+#[tokio::test]
+async fn a_cancelled_program_is_asked_to_end_before_it_is_killed() {
+    let world = world();
+    let executor = executor(CommandPolicy::Any);
+    let attempt = attempt(&shell(TIDY));
+    let ready = |line: &str| world.log.lines.lock().unwrap().iter().any(|(_, text)| text == line);
+    assert!(!executor.ask_to_stop(attempt.lease), "there is nobody yet");
+    let mut going = std::pin::pin!(executor.execute(&attempt, &world.context));
+    while !ready("ready") {
+        tokio::select! {
+            outcome = &mut going => panic!("it ends only when told to: {outcome:?}"),
+            () = world.log.said.notified() => {}
+        }
+    }
+    assert!(executor.ask_to_stop(attempt.lease));
+    assert_eq!(failure(going.await).kind, ErrorKind::ExitCode, "it ended by itself");
+    assert!(ready("tidied"));
+    assert!(!executor.ask_to_stop(attempt.lease), "there is nobody any more");
+}

@@ -16,7 +16,7 @@ use rota_core::{
     duration::Span,
     ids::{BatchId, Partition, TenantId},
     ports::{Clock, Hints, Seeded, Topic},
-    store::{Pause, PauseTarget, Store, StoreError, TenantPut, Tier, Write},
+    store::{Ends, Pause, PauseTarget, Store, StoreError, TenantPut, Tier, Write},
 };
 use rota_engine::{
     Engine, Options,
@@ -192,7 +192,7 @@ impl World {
 
     fn write(&self) -> Write {
         let now = self.weather.now();
-        Write { batch: BatchId::new(&self.names, now), now, node: None, request: None }
+        Write { batch: BatchId::new(&self.names, now), now, node: None, request: None, ends: Ends::default() }
     }
 
     /// One step of the storm.

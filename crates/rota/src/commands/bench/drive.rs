@@ -4,10 +4,11 @@
 //! Owned runs are handed over in memory and taken from the dispatch queue that
 //! the engine uses; claimed ones are leased in writing by its shares. Creating
 //! and settling are in flight together, so that the store's group commit has
-//! something to group.
+//! something to group. Upkeep goes on beside it.
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -22,7 +23,7 @@ use rota_core::{
     },
     lane::LaneMode,
     run::{Change, Hold, Outcome, Run, RunState, SettlePolicy, Status},
-    store::{By, Claim, Enqueued, Epoch, Guarded, NodeBeat, Settlement, Store, StoreError, Write},
+    store::{By, Claim, Ends, Enqueued, Epoch, Guarded, NodeBeat, Settlement, Store, StoreError, Tend, Write},
 };
 use uuid::Uuid;
 
@@ -56,7 +57,7 @@ impl Seat {
     }
 
     fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId(Uuid::now_v7()), now, node: Some(self.node), request: None }
+        Write { batch: BatchId(Uuid::now_v7()), now, node: Some(self.node), request: None, ends: Ends::default() }
     }
 }
 
@@ -303,5 +304,16 @@ impl<'a> Pipeline<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Gives upkeep its slices, as a node's stage does, for as long as it is let.
+pub async fn tend(store: &dyn Store) -> Result<Infallible, StoreError> {
+    let keep = Span::secs(7 * 24 * 3_600);
+    loop {
+        let ask =
+            Tend { now: clock::now(), history_keep: keep, skips_keep: keep, batches_keep: keep, audit_keep: keep };
+        while store.tend(&ask).await?.more {}
+        clock::sleep(Span::secs(1)).await;
     }
 }

@@ -74,7 +74,8 @@ pub async fn run(args: EngineArgs, printer: &mut Printer) -> Result<(), Failure>
     target.clean()?;
     match args.load.output {
         Output::Json => printer.json(&report)?,
-        Output::Human => print(&report, printer)?,
+        Output::Yaml => printer.yaml(&report)?,
+        Output::Table => print(&report, printer)?,
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 mod drive;
 mod engine;
 mod load;
+mod remote;
 mod schedules;
 mod target;
 
@@ -36,6 +37,10 @@ pub enum Command {
     Store(StoreArgs),
     /// Drive the whole engine: make, execute, settle
     Engine(engine::EngineArgs),
+    /// Drive workers in other processes over HTTP
+    Remote(remote::RemoteArgs),
+    #[command(hide = true)]
+    RemoteWorker(remote::WorkerArgs),
     /// Load schedules in bulk, and find the due ones among them
     Schedules(schedules::SchedulesArgs),
 }
@@ -64,7 +69,7 @@ struct LoadArgs {
     #[arg(long)]
     claimed: bool,
     /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "human")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
@@ -107,6 +112,8 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
         match command {
             Command::Store(args) => store(args, printer).await,
             Command::Engine(args) => engine::run(args, printer).await,
+            Command::Remote(args) => remote::run(args, printer).await,
+            Command::RemoteWorker(args) => remote::work(args).await,
             Command::Schedules(args) => schedules::run(args, printer).await,
         }
     })
@@ -118,7 +125,8 @@ async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
     target.clean()?;
     match args.load.output {
         Output::Json => printer.json(&report)?,
-        Output::Human => print(&report, printer)?,
+        Output::Yaml => printer.yaml(&report)?,
+        Output::Table => print(&report, printer)?,
     }
     Ok(())
 }
@@ -201,7 +209,11 @@ async fn drive_with(store: &dyn Store, drive: Drive, progress: impl Fn(u64)) -> 
         let task = Task { mode: drive.mode, batch: drive.batch as usize, runs, place };
         Pipeline::new(store, &seat, &load, &left, &task).run(&progress)
     });
-    futures_util::future::try_join_all(pipelines).await.context("driving the store")?;
+    tokio::select! {
+        ended = futures_util::future::try_join_all(pipelines) => ended.map(drop),
+        failed = drive::tend(store) => failed.map(|never| match never {}),
+    }
+    .context("driving the store")?;
     Ok(started.elapsed())
 }
 

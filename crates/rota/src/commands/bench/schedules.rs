@@ -11,7 +11,7 @@ use rota_core::{
     fire::{Progress, arm},
     ids::{BatchId, JobId, Partition, ScheduleId, TenantId},
     schedule::ScheduleSpec,
-    store::{Expect, JobPut, JobSaved, SchedulePut, Store, TenantPut, Tier, Write},
+    store::{Ends, Expect, JobPut, JobSaved, SchedulePut, Store, TenantPut, Tier, Write},
     timing::Schedule,
 };
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub struct SchedulesArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     count: u64,
     /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "human")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
@@ -67,7 +67,8 @@ pub async fn run(args: SchedulesArgs, printer: &mut Printer) -> Result<(), Failu
     target.clean()?;
     match args.output {
         Output::Json => printer.json(&report)?,
-        Output::Human => {
+        Output::Yaml => printer.yaml(&report)?,
+        Output::Table => {
             printer.line(&format!(
                 "{} schedules on {}: loaded in {:.1} s ({}/s)",
                 report.schedules, report.store, report.load_s, report.schedules_per_s
@@ -100,7 +101,7 @@ async fn load(store: &dyn Store, count: u64, now: Timestamp) -> Result<(), Failu
 }
 
 fn write(now: Timestamp) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None }
+    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None, ends: Ends::default() }
 }
 
 async fn definition(store: &dyn Store, now: Timestamp) -> Result<(TenantId, JobId), Failure> {
@@ -116,6 +117,7 @@ async fn definition(store: &dyn Store, now: Timestamp) -> Result<(TenantId, JobI
         enabled: true,
         by: None,
         expect: Expect::Nothing,
+        after: None,
     };
     match store.put_jobs(&write(now), &[put]).await.context("saving a job")?.pop() {
         Some(JobSaved::Saved { id, .. }) => Ok((tenants[0], id)),

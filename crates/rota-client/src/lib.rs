@@ -1,0 +1,33 @@
+//! Rota over HTTP from Rust.
+//!
+//! [`Client`] speaks the API in the wire types of `rota-api`. [`Worker`] is a
+//! remote worker: register handlers, and it fetches attempts, executes them and
+//! reports what became of them, to whichever node answers.
+//!
+//! ```no_run
+//! use rota_client::{Client, HandlerError, Worker};
+//! use serde_json::json;
+//!
+//! # async fn example() -> Result<(), rota_client::Error> {
+//! let client = Client::new("http://localhost:7070")?;
+//! Worker::new(client, "mailer-1")
+//!     .handler("mail", |call| async move {
+//!         call.log("sending");
+//!         let to: String = call.payload["to"].as_str().ok_or(HandlerError::never_again("no `to`"))?.into();
+//!         Ok(json!({ "sent": to }))
+//!     })
+//!     .run(std::future::pending())
+//!     .await
+//! # }
+//! ```
+//!
+//! Nothing here knows the engine or the store.
+
+mod client;
+mod worker;
+
+pub use self::{
+    client::{Client, ClientBuilder, Error},
+    worker::{Call, Cancelled, HandlerError, Outcome, Worker},
+};
+pub use rota_api as api;

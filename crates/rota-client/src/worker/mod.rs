@@ -1,0 +1,385 @@
+//! A remote worker: fetches attempts, executes them, reports what became of
+//! them.
+//!
+//! One exchange waits for work. As soon as there is something to say, a second
+//! one says it and waits in its place; the server answers the first at once. So
+//! at most two are under way, and everything that ends while one is under way
+//! goes together with the next.
+//!
+//! A report is made until the server has said what became of it; the fence sees
+//! to it that it counts once. When the server does not answer, attempts go on:
+//! nobody else can have them before their leases have run out, and if somebody
+//! has, the next answer says so and they are broken off.
+
+mod call;
+mod desk;
+
+use std::{
+    collections::HashMap,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use rota_api::worker::{Attempt, AttemptError, SyncAnswer, SyncRequest, WAIT_MS_MAX, WorkerHello};
+use serde_json::Value;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+pub use self::call::{Call, Cancelled, HandlerError, Outcome};
+use self::desk::{Desk, Order, Say};
+use crate::{Client, Error};
+
+type Going = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Function = Arc<dyn Fn(Call) -> Going + Send + Sync>;
+
+/// The wait after the first exchange that failed; it doubles up to the longest.
+const BACKOFF: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// What a worker leaves behind is said so long; then it goes.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub struct Worker {
+    client: Client,
+    hello: WorkerHello,
+    handlers: HashMap<String, Function>,
+    kinds: HashMap<String, Function>,
+    drain: Duration,
+}
+
+impl Worker {
+    /// A worker under a name for people, such as the host's.
+    pub fn new(client: Client, name: impl Into<String>) -> Self {
+        let hello = WorkerHello {
+            id: Uuid::now_v7(),
+            name: name.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            queues: Vec::new(),
+            traits: Vec::new(),
+            handlers: Vec::new(),
+            kinds: Vec::new(),
+            slots: 10,
+            draining: false,
+        };
+        Self { client, hello, handlers: HashMap::new(), kinds: HashMap::new(), drain: Duration::from_secs(30) }
+    }
+
+    pub fn id(&self) -> Uuid {
+        self.hello.id
+    }
+
+    /// What people are shown as its version; this crate's own if not given.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.hello.version = version.into();
+        self
+    }
+
+    /// Attempts under way at once; 10 if not given.
+    #[must_use]
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.hello.slots = slots.max(1);
+        self
+    }
+
+    /// Takes work from this queue; from all if none is given.
+    #[must_use]
+    pub fn queue(mut self, queue: impl Into<String>) -> Self {
+        self.hello.queues.push(queue.into());
+        self
+    }
+
+    /// Has what jobs may require.
+    #[must_use]
+    pub fn with_trait(mut self, name: impl Into<String>) -> Self {
+        self.hello.traits.push(name.into());
+        self
+    }
+
+    /// How long attempts may take to end when the worker stops; 30 seconds if
+    /// not given. What is left is handed back.
+    #[must_use]
+    pub fn drain_limit(self, drain: Duration) -> Self {
+        Self { drain, ..self }
+    }
+
+    /// Registers a handler, in place of a former one of that name.
+    #[must_use]
+    pub fn handler<F, R>(mut self, name: impl Into<String>, function: F) -> Self
+    where
+        F: Fn(Call) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Value, HandlerError>> + Send + 'static,
+    {
+        let function: Function = Arc::new(move |call| {
+            let going = function(call);
+            Box::pin(async move {
+                match going.await {
+                    Ok(Value::Null) => Outcome::Succeeded(None),
+                    Ok(output) => Outcome::Succeeded(Some(output)),
+                    Err(error) => Outcome::Failed(error.into_error()),
+                }
+            })
+        });
+        self.handlers.insert(name.into(), function);
+        self
+    }
+
+    /// Executes a built-in kind of step, in place of a former function.
+    #[must_use]
+    pub fn kind<F, R>(mut self, kind: impl Into<String>, function: F) -> Self
+    where
+        F: Fn(Call) -> R + Send + Sync + 'static,
+        R: Future<Output = Outcome> + Send + 'static,
+    {
+        self.kinds.insert(kind.into(), Arc::new(move |call| Box::pin(function(call))));
+        self
+    }
+
+    /// Works until `stop`, or until the server asks it to drain; then finishes
+    /// what it has, within its limit, and leaves. Fails when the server refuses
+    /// it for good.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        self.hello.handlers = self.handlers.keys().cloned().collect();
+        self.hello.kinds = self.kinds.keys().cloned().collect();
+        let at_work = AtWork { worker: Arc::new(self), desk: Arc::default() };
+        tokio::pin!(stop);
+        let stopped = at_work.work(stop).await;
+        let left = at_work.leave().await;
+        stopped.and(left)
+    }
+}
+
+struct AtWork {
+    worker: Arc<Worker>,
+    desk: Arc<Desk>,
+}
+
+/// An exchange under way.
+struct Said {
+    say: Say,
+    answer: Result<SyncAnswer, Error>,
+}
+
+impl Say {
+    fn says_something(&self) -> bool {
+        !self.finished.is_empty() || !self.logs.is_empty() || !self.progress.is_empty()
+    }
+}
+
+impl AtWork {
+    fn request(&self, say: &Say, wait: Duration, free: u32, draining: bool) -> SyncRequest {
+        let hello = WorkerHello { draining, ..self.worker.hello.clone() };
+        let say = say.clone();
+        SyncRequest {
+            worker: hello,
+            free,
+            wait_ms: (wait.as_millis() as u64).min(WAIT_MS_MAX),
+            leases: say.leases,
+            finished: say.finished,
+            progress: say.progress,
+            logs: say.logs,
+            leaving: false,
+        }
+    }
+
+    async fn exchange(&self, say: Say, draining: bool) -> Said {
+        let wait = Duration::from_millis(WAIT_MS_MAX);
+        let free = if draining { 0 } else { say.free };
+        let answer = self.worker.client.sync(&self.request(&say, wait, free, draining)).await;
+        Said { say, answer }
+    }
+
+    /// Exchanges and executes until told to stop.
+    async fn work(&self, mut stop: Pin<&mut impl Future<Output = ()>>) -> Result<(), Error> {
+        let mut flights = FuturesUnordered::new();
+        let (mut saying, mut failures) = (false, 0_u32);
+        // Where set, nothing is said before then.
+        let mut pause: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(std::future::ready(()));
+        let mut paused = false;
+        loop {
+            let wants = !saying && (flights.is_empty() || self.desk.has_something_to_say());
+            if wants && !paused && flights.len() < 2 {
+                // What ends at once is said together.
+                tokio::task::yield_now().await;
+                let say = self.desk.say(self.worker.hello.slots);
+                saying = say.says_something();
+                flights.push(self.exchange(say, false));
+                continue;
+            }
+            tokio::select! {
+                biased;
+                () = &mut stop => return Ok(()),
+                Some(said) = flights.next() => {
+                    saying &= !said.say.says_something();
+                    match self.take(said) {
+                        Ok(Some(Next::Drain)) => return Ok(()),
+                        Ok(Some(Next::After(wait))) => (pause, paused) = (Box::pin(tokio::time::sleep(wait)), true),
+                        Ok(None) => failures = 0,
+                        Err(error) if error.is_passing() => {
+                            failures += 1;
+                            let wait = backoff(failures);
+                            tracing::warn!(%error, failures, "an exchange failed; trying again");
+                            (pause, paused) = (Box::pin(tokio::time::sleep(wait)), true);
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                () = &mut pause, if paused => paused = false,
+                () = self.desk.moved.notified() => {}
+            }
+        }
+    }
+
+    /// Takes in an answer.
+    fn take(&self, said: Said) -> Result<Option<Next>, Error> {
+        let answer = said.answer?;
+        for attempt in &answer.attempts {
+            self.begin(attempt.clone());
+        }
+        self.desk.heard(&said.say, &answer);
+        if answer.drain {
+            return Ok(Some(Next::Drain));
+        }
+        Ok(answer.retry_after_ms.map(|wait| Next::After(Duration::from_millis(wait))))
+    }
+
+    fn begin(&self, attempt: Attempt) {
+        if let Some(told) = self.desk.begin(&attempt) {
+            tokio::spawn(execute(Arc::clone(&self.worker), Arc::clone(&self.desk), attempt, told));
+        }
+    }
+
+    /// Finishes what there is, within the limit; hands the rest back; says all
+    /// that is left to say.
+    async fn leave(&self) -> Result<(), Error> {
+        let finishing = self.say_until(|| self.desk.is_idle());
+        if tokio::time::timeout(self.worker.drain, finishing).await.is_err() {
+            tracing::warn!(attempts = self.desk.running(), "handing back what has not ended");
+        }
+        self.desk.hand_back();
+        let last = async {
+            self.say_until(|| self.desk.is_idle() && self.desk.is_reported()).await?;
+            let leaving = SyncRequest { leaving: true, ..self.request(&Say::default(), Duration::ZERO, 0, true) };
+            self.worker.client.sync(&leaving).await.map(drop)
+        };
+        match tokio::time::timeout(LAST_WORDS, last).await {
+            Ok(said) => said,
+            // Its leases run out by themselves.
+            Err(_) => Ok(tracing::warn!("left without having been heard")),
+        }
+    }
+
+    /// Goes on exchanging, without taking work, until something holds.
+    async fn say_until(&self, done: impl Fn() -> bool) -> Result<(), Error> {
+        let mut failures = 0;
+        while !done() {
+            let say = self.desk.say(0);
+            let waits = if say.says_something() { Duration::ZERO } else { Duration::from_secs(1) };
+            let asked = self.request(&say, waits, 0, true);
+            let answer = tokio::select! {
+                answer = self.worker.client.sync(&asked) => answer,
+                // Something ended: it is said now, and not when the wait is over.
+                () = self.desk.moved.notified(), if !say.says_something() => continue,
+            };
+            match self.take(Said { say, answer }) {
+                Ok(_) => failures = 0,
+                Err(error) if error.is_passing() => {
+                    failures += 1;
+                    tokio::time::sleep(backoff(failures)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an answer asks for besides its attempts.
+enum Next {
+    Drain,
+    After(Duration),
+}
+
+fn backoff(failures: u32) -> Duration {
+    (BACKOFF * (1 << failures.saturating_sub(1).min(10))).min(BACKOFF_MAX)
+}
+
+/// Executes one attempt, to its end or until it is told to stop.
+async fn execute(worker: Arc<Worker>, desk: Arc<Desk>, attempt: Attempt, mut told: watch::Receiver<Option<Order>>) {
+    let function = match &attempt.handler {
+        Some(name) => worker.handlers.get(name),
+        None => worker.kinds.get(&attempt.kind),
+    };
+    let Some(function) = function else {
+        return desk.end(&attempt, Some(Outcome::HandedBack));
+    };
+    let (stop, asked) = watch::channel(false);
+    let listens = Arc::new(AtomicBool::new(false));
+    let call = Call::new(attempt.clone(), Arc::clone(&desk), asked, Arc::clone(&listens));
+    let going = AssertUnwindSafe(function(call)).catch_unwind();
+    tokio::pin!(going);
+    let limit = attempt.timeout_ms.map(Duration::from_millis);
+    let deadline = after(limit);
+    tokio::pin!(deadline);
+    let mut grace = Box::pin(after(None));
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            ended = &mut going => break Some(ended.unwrap_or_else(|panic| panicked(panic.as_ref()))),
+            order = next_order(&mut told) => match order {
+                Order::Lost => break None,
+                Order::HandBack => break Some(Outcome::HandedBack),
+                Order::Cancel { .. } if !attempt.cancelable => {}
+                Order::Cancel { grace_ms } if listens.load(Ordering::Relaxed) => {
+                    stop.send_replace(true);
+                    grace = Box::pin(after(Some(Duration::from_millis(grace_ms))));
+                }
+                Order::Cancel { .. } => break Some(Outcome::Cancelled),
+            },
+            () = &mut deadline => break Some(timed_out()),
+            () = &mut grace => break Some(Outcome::Cancelled),
+        }
+    };
+    desk.end(&attempt, outcome);
+}
+
+async fn next_order(told: &mut watch::Receiver<Option<Order>>) -> Order {
+    loop {
+        if told.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        if let Some(order) = *told.borrow_and_update() {
+            return order;
+        }
+    }
+}
+
+async fn after(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn failed(kind: &str, message: String) -> Outcome {
+    Outcome::Failed(AttemptError {
+        kind: Some(kind.to_owned()),
+        message,
+        status: None,
+        retry_after_ms: None,
+        retry: None,
+    })
+}
+
+fn timed_out() -> Outcome {
+    failed("timeout", "it did not end within its time".to_owned())
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Outcome {
+    let told = panic.downcast_ref::<&str>().map(ToString::to_string);
+    let told = told.or_else(|| panic.downcast_ref::<String>().cloned());
+    failed("panic", told.unwrap_or_else(|| "it panicked".to_owned()))
+}

@@ -1,0 +1,384 @@
+//! Why: what keeps a run waiting, and a schedule from firing, in words and data.
+//!
+//! The answer is made from the facts that the deciding code goes by, and where
+//! it can be asked, by that code itself: what will become of a schedule's next
+//! instant is the word of [`fire::plan`](crate::fire::plan). The first reason is
+//! the one that holds now; those after it come to bear once it is gone.
+//!
+//! Nothing here looks anything up: whoever asks brings the facts.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::{
+    fire::{self, Cursor, Input, SkipReason},
+    lane::LaneKey,
+    run::{Block, Run, RunState, TrailEntry, TrailKind, Verdict, WaitFor},
+    slot::Slot,
+    store::{Pause, Standing},
+    timing::Schedule,
+};
+
+/// Beyond so many, a place in a queue is not counted.
+pub const AHEAD_MAX: u32 = 1_000;
+
+/// What was paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    Tenant,
+    Queue,
+    Job,
+    Schedule,
+}
+
+impl Level {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Tenant => "tenant",
+            Self::Queue => "queue",
+            Self::Job => "job",
+            Self::Schedule => "schedule",
+        }
+    }
+}
+
+/// One thing that keeps something from happening, or how it stands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
+pub enum Reason {
+    /// It was to be made later.
+    NotYet {
+        at: Timestamp,
+    },
+    /// An attempt failed; the next one waits.
+    Backoff {
+        at: Timestamp,
+        attempt: u16,
+        error: Option<String>,
+    },
+    /// Put off at no cost, such as by an open circuit.
+    Deferred {
+        at: Timestamp,
+        reason: String,
+    },
+    Slot {
+        limit: u32,
+        held: u32,
+        waiting: u32,
+        ahead: u32,
+    },
+    Needs {
+        runs: u16,
+    },
+    Paused {
+        level: Level,
+        until: Option<Timestamp>,
+        note: Option<String>,
+        by: Option<String>,
+    },
+    /// Nobody that is known offers what it needs.
+    NoWorker {
+        queue: String,
+        handler: Option<String>,
+        requires: Vec<String>,
+    },
+    RateLimit {
+        at: Timestamp,
+    },
+    /// So many runs come before it.
+    Place {
+        ahead: u32,
+    },
+    Running {
+        since: Timestamp,
+        attempt: u16,
+    },
+    Parked {
+        on: &'static str,
+        until: Option<Timestamp>,
+    },
+    Cancelling {
+        since: Timestamp,
+        grace_until: Timestamp,
+    },
+    Ended {
+        at: Timestamp,
+        verdict: Verdict,
+        error: Option<String>,
+    },
+    Disabled {
+        level: Level,
+    },
+    /// It made all its runs, or its time is over.
+    Over {
+        fired: u64,
+    },
+    /// Its last run has not ended, and it counts from there.
+    OwnRun,
+    /// It will fire.
+    Next {
+        at: Timestamp,
+    },
+    /// The next instant will make no run.
+    NextSkipped {
+        at: Timestamp,
+        reason: SkipReason,
+    },
+    /// It should have fired by now, and nobody did.
+    Overdue {
+        since: Timestamp,
+        scheduler: bool,
+    },
+    /// The newest instants that made no run.
+    Skipped {
+        from: Timestamp,
+        to: Timestamp,
+        count: u64,
+        reason: SkipReason,
+    },
+}
+
+/// All that is known of a run that somebody wonders about.
+#[derive(Clone, Debug)]
+pub struct RunFacts<'a> {
+    pub run: &'a Run,
+    pub trail: &'a [TrailEntry],
+    pub error: Option<&'a str>,
+    pub standing: &'a Standing,
+    /// Pauses in force of its tenant and its queue.
+    pub pauses: &'a [(Level, Pause)],
+    pub lane: Option<&'a LaneKey>,
+    /// Somebody who lives can execute it.
+    pub offered: bool,
+    /// When its rate lets it start; none where that is now.
+    pub rate_until: Option<Timestamp>,
+}
+
+/// Why a run stands where it stands.
+pub fn run(facts: &RunFacts<'_>, now: Timestamp) -> Vec<Reason> {
+    let run = facts.run;
+    match &run.state {
+        RunState::Finished { at, verdict } => {
+            vec![Reason::Ended { at: *at, verdict: *verdict, error: facts.error.map(Into::into) }]
+        }
+        RunState::Running { started_at, .. } => {
+            vec![Reason::Running { since: *started_at, attempt: run.attempts_used + 1 }]
+        }
+        RunState::Waiting { on, until, .. } => vec![Reason::Parked { on: parked(*on), until: *until }],
+        RunState::Cancelling { .. } => run.cancel.iter().map(cancelling).collect(),
+        RunState::Scheduled => {
+            let mut reasons = vec![later(facts)];
+            reasons.extend(before_start(facts, now));
+            reasons
+        }
+        RunState::Blocked(Block::Needs(runs)) => vec![Reason::Needs { runs: *runs }],
+        RunState::Blocked(Block::Slot) => {
+            let mut reasons: Vec<Reason> =
+                facts.standing.slot.map(|slot| no_room(slot, facts.standing)).into_iter().collect();
+            reasons.extend(before_start(facts, now));
+            reasons
+        }
+        RunState::Queued => {
+            let mut reasons = before_start(facts, now);
+            reasons.push(Reason::Place { ahead: facts.standing.ahead });
+            reasons
+        }
+    }
+}
+
+fn cancelling(request: &crate::run::CancelRequest) -> Reason {
+    Reason::Cancelling { since: request.at, grace_until: request.grace_until }
+}
+
+const fn parked(on: WaitFor) -> &'static str {
+    match on {
+        WaitFor::Callback => "callback",
+        WaitFor::Approval => "approval",
+        WaitFor::Sleep => "sleep",
+        WaitFor::Children(_) => "children",
+        WaitFor::Signal => "signal",
+    }
+}
+
+/// Why a run is not ready: the newest line of its trail that says so.
+fn later(facts: &RunFacts<'_>) -> Reason {
+    let at = facts.run.ready_at;
+    let said = facts.trail.iter().rev().find_map(|entry| match &entry.kind {
+        TrailKind::AttemptFailed { attempt, failure, .. } => {
+            Some(Reason::Backoff { at, attempt: *attempt, error: Some(failure.message.clone()) })
+        }
+        TrailKind::Deferred { reason, .. } => Some(Reason::Deferred { at, reason: reason.clone() }),
+        _ => None,
+    });
+    said.unwrap_or(Reason::NotYet { at })
+}
+
+const fn no_room(slot: Slot, standing: &Standing) -> Reason {
+    Reason::Slot { limit: slot.limit, held: slot.held, waiting: slot.waiting, ahead: standing.ahead_for_slot }
+}
+
+fn before_start(facts: &RunFacts<'_>, now: Timestamp) -> Vec<Reason> {
+    let mut reasons = paused(facts.pauses, now);
+    if let Some(lane) = facts.lane.filter(|_| !facts.offered) {
+        reasons.push(Reason::NoWorker {
+            queue: lane.queue.clone(),
+            handler: lane.handler.clone(),
+            requires: lane.requires.clone(),
+        });
+    }
+    reasons.extend(facts.rate_until.filter(|at| *at > now).map(|at| Reason::RateLimit { at }));
+    reasons
+}
+
+fn paused(pauses: &[(Level, Pause)], now: Timestamp) -> Vec<Reason> {
+    let holds = |pause: &Pause| pause.since <= now && pause.until.is_none_or(|until| now < until);
+    let in_force = pauses.iter().filter(|(_, pause)| holds(pause));
+    in_force
+        .map(|(level, pause)| Reason::Paused {
+            level: *level,
+            until: pause.until,
+            note: pause.note.clone(),
+            by: pause.by.clone(),
+        })
+        .collect()
+}
+
+/// All that is known of a schedule that somebody wonders about.
+#[derive(Clone, Debug)]
+pub struct ScheduleFacts<'a> {
+    pub schedule: &'a Schedule,
+    /// What firing would go by; none where it owes nothing.
+    pub input: Option<Input<'a>>,
+    pub fired: u64,
+    pub enabled: bool,
+    pub job_enabled: bool,
+    /// It counts from its last run's end, and that run lives.
+    pub own_run_lives: bool,
+    pub pauses: &'a [(Level, Pause)],
+    /// Somebody holds its partition.
+    pub scheduler: bool,
+    /// The newest recorded skip.
+    pub skipped: Option<fire::SkipRange>,
+}
+
+/// An instant that is this late should have been fired.
+const LATE_MAX: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
+
+/// Why a schedule does what it does next.
+pub fn schedule(facts: &ScheduleFacts<'_>, now: Timestamp) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    if !facts.enabled {
+        reasons.push(Reason::Disabled { level: Level::Schedule });
+    }
+    if !facts.job_enabled {
+        reasons.push(Reason::Disabled { level: Level::Job });
+    }
+    reasons.extend(paused(facts.pauses, now));
+    match &facts.input {
+        None if facts.own_run_lives => reasons.push(Reason::OwnRun),
+        None if facts.enabled => reasons.push(Reason::Over { fired: facts.fired }),
+        None => {}
+        Some(input) => reasons.extend(next(facts, input, reasons.is_empty(), now)),
+    }
+    reasons.extend(facts.skipped.map(|range| Reason::Skipped {
+        from: range.from,
+        to: range.to,
+        count: range.count,
+        reason: range.reason,
+    }));
+    reasons
+}
+
+/// What becomes of the instant that a schedule owes next.
+fn next(facts: &ScheduleFacts<'_>, input: &Input<'_>, free: bool, now: Timestamp) -> Vec<Reason> {
+    let Cursor { planned_at, due_at, .. } = input.cursor;
+    let mut reasons = Vec::new();
+    if free && due_at.saturating_add(LATE_MAX).is_ok_and(|late| late < now) {
+        reasons.push(Reason::Overdue { since: due_at, scheduler: facts.scheduler });
+    }
+    let plan = fire::plan(input, now.max(due_at));
+    let skip = plan.skips.iter().find(|skip| skip.from <= planned_at && planned_at <= skip.to);
+    match skip {
+        Some(skip) => reasons.push(Reason::NextSkipped { at: planned_at, reason: skip.reason }),
+        None if free => reasons.push(Reason::Next { at: planned_at }),
+        None => {}
+    }
+    reasons
+}
+
+impl Reason {
+    /// In words.
+    pub fn text(&self) -> String {
+        match self {
+            Self::NotYet { at } => format!("it is to start at {at}"),
+            Self::Backoff { at, attempt, error } => {
+                let error = error.as_ref().map_or(String::new(), |error| format!(" ({error})"));
+                format!("attempt {attempt} failed{error}; it is tried again at {at}")
+            }
+            Self::Deferred { at, reason } => format!("it was put off until {at}, at no cost: {reason}"),
+            Self::Slot { limit, held, waiting, ahead } => format!(
+                "its concurrency key has {held} of {limit} slots taken; {waiting} wait for one, {} before it",
+                shown(*ahead)
+            ),
+            Self::Needs { runs } => {
+                format!("it waits for {runs} other {} to end", if *runs == 1 { "run" } else { "runs" })
+            }
+            Self::Paused { level, until, note, by } => {
+                let by = by.as_ref().map_or(String::new(), |by| format!(" by {by}"));
+                let until = until.map_or(String::new(), |until| format!(" until {until}"));
+                let note = note.as_ref().map_or(String::new(), |note| format!(": {note}"));
+                let whose = if *level == Level::Schedule { "the" } else { "its" };
+                format!("{whose} {} is paused{by}{until}{note}", level.word())
+            }
+            Self::NoWorker { queue, handler, requires } => {
+                let handler = handler.as_ref().map_or(String::new(), |name| format!(" the handler `{name}`"));
+                let traits =
+                    if requires.is_empty() { String::new() } else { format!(" the traits {}", requires.join(", ")) };
+                let and = if !handler.is_empty() && !traits.is_empty() { " and" } else { "" };
+                format!("no worker that is known offers{handler}{and}{traits} on the queue `{queue}`")
+            }
+            Self::RateLimit { at } => format!("its rate limit is used up; the next may start at {at}"),
+            Self::Place { ahead: 0 } => "it is next in its queue and starts as soon as a worker is free".to_owned(),
+            Self::Place { ahead } => format!("{} runs of its queue and tenant come before it", shown(*ahead)),
+            Self::Running { since, attempt } => format!("attempt {attempt} runs since {since}"),
+            Self::Parked { on, until } => {
+                let until = until.map_or(String::new(), |until| format!(", until {until} at the latest"));
+                format!("it is parked and waits for {on}{until}")
+            }
+            Self::Cancelling { since, grace_until } => {
+                format!("it was asked to stop at {since} and is given up at {grace_until}")
+            }
+            Self::Ended { at, verdict, error } => {
+                let error = error.as_ref().map_or(String::new(), |error| format!(": {error}"));
+                format!("it ended as {} at {at}{error}", verdict.as_str())
+            }
+            Self::Disabled { level } => format!("the {} is not enabled", level.word()),
+            Self::Over { fired } => format!("it is over: it made {fired} runs, and owes no more instants"),
+            Self::OwnRun => "its last run has not ended, and the next instant counts from there".to_owned(),
+            Self::Next { at } => format!("it fires next at {at}"),
+            Self::NextSkipped { at, reason } => format!("the instant {at} will make no run ({})", reason.as_str()),
+            Self::Overdue { since, scheduler: true } => {
+                format!("it was due at {since}; its scheduler is late or cannot reach the store")
+            }
+            Self::Overdue { since, scheduler: false } => {
+                format!(
+                    "it was due at {since}, and no scheduler holds its partition: start a node with the scheduler role"
+                )
+            }
+            Self::Skipped { from, to, reason, .. } if from == to => {
+                format!("the instant {from} made no run ({})", reason.as_str())
+            }
+            Self::Skipped { from, to, count, reason } => {
+                format!("{count} instants from {from} to {to} made no run ({})", reason.as_str())
+            }
+        }
+    }
+}
+
+fn shown(ahead: u32) -> String {
+    if ahead > AHEAD_MAX { format!("{AHEAD_MAX}+") } else { ahead.to_string() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,541 @@
+//! One exchange with a worker.
+//!
+//! What it says is taken in first: log lines, progress, reports. Its leases are
+//! extended and compared with the store's. Then it waits, as long as it wishes,
+//! until there is work for it or something to tell. A worker that holds leases
+//! is answered within a third of a lease time: its leases hold because it
+//! speaks, never because a connection is open, so that a machine that lost its
+//! power is found out as soon as a process that died.
+//!
+//! Nothing is lost with an answer. A report that is made again is answered as
+//! the first one was; an attempt whose handing over was not heard is in the
+//! store's list and not in the worker's, and is handed over again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ids::WorkerId,
+    job::failure::{ErrorKind, Failure},
+    ports::Stream,
+    run::{Hold, Lease, Outcome, Report, Run, RunState},
+    store::{By, LogChunk, RunRecord, StoreError},
+};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::{
+    Answer, Exchange, ExchangeError, Hello, LogPiece, Stop, Told,
+    sessions::{Given, Parcel, Slip},
+};
+use crate::{
+    node::Node,
+    outbox::{End, Ended},
+    reports,
+    supervise::{Prepared, prepare},
+};
+
+/// The longest that anybody waits here. A proxy in between often gives up
+/// after 30 seconds, and so does this project's own server.
+const WAIT_MAX: Span = Span::secs(25);
+/// So long the store is waited for; then a report is said to be pending.
+const SETTLE_WAIT: Span = Span::secs(10);
+/// Of one line so much is kept.
+const LINE_BYTES_MAX: usize = 16 * 1024;
+/// Log pieces of one attempt are numbered below this; see [`seq_of`].
+const SEQ_BITS: u32 = 20;
+
+/// Hears a worker out and answers it.
+pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<Answer, ExchangeError> {
+    let now = node.clock.now();
+    let worker = asked.hello.worker;
+    let news = node.remote.sessions().meet(&asked.hello, asked.leases.len(), now).ok_or(ExchangeError::Foreign)?;
+    let mut answer = Answer::default();
+    take_words(node, &asked, &mut answer).await?;
+    let slip = Arc::new(Slip::new(asked.finished.len(), Arc::clone(&news)));
+    report(node, &asked, &slip, now).await?;
+    if asked.leaving || asked.hello.draining {
+        let back = node.remote.sessions().take_mail(worker);
+        hand_back(node, back, now);
+    }
+    let poll = Poll::begin(node, &asked);
+    wait(node, &asked, &poll, &slip, &news, &mut answer).await?;
+    answer.reports = slip.read();
+    check_stale(node, &asked, &mut answer.reports).await?;
+    answer.elsewhere = node.executing.is_draining();
+    answer.drain = node.remote.sessions().standing(worker, poll.number).drain;
+    answer.attempts = node.remote.sessions().fetch(worker, poll.number);
+    if asked.leaving {
+        node.remote.sessions().remove(worker);
+        // What it was given and never heard of must not count as a loss.
+        let woken = node.store.release(&node.write(node.clock.now()), worker).await?;
+        node.woken(woken);
+        node.store.forget_workers(&[worker]).await?;
+    }
+    Ok(answer)
+}
+
+/// A worker that waits; one whose connection breaks does not any more.
+struct Poll<'n> {
+    node: &'n Arc<Node>,
+    worker: WorkerId,
+    number: u64,
+}
+
+impl<'n> Poll<'n> {
+    /// One who only reports takes nobody's place.
+    fn begin(node: &'n Arc<Node>, asked: &Exchange) -> Self {
+        let worker = asked.hello.worker;
+        let free = if asked.hello.draining { 0 } else { asked.free };
+        let number = if free > 0 || asked.wait.is_some() { node.remote.sessions().begin_poll(worker, free) } else { 0 };
+        if free > 0 {
+            node.bells.lend.notify_one();
+        }
+        Self { node, worker, number }
+    }
+}
+
+impl Drop for Poll<'_> {
+    fn drop(&mut self) {
+        self.node.remote.sessions().end_poll(self.worker, self.number, self.node.clock.now());
+    }
+}
+
+async fn wait(
+    node: &Arc<Node>,
+    asked: &Exchange,
+    poll: &Poll<'_>,
+    slip: &Slip,
+    news: &Notify,
+    answer: &mut Answer,
+) -> Result<(), StoreError> {
+    let began_at = node.clock.now();
+    let settle_until = SETTLE_WAIT.after(began_at);
+    let longest = if asked.leases.is_empty() { WAIT_MAX } else { node.options.extend_every };
+    let until = asked.wait.map_or(began_at, |wait| wait.min(longest).after(began_at));
+    loop {
+        let heard = news.notified();
+        tokio::pin!(heard);
+        heard.as_mut().enable();
+        let now = node.clock.now();
+        compare(node, asked, answer, now).await?;
+        let stands = node.remote.sessions().standing(asked.hello.worker, poll.number);
+        let gone = node.executing.is_draining();
+        let told = slip.is_done() || now >= settle_until || gone && node.is_store_away();
+        // One who reported something, or cannot wait, is answered as soon as
+        // work was looked for.
+        let in_haste = !asked.finished.is_empty() || asked.wait.is_none();
+        let something = stands.mail || !answer.stops.is_empty() || !answer.lost.is_empty();
+        let late = now >= until && (stands.tried || now >= settle_until);
+        if told && (something || late || stands.superseded || stands.drain || gone || (in_haste && stands.tried)) {
+            return Ok(());
+        }
+        let wake_at = if told && stands.tried { until } else { settle_until };
+        tokio::select! {
+            () = heard => {}
+            () = node.clock.sleep_until(wake_at.max(Span::millis(1).after(now))) => {}
+        }
+    }
+}
+
+/// Takes in what attempts say, as far as they are still the worker's.
+async fn take_words(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer) -> Result<(), StoreError> {
+    if !asked.logs.is_empty() {
+        let chunks = chunks_of(node, asked, answer).await?;
+        if !chunks.is_empty() {
+            node.store.append_logs(&chunks).await?;
+        }
+    }
+    if !asked.progress.is_empty() {
+        let said: Vec<(Lease, String)> =
+            asked.progress.iter().map(|(lease, progress)| (*lease, reports::text(progress))).collect();
+        let answers = node.store.progress(&said).await?;
+        let stale = said.iter().zip(answers).filter(|(_, answer)| *answer == rota_core::store::Guarded::Stale);
+        answer.lost.extend(stale.map(|((lease, _), _)| *lease));
+    }
+    Ok(())
+}
+
+async fn chunks_of(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer) -> Result<Vec<LogChunk>, StoreError> {
+    let leases: Vec<Lease> = asked.logs.iter().map(|piece| piece.lease).collect();
+    let known = known_runs(node, &asked.hello, &leases).await?;
+    let mut sessions = node.remote.sessions();
+    let mut chunks = Vec::with_capacity(asked.logs.len());
+    for piece in &asked.logs {
+        let Some(attempt) = known.get(&piece.lease) else {
+            answer.lost.push(piece.lease);
+            continue;
+        };
+        let given = sessions.get_mut(asked.hello.worker).and_then(|session| session.given.get_mut(&piece.lease.run));
+        let mut unheard = 0;
+        let bytes = given.map_or(&mut unheard, |given| &mut given.log_bytes);
+        chunks.extend(chunk(piece, *attempt, bytes, node.options.log_bytes_max));
+    }
+    Ok(chunks)
+}
+
+/// The numbers of the attempts that are under way under these leases.
+async fn known_runs(node: &Arc<Node>, hello: &Hello, leases: &[Lease]) -> Result<HashMap<Lease, u16>, StoreError> {
+    let number = |run: &Run| run.attempts_used.saturating_add(1);
+    let mut known = HashMap::with_capacity(leases.len());
+    let mut unknown = Vec::new();
+    {
+        let mut sessions = node.remote.sessions();
+        let session = sessions.get_mut(hello.worker);
+        for lease in leases {
+            let given = session.as_ref().and_then(|session| session.given.get(&lease.run));
+            match given.filter(|given| given.run.lease() == *lease) {
+                Some(given) => drop(known.insert(*lease, number(&given.run))),
+                None => unknown.push(lease.run),
+            }
+        }
+    }
+    if !unknown.is_empty() {
+        unknown.sort_unstable();
+        unknown.dedup();
+        for record in node.store.runs(&unknown).await?.into_iter().flatten() {
+            if is_under_way(&record.run, hello) {
+                known.insert(record.run.lease(), number(&record.run));
+            }
+        }
+    }
+    Ok(known)
+}
+
+/// Whether a worker of this tenant may be executing it.
+fn is_under_way(run: &Run, hello: &Hello) -> bool {
+    let leased = match run.state {
+        RunState::Running { hold, .. } => matches!(hold, Hold::Leased(_)),
+        RunState::Cancelling { hold, .. } => matches!(hold, Some(Hold::Leased(_))),
+        RunState::Scheduled
+        | RunState::Blocked(_)
+        | RunState::Queued
+        | RunState::Waiting { .. }
+        | RunState::Finished { .. } => false,
+    };
+    leased && run.tenant == hello.tenant
+}
+
+/// Lines as they are stored, up to what an attempt may write.
+fn chunk(piece: &LogPiece, attempt: u16, bytes: &mut usize, bytes_max: usize) -> Option<LogChunk> {
+    let mut lines = String::new();
+    let mut add = |at: Timestamp, stream: Stream, text: &str| {
+        lines.push_str(&json!({ "at": at, "stream": stream, "text": text }).to_string());
+        lines.push('\n');
+    };
+    for line in &piece.lines {
+        if *bytes >= bytes_max {
+            break;
+        }
+        let text = cut(&line.text, LINE_BYTES_MAX);
+        add(line.at, line.stream, text);
+        *bytes += text.len() + 1;
+        if *bytes >= bytes_max {
+            add(line.at, Stream::System, reports::CUT);
+        }
+    }
+    let at = piece.lines.first()?.at;
+    let seq = seq_of(piece);
+    (!lines.is_empty()).then(|| LogChunk { run: piece.lease.run, attempt, seq, at, lines })
+}
+
+/// A lost attempt is tried again under the same number, so the fence has a part
+/// in the order of pieces.
+fn seq_of(piece: &LogPiece) -> i32 {
+    let fence = piece.lease.fence.0 as u32 & ((1 << (31 - SEQ_BITS)) - 1);
+    ((fence << SEQ_BITS) | (piece.seq & ((1 << SEQ_BITS) - 1))) as i32
+}
+
+fn cut(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=text.len().min(bytes_max)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    &text[..end]
+}
+
+/// Sends reports on to be settled. The answers come to `slip`.
+async fn report(node: &Arc<Node>, asked: &Exchange, slip: &Arc<Slip>, now: Timestamp) -> Result<(), StoreError> {
+    let (mut ended, mut unknown) = (Vec::new(), Vec::new());
+    {
+        let mut sessions = node.remote.sessions();
+        for (n, (lease, report)) in asked.finished.iter().enumerate() {
+            if !sessions.begin_settling(*lease, slip, n) {
+                continue;
+            }
+            match sessions.take_given(asked.hello.worker, *lease) {
+                Some(given) => ended.push(ended_of(given, report, now)),
+                None => unknown.push(n),
+            }
+        }
+    }
+    node.post(ended);
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let found = find(node, asked, &unknown, now).await;
+    let mut sessions = node.remote.sessions();
+    match found {
+        Ok(found) => {
+            let mut ended = Vec::new();
+            for (n, found) in unknown.into_iter().zip(found) {
+                match found {
+                    Found::UnderWay(one) => ended.push(*one),
+                    Found::Told(told) => sessions.told(asked.finished[n].0, told),
+                }
+            }
+            drop(sessions);
+            node.post(ended);
+            Ok(())
+        }
+        Err(error) => {
+            unknown.into_iter().for_each(|n| sessions.told(asked.finished[n].0, Told::Pending));
+            Err(error)
+        }
+    }
+}
+
+/// What the store knows of a report that this node did not expect.
+enum Found {
+    UnderWay(Box<Ended>),
+    Told(Told),
+}
+
+async fn find(node: &Arc<Node>, asked: &Exchange, unknown: &[usize], now: Timestamp) -> Result<Vec<Found>, StoreError> {
+    let ids: Vec<_> = unknown.iter().map(|n| asked.finished[*n].0.run).collect();
+    let mut found = Vec::with_capacity(unknown.len());
+    for (n, record) in unknown.iter().zip(node.store.runs(&ids).await?) {
+        let (lease, report) = &asked.finished[*n];
+        let record = record.filter(|record| record.run.tenant == asked.hello.tenant);
+        found.push(match record {
+            Some(record) if record.run.lease() == *lease && is_under_way(&record.run, &asked.hello) => {
+                let job = node.catalog.version(record.run.job, record.run.version).await?;
+                let (run, end) = (record.run, end_of(report));
+                Found::UnderWay(Box::new(Ended { run, by: By::Lease, end, at: now, job, executed: false }))
+            }
+            Some(record) if report.stands(*lease, &record) => Found::Told(Told::Applied),
+            Some(_) | None => Found::Told(Told::Stale),
+        });
+    }
+    Ok(found)
+}
+
+fn end_of(report: &Report) -> End {
+    match report {
+        Report::Outcome(outcome) => End::Outcome(outcome.clone()),
+        Report::HandedBack => End::HandedBack,
+    }
+}
+
+fn ended_of(given: Given, report: &Report, now: Timestamp) -> Ended {
+    let (by, end) = (By::Lease, end_of(report));
+    Ended { run: given.run, by, end, at: now, job: Some(given.job), executed: false }
+}
+
+/// A report that the store refused may be one that it took before, when its
+/// answer was lost.
+async fn check_stale(node: &Arc<Node>, asked: &Exchange, told: &mut [Told]) -> Result<(), StoreError> {
+    let stale: Vec<usize> = (0..told.len()).filter(|n| told[*n] == Told::Stale).collect();
+    if stale.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = stale.iter().map(|n| asked.finished[*n].0.run).collect();
+    for (n, record) in stale.into_iter().zip(node.store.runs(&ids).await?) {
+        let (lease, report) = &asked.finished[n];
+        let ours = |record: &RunRecord| record.run.tenant == asked.hello.tenant;
+        if record.filter(ours).is_some_and(|record| report.stands(*lease, &record)) {
+            told[n] = Told::Applied;
+        }
+    }
+    Ok(())
+}
+
+/// Gives back what was leased to a worker and never reached it.
+pub(crate) fn hand_back(node: &Node, back: Vec<Given>, now: Timestamp) {
+    let ended = back.into_iter().map(|given| ended_of(given, &Report::HandedBack, now));
+    node.post(ended.collect());
+}
+
+/// Extends the worker's leases and compares its list with the store's, if it is
+/// time.
+async fn compare(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer, now: Timestamp) -> Result<(), StoreError> {
+    let worker = asked.hello.worker;
+    let held: Vec<Lease> = {
+        let mut sessions = node.remote.sessions();
+        let Some(session) = sessions.get_mut(worker) else { return Ok(()) };
+        let known = asked.leases.iter().all(|lease| session.holds(*lease));
+        let due = session.extended_at.is_none_or(|at| now >= node.options.extend_every.after(at));
+        let something = !asked.leases.is_empty() || !session.given.is_empty();
+        if !(session.compare || something && (due || !known)) {
+            return Ok(());
+        }
+        session.compare = false;
+        asked.leases.iter().copied().chain(session.kept_leases()).collect()
+    };
+    let until = node.options.run_lease.after(now);
+    let extended = node.store.extend(worker, until, &held, now).await?;
+    let lost: HashSet<_> = extended.lost.iter().copied().collect();
+    let (lost, held): (Vec<Lease>, Vec<Lease>) = held.into_iter().partition(|lease| lost.contains(&lease.run));
+    let strangers = take_compared(node, asked, answer, &lost, &extended.unlisted, now);
+    adopt(node, asked, answer, &held, &extended.cancelling, now).await?;
+    hand_over_again(node, &asked.hello, strangers, now).await?;
+    stop_overdue(node, worker, &held, answer, now);
+    Ok(())
+}
+
+/// Takes in what a comparison brought, and answers the leases that were not in
+/// the worker's list twice: their handing over was not heard.
+fn take_compared(
+    node: &Arc<Node>,
+    asked: &Exchange,
+    answer: &mut Answer,
+    lost: &[Lease],
+    unlisted: &[Lease],
+    now: Timestamp,
+) -> Vec<Lease> {
+    let reported: HashSet<Lease> = asked.finished.iter().map(|(lease, _)| *lease).collect();
+    let mut sessions = node.remote.sessions();
+    let on_its_way: HashSet<Lease> =
+        unlisted.iter().copied().filter(|lease| reported.contains(lease) || sessions.is_settling(*lease)).collect();
+    let Some(session) = sessions.get_mut(asked.hello.worker) else { return Vec::new() };
+    session.extended_at = Some(now);
+    let gone: HashSet<Lease> = lost.iter().copied().collect();
+    session.drop_kept(&gone);
+    session.given.retain(|_, given| !gone.contains(&given.run.lease()));
+    answer.lost.extend(asked.leases.iter().filter(|lease| gone.contains(lease)));
+    let kept: HashSet<Lease> = session.kept_leases().collect();
+    let unlisted: HashSet<Lease> =
+        unlisted.iter().copied().filter(|lease| !kept.contains(lease) && !on_its_way.contains(lease)).collect();
+    let again = unlisted.iter().copied().filter(|lease| session.strangers.contains(lease)).collect();
+    // What is neither listed nor in the store's list is over.
+    let listed: HashSet<Lease> = asked.leases.iter().copied().collect();
+    session.given.retain(|_, given| {
+        let lease = given.run.lease();
+        listed.contains(&lease) || unlisted.contains(&lease) || on_its_way.contains(&lease)
+    });
+    session.strangers = unlisted;
+    again
+}
+
+/// Learns what it must know of attempts that another node handed over, and of
+/// those that were asked to stop.
+async fn adopt(
+    node: &Arc<Node>,
+    asked: &Exchange,
+    answer: &mut Answer,
+    held: &[Lease],
+    cancelling: &[rota_core::ids::RunId],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let stopping: HashSet<_> = cancelling.iter().copied().collect();
+    let wanted: Vec<_> = {
+        let mut sessions = node.remote.sessions();
+        let Some(session) = sessions.get_mut(asked.hello.worker) else { return Ok(()) };
+        held.iter()
+            .filter(|lease| stopping.contains(&lease.run) || !session.holds(**lease))
+            .map(|lease| lease.run)
+            .collect()
+    };
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let held: HashSet<Lease> = held.iter().copied().collect();
+    for record in node.store.runs(&wanted).await?.into_iter().flatten() {
+        let run = record.run;
+        if !held.contains(&run.lease()) || run.tenant != asked.hello.tenant {
+            continue;
+        }
+        if let Some(request) = &run.cancel {
+            answer.stops.push(Stop { lease: run.lease(), grace_until: request.grace_until.max(now) });
+        }
+        let Some(job) = node.catalog.version(run.job, run.version).await? else { continue };
+        let timeout = job.step.as_ref().and_then(|step| step.timeout);
+        let deadline_at = timeout.map(|timeout| timeout.after(run.state.started_at().unwrap_or(now)));
+        let mut sessions = node.remote.sessions();
+        if let Some(session) = sessions.get_mut(asked.hello.worker) {
+            let given = Given { run, job, deadline_at, log_bytes: 0 };
+            session.given.entry(given.run.id).or_insert(given);
+        }
+    }
+    Ok(())
+}
+
+/// Puts attempts into the mail whose handing over was not heard; for a worker
+/// that takes no more, gives them back.
+async fn hand_over_again(
+    node: &Arc<Node>,
+    hello: &Hello,
+    strangers: Vec<Lease>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    if strangers.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = strangers.iter().map(|lease| lease.run).collect();
+    let strangers: HashSet<Lease> = strangers.into_iter().collect();
+    for record in node.store.runs(&ids).await?.into_iter().flatten() {
+        let run = record.run;
+        if !strangers.contains(&run.lease()) || run.tenant != hello.tenant {
+            continue;
+        }
+        let Some(job) = node.catalog.version(run.job, run.version).await? else { continue };
+        let back = match prepare(node, &run, &job, now) {
+            Ok(prepared) if !hello.draining => match node.remote.sessions().get_mut(hello.worker) {
+                Some(session) => {
+                    session.given.remove(&run.id);
+                    session.strangers.remove(&run.lease());
+                    session.put(parcel(run, job, prepared));
+                    None
+                }
+                None => Some(run),
+            },
+            Ok(_) | Err(_) => Some(run),
+        };
+        if let Some(run) = back {
+            let (by, end) = (By::Lease, End::HandedBack);
+            node.post(vec![Ended { run, by, end, at: now, job: None, executed: false }]);
+        }
+    }
+    Ok(())
+}
+
+/// What is handed to a worker.
+pub(crate) fn parcel(run: Run, job: Arc<crate::catalog::JobVersion>, prepared: Prepared) -> Parcel {
+    let bytes = 512 + run.payload.as_ref().map_or(0, |payload| payload.len()) + job.size;
+    let deadline_at = prepared.attempt.deadline_at;
+    let work = super::Work {
+        attempt: prepared.attempt,
+        job_name: job.document.name.clone(),
+        step_id: prepared.step_id,
+        labels: run.labels.clone(),
+        trigger: run.trigger.clone(),
+        timeout: job.step.as_ref().and_then(|step| step.timeout),
+        cancelable: job.step.as_ref().is_none_or(|step| step.cancelable),
+        alone: false,
+    };
+    Parcel { given: Given { run, job, deadline_at, log_bytes: 0 }, work, bytes }
+}
+
+/// A worker stops its attempts at their deadline itself. One that does not, and
+/// goes on saying that it lives, is not waited for.
+fn stop_overdue(node: &Arc<Node>, worker: WorkerId, held: &[Lease], answer: &mut Answer, now: Timestamp) {
+    let long_ago = node.options.run_lease.before(now);
+    let overdue: Vec<Given> = {
+        let mut sessions = node.remote.sessions();
+        let late = |given: &Given| given.deadline_at.is_some_and(|at| at <= long_ago);
+        let Some(session) = sessions.get_mut(worker) else { return };
+        let late: Vec<_> = held
+            .iter()
+            .filter(|lease| {
+                session.given.get(&lease.run).is_some_and(|given| given.run.lease() == **lease && late(given))
+            })
+            .map(|lease| lease.run)
+            .collect();
+        late.iter().filter_map(|run| session.given.remove(run)).collect()
+    };
+    answer.lost.extend(overdue.iter().map(|given| given.run.lease()));
+    let failed = || Failure::new(ErrorKind::Timeout, "its worker did not stop it when its time was over");
+    let ended = overdue.into_iter().map(|given| ended_of(given, &Report::Outcome(Outcome::Failed(failed())), now));
+    node.post(ended.collect());
+}

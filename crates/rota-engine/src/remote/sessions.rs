@@ -1,0 +1,484 @@
+//! The workers that speak to this node, and what each was given.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ids::{LaneId, RunId, TenantId, WorkerId},
+    lane::LaneMode,
+    run::{Lease, Run},
+    store::{Guarded, WorkerBeat, WorkerInfo},
+};
+use tokio::sync::Notify;
+
+use super::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, Hello, Offer, Work};
+use crate::catalog::{Gate, JobVersion};
+
+/// Mail that nobody fetched for so long goes back.
+const MAIL_KEPT: Span = Span::secs(2);
+/// A worker that has said nothing for so long is forgotten.
+const SESSION_KEPT: Span = Span::secs(12);
+
+/// What became of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// What was reported is what stands.
+    Applied,
+    /// The lease is not the run's any more, and what was reported counts for
+    /// nothing.
+    Stale,
+    /// This node has it and the store has not answered: to be reported again.
+    Pending,
+}
+
+/// The answers to the reports of one exchange.
+#[derive(Debug)]
+pub(crate) struct Slip {
+    told: Mutex<Vec<Option<Told>>>,
+    left: AtomicUsize,
+    news: Arc<Notify>,
+}
+
+impl Slip {
+    pub fn new(count: usize, news: Arc<Notify>) -> Self {
+        Self { told: Mutex::new(vec![None; count]), left: AtomicUsize::new(count), news }
+    }
+
+    pub fn tell(&self, at: usize, told: Told) {
+        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if all[at].replace(told).is_none() && self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.news.notify_waiters();
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0
+    }
+
+    pub fn read(&self) -> Vec<Told> {
+        let all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|told| told.unwrap_or(Told::Pending)).collect()
+    }
+}
+
+/// An attempt that is leased to a worker and not yet handed to it.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub given: Given,
+    pub work: Work,
+    /// About how much it adds to an answer.
+    pub bytes: usize,
+}
+
+/// An attempt that a worker has.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    pub run: Run,
+    pub job: Arc<JobVersion>,
+    pub deadline_at: Option<Timestamp>,
+    pub log_bytes: usize,
+}
+
+/// Workers that offer the same for the same tenant.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub tenant: TenantId,
+    pub offer: Offer,
+    /// The claimed lanes it takes, and among how many lanes they were looked
+    /// for: lanes are only added.
+    lanes: Mutex<(usize, Arc<HashSet<LaneId>>)>,
+}
+
+impl Group {
+    pub fn lanes(&self, gate: &Gate) -> Arc<HashSet<LaneId>> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if lanes.0 != gate.lanes().len() {
+            let mine = gate.lanes().values().filter(|lane| lane.mode == LaneMode::Claimed);
+            let mine = mine.filter(|lane| self.offer.takes(&lane.key)).map(|lane| lane.id);
+            *lanes = (gate.lanes().len(), Arc::new(mine.collect()));
+        }
+        Arc::clone(&lanes.1)
+    }
+}
+
+#[derive(Debug)]
+struct Poll {
+    number: u64,
+    free: u32,
+    /// Work was looked for since it began.
+    tried: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub hello: Hello,
+    group: Arc<Group>,
+    seen_at: Timestamp,
+    listed: usize,
+    poll: Option<Poll>,
+    polls: u64,
+    mail: VecDeque<Parcel>,
+    /// Leased to it, and held back for their rate.
+    pub held: HashSet<Lease>,
+    pub given: HashMap<RunId, Given>,
+    /// Leases that the store had for it and its list had not, at the last look.
+    pub strangers: HashSet<Lease>,
+    pub extended_at: Option<Timestamp>,
+    /// Somebody may have asked one of its runs to stop.
+    pub compare: bool,
+    pub drain_asked: bool,
+    /// A suspect waits until the worker has nothing else in hand.
+    pub reserved_until: Option<Timestamp>,
+    pub news: Arc<Notify>,
+}
+
+impl Session {
+    fn room(&self, now: Timestamp) -> u32 {
+        let reserved = self.reserved_until.is_some_and(|until| now < until) && !self.is_idle();
+        let poll = self.poll.as_ref().filter(|_| !self.hello.draining && !self.drain_asked && !reserved);
+        poll.map_or(0, |poll| poll.free.min(ATTEMPTS_MAX).saturating_sub(self.mail.len() as u32))
+    }
+
+    /// Whether it has nothing in hand.
+    pub fn is_idle(&self) -> bool {
+        self.listed == 0 && self.mail.is_empty() && self.held.is_empty() && self.given.is_empty()
+    }
+
+    pub fn put(&mut self, parcel: Parcel) {
+        self.mail.push_back(parcel);
+        self.news.notify_waiters();
+    }
+
+    /// What is leased to it and has not been handed over.
+    pub fn kept_leases(&self) -> impl Iterator<Item = Lease> {
+        self.mail.iter().map(|parcel| parcel.given.run.lease()).chain(self.held.iter().copied())
+    }
+
+    pub fn drop_kept(&mut self, lost: &HashSet<Lease>) {
+        self.mail.retain(|parcel| !lost.contains(&parcel.given.run.lease()));
+        self.held.retain(|lease| !lost.contains(lease));
+    }
+
+    pub fn holds(&self, lease: Lease) -> bool {
+        self.given.get(&lease.run).is_some_and(|given| given.run.lease() == lease)
+            || self.kept_leases().any(|kept| kept == lease)
+    }
+}
+
+/// A worker that waits, for the one who claims.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub worker: WorkerId,
+    pub room: u32,
+    pub group: Arc<Group>,
+}
+
+/// How a poll stands.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(crate) struct Standing {
+    pub superseded: bool,
+    pub mail: bool,
+    pub tried: bool,
+    pub drain: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    by_worker: HashMap<WorkerId, Session>,
+    groups: HashMap<(TenantId, Offer), Arc<Group>>,
+    settling: HashMap<Lease, Vec<(Arc<Slip>, usize)>>,
+    /// Something is offered that was not before.
+    news: bool,
+}
+
+impl Sessions {
+    pub fn len(&self) -> usize {
+        self.by_worker.len()
+    }
+
+    pub fn settling(&self) -> usize {
+        self.settling.len()
+    }
+
+    pub fn get_mut(&mut self, worker: WorkerId) -> Option<&mut Session> {
+        self.by_worker.get_mut(&worker)
+    }
+
+    fn group(&mut self, hello: &Hello) -> Arc<Group> {
+        let key = (hello.tenant, hello.offer.clone());
+        let new = || Group {
+            tenant: hello.tenant,
+            offer: hello.offer.clone(),
+            lanes: Mutex::new((usize::MAX, Arc::default())),
+        };
+        let news = &mut self.news;
+        Arc::clone(self.groups.entry(key).or_insert_with(|| {
+            *news = true;
+            Arc::new(new())
+        }))
+    }
+
+    /// Whether something is offered that was not when this was last asked.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// A worker speaks. None where its id is another tenant's.
+    pub fn meet(&mut self, hello: &Hello, listed: usize, now: Timestamp) -> Option<Arc<Notify>> {
+        let group = self.group(hello);
+        let session = self.by_worker.entry(hello.worker).or_insert_with(|| Session {
+            hello: hello.clone(),
+            group: Arc::clone(&group),
+            seen_at: now,
+            listed: 0,
+            poll: None,
+            polls: 0,
+            mail: VecDeque::new(),
+            held: HashSet::new(),
+            given: HashMap::new(),
+            strangers: HashSet::new(),
+            extended_at: None,
+            compare: false,
+            drain_asked: false,
+            reserved_until: None,
+            news: Arc::default(),
+        });
+        if session.hello.tenant != hello.tenant {
+            return None;
+        }
+        session.hello.clone_from(hello);
+        session.group = group;
+        session.seen_at = session.seen_at.max(now);
+        session.listed = listed;
+        Some(Arc::clone(&session.news))
+    }
+
+    /// A worker waits for news, and for so many attempts. Whoever of it waited
+    /// before does not any more.
+    pub fn begin_poll(&mut self, worker: WorkerId, free: u32) -> u64 {
+        let Some(session) = self.by_worker.get_mut(&worker) else { return 0 };
+        session.polls += 1;
+        session.poll = Some(Poll { number: session.polls, free, tried: false });
+        session.news.notify_waiters();
+        session.polls
+    }
+
+    pub fn end_poll(&mut self, worker: WorkerId, number: u64, now: Timestamp) {
+        if let Some(session) = self.by_worker.get_mut(&worker) {
+            session.seen_at = session.seen_at.max(now);
+            if session.poll.as_ref().is_some_and(|poll| poll.number == number) {
+                session.poll = None;
+            }
+        }
+    }
+
+    pub fn standing(&self, worker: WorkerId, number: u64) -> Standing {
+        let Some(session) = self.by_worker.get(&worker) else {
+            return Standing { superseded: true, mail: false, tried: true, drain: false };
+        };
+        let poll = session.poll.as_ref().filter(|poll| poll.number == number);
+        Standing {
+            superseded: poll.is_none(),
+            mail: poll.is_some_and(|poll| poll.free > 0) && !session.mail.is_empty(),
+            tried: poll.is_none_or(|poll| poll.tried || poll.free == 0),
+            drain: session.drain_asked,
+        }
+    }
+
+    /// Hands over the mail of a worker, as far as it wants it.
+    pub fn fetch(&mut self, worker: WorkerId, number: u64) -> Vec<Work> {
+        let Some(session) = self.by_worker.get_mut(&worker) else { return Vec::new() };
+        let Some(poll) = session.poll.as_ref().filter(|poll| poll.number == number) else { return Vec::new() };
+        let (mut work, mut bytes) = (Vec::new(), 0);
+        while work.len() < poll.free.min(ATTEMPTS_MAX) as usize
+            && bytes < ANSWER_BYTES_MAX
+            && let Some(parcel) = session.mail.pop_front()
+        {
+            bytes += parcel.bytes;
+            session.given.insert(parcel.given.run.id, parcel.given);
+            work.push(parcel.work);
+        }
+        work
+    }
+
+    /// Those who wait, least busy first, and marks them as looked for.
+    pub fn waiting(&mut self, now: Timestamp) -> Vec<Waiting> {
+        let mut waiting: Vec<(usize, Waiting)> = Vec::new();
+        for (worker, session) in &self.by_worker {
+            let room = session.room(now);
+            if room > 0 {
+                let busy = session.given.len() + session.mail.len();
+                waiting.push((busy, Waiting { worker: *worker, room, group: Arc::clone(&session.group) }));
+            }
+        }
+        waiting.sort_unstable_by_key(|(busy, waiting)| (*busy, waiting.worker));
+        waiting.into_iter().map(|(_, waiting)| waiting).collect()
+    }
+
+    /// Work was looked for, for everybody who was waiting.
+    pub fn tried(&mut self, waiting: &[Waiting]) {
+        for worker in waiting.iter().map(|waiting| waiting.worker) {
+            if let Some(session) = self.by_worker.get_mut(&worker)
+                && let Some(poll) = &mut session.poll
+                && !poll.tried
+            {
+                poll.tried = true;
+                session.news.notify_waiters();
+            }
+        }
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.groups.values()
+    }
+
+    /// Forgets workers that are silent, and answers what is to go back: what
+    /// nobody fetched.
+    pub fn forget_silent(&mut self, now: Timestamp) -> Vec<Given> {
+        let mut back = Vec::new();
+        for session in self.by_worker.values_mut() {
+            if session.poll.is_none() && MAIL_KEPT.after(session.seen_at) <= now {
+                back.extend(session.mail.drain(..).map(|parcel| parcel.given));
+            }
+        }
+        self.by_worker.retain(|_, session| session.poll.is_some() || SESSION_KEPT.after(session.seen_at) > now);
+        self.drop_groups();
+        back
+    }
+
+    fn drop_groups(&mut self) {
+        self.groups.retain(|_, group| Arc::strong_count(group) > 1);
+    }
+
+    /// Takes back what a worker has not fetched.
+    pub fn take_mail(&mut self, worker: WorkerId) -> Vec<Given> {
+        let mail = self.by_worker.get_mut(&worker).map(|session| std::mem::take(&mut session.mail));
+        mail.into_iter().flatten().map(|parcel| parcel.given).collect()
+    }
+
+    /// A worker leaves.
+    pub fn remove(&mut self, worker: WorkerId) {
+        if let Some(session) = self.by_worker.remove(&worker) {
+            session.news.notify_waiters();
+        }
+        self.drop_groups();
+    }
+
+    /// The node goes: everybody is told, and what was not fetched goes back.
+    pub fn drain(&mut self) -> Vec<Given> {
+        let mut back = Vec::new();
+        for session in self.by_worker.values_mut() {
+            back.extend(session.mail.drain(..).map(|parcel| parcel.given));
+            session.news.notify_waiters();
+        }
+        back
+    }
+
+    /// Runs were asked to stop: those who may hold one compare their leases.
+    pub fn cancel_asked(&mut self, runs: &[RunId]) {
+        for session in self.by_worker.values_mut() {
+            if runs.iter().any(|run| session.given.contains_key(run)) {
+                session.compare = true;
+                session.news.notify_waiters();
+            }
+        }
+    }
+
+    /// Something changed elsewhere: those who wait and hold something compare
+    /// their leases, unless they just did.
+    pub fn doubt(&mut self, before: Timestamp) {
+        for session in self.by_worker.values_mut() {
+            let long_ago = session.extended_at.is_none_or(|at| at <= before);
+            if session.poll.is_some() && !session.given.is_empty() && long_ago {
+                session.compare = true;
+                session.news.notify_waiters();
+            }
+        }
+    }
+
+    pub fn beats(&self, node: &str, until: Timestamp, now: Timestamp) -> Vec<WorkerBeat> {
+        let lives = |session: &&Session| session.poll.is_some() || SESSION_KEPT.after(session.seen_at) > now;
+        let beat = |session: &Session| {
+            let Hello { worker, tenant, name, version, offer, slots, draining } = &session.hello;
+            let busy = session.given.len().max(session.listed) as u32;
+            let info = WorkerInfo {
+                version: version.clone(),
+                node: node.to_owned(),
+                built_in: false,
+                queues: offer.queues.clone(),
+                traits: offer.traits.clone(),
+                handlers: offer.handlers.clone(),
+                kinds: offer.kinds.clone(),
+                slots: *slots,
+                busy,
+            };
+            WorkerBeat {
+                worker: *worker,
+                tenant: Some(*tenant),
+                name: name.clone(),
+                info,
+                until,
+                draining: *draining || session.drain_asked,
+            }
+        };
+        self.by_worker.values().filter(lives).map(beat).collect()
+    }
+
+    /// A worker was asked to drain.
+    pub fn ask_to_drain(&mut self, worker: WorkerId) {
+        if let Some(session) = self.by_worker.get_mut(&worker)
+            && !session.drain_asked
+        {
+            session.drain_asked = true;
+            session.news.notify_waiters();
+        }
+    }
+
+    /// A report is on its way. True where it is the first of its lease; later
+    /// ones hear the same answer.
+    pub fn begin_settling(&mut self, lease: Lease, slip: &Arc<Slip>, at: usize) -> bool {
+        let waiting = self.settling.entry(lease).or_default();
+        waiting.push((Arc::clone(slip), at));
+        waiting.len() == 1
+    }
+
+    /// What is known of an attempt that its worker reports, and is then known
+    /// no more.
+    pub fn take_given(&mut self, worker: WorkerId, lease: Lease) -> Option<Given> {
+        let session = self.by_worker.get_mut(&worker)?;
+        session.given.get(&lease.run).filter(|given| given.run.lease() == lease)?;
+        session.given.remove(&lease.run)
+    }
+
+    /// A report was not sent on after all, or the store answered for it.
+    pub fn told(&mut self, lease: Lease, told: Told) {
+        for (slip, at) in self.settling.remove(&lease).into_iter().flatten() {
+            slip.tell(at, told);
+        }
+    }
+
+    pub fn settled(&mut self, answers: impl Iterator<Item = (Lease, Guarded)>) {
+        for (lease, answer) in answers {
+            match answer {
+                Guarded::Applied => self.told(lease, Told::Applied),
+                Guarded::Stale => self.told(lease, Told::Stale),
+                // It is decided again, and answered then.
+                Guarded::CancelAsked => {}
+            }
+        }
+    }
+
+    /// Whether a report of this lease is on its way.
+    pub fn is_settling(&self, lease: Lease) -> bool {
+        self.settling.contains_key(&lease)
+    }
+}

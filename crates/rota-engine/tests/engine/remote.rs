@@ -1,0 +1,380 @@
+//! Remote workers: exchanges against stages that are called by hand.
+
+use std::sync::Arc;
+
+use rota_core::{
+    duration::Span,
+    ids::{RunId, TenantId, WorkerId},
+    job::failure::{ErrorKind, Failure},
+    run::{Lease, Outcome, Report, Status, Verdict},
+    store::{LogQuery, TenantPut, Tier},
+};
+use rota_engine::{
+    node::Node,
+    remote::{self, Answer, Exchange, Hello, Line, LogPiece, Offer, Told},
+    stages::{Stage, lend::Lend},
+};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::bed::*;
+
+/// A node, and the stage that serves remote workers.
+struct Far {
+    hands: Hands,
+    lend: Lend,
+}
+
+impl Far {
+    async fn new(bed: &Bed) -> Self {
+        let hands = bed.node().await;
+        let lend = Lend::new(Arc::clone(&hands.node));
+        Self { hands, lend }
+    }
+
+    fn begin(&self, exchange: Exchange) -> JoinHandle<Answer> {
+        let node = Arc::clone(&self.hands.node);
+        tokio::spawn(async move { remote::exchange(&node, exchange).await.unwrap() })
+    }
+
+    /// Turns the stages that an exchange waits for, once.
+    async fn turn(&mut self) {
+        let now = self.hands.node.clock.now();
+        tokio::task::yield_now().await;
+        self.lend.pass(now).await.unwrap();
+        self.hands.settle().await;
+    }
+
+    /// Turns them until the exchange is answered.
+    async fn answered(&mut self, waiting: JoinHandle<Answer>) -> Answer {
+        for _ in 0..10_000 {
+            if waiting.is_finished() {
+                return waiting.await.unwrap();
+            }
+            self.turn().await;
+        }
+        panic!("an exchange that should be answered is not");
+    }
+
+    async fn exchange(&mut self, exchange: Exchange) -> Answer {
+        let waiting = self.begin(exchange);
+        self.answered(waiting).await
+    }
+
+    /// Turns them as often as an answer could need, and sees that there is none.
+    async fn unanswered(&mut self, waiting: &JoinHandle<Answer>) {
+        for _ in 0..20 {
+            self.turn().await;
+        }
+        assert!(!waiting.is_finished());
+    }
+}
+
+fn hello(bed: &Bed, worker: u64) -> Hello {
+    Hello {
+        worker: WorkerId(uuid::Uuid::from_u64_pair(1, worker)),
+        tenant: bed.tenant,
+        name: format!("worker {worker}"),
+        version: "1".into(),
+        offer: Offer { handlers: vec!["far".into()], ..Offer::default() },
+        slots: 10,
+        draining: false,
+    }
+}
+
+/// Wants so many attempts, and waits for them.
+fn wants(bed: &Bed, worker: u64, free: u32) -> Exchange {
+    Exchange {
+        hello: hello(bed, worker),
+        free,
+        wait: Some(Span::secs(20)),
+        leases: Vec::new(),
+        finished: Vec::new(),
+        progress: Vec::new(),
+        logs: Vec::new(),
+        leaving: false,
+    }
+}
+
+/// Only says what became of an attempt.
+fn says(bed: &Bed, worker: u64, lease: Lease, report: Report) -> Exchange {
+    Exchange { wait: None, finished: vec![(lease, report)], ..wants(bed, worker, 0) }
+}
+
+fn succeeded(output: &Value) -> Report {
+    Report::Outcome(Outcome::Succeeded { output: Some(output.to_string().into()) })
+}
+
+fn failed(message: &str) -> Report {
+    Report::Outcome(Outcome::Failed(Failure::new(ErrorKind::Handler, message)))
+}
+
+async fn far_job(bed: &Bed, node: &Arc<Node>, rules: Value) {
+    bed.save(node, with(job("far", "far"), rules)).await;
+}
+
+/// Makes a run and has it handed to a worker.
+async fn given(bed: &Bed, far: &mut Far, worker: u64) -> Lease {
+    let id = far.hands.enqueue(bed, "far").await;
+    let answer = far.exchange(wants(bed, worker, 1)).await;
+    let lease = answer.attempts[0].attempt.lease;
+    assert_eq!(lease.run, id);
+    lease
+}
+
+#[tokio::test]
+async fn a_run_that_no_node_can_execute_is_executed_by_a_remote_worker() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({ "timeout": "1m", "input": { "default": { "n": 7 } } })).await;
+    let waiting = far.begin(wants(&bed, 1, 5));
+    far.unanswered(&waiting).await;
+    let id = far.hands.enqueue(&bed, "far").await;
+    let answer = far.answered(waiting).await;
+    let work = &answer.attempts[0];
+    assert_eq!((answer.attempts.len(), work.attempt.lease.run, work.attempt.number), (1, id, 1));
+    assert_eq!(
+        (work.job_name.as_str(), &work.attempt.payload, work.timeout),
+        ("far", &json!({ "n": 7 }), Some(Span::secs(60)))
+    );
+    assert_eq!(bed.status(id).await, Status::Running);
+    let answer = far.exchange(says(&bed, 1, work.attempt.lease, succeeded(&json!([1])))).await;
+    assert_eq!(answer.reports, [Told::Applied]);
+    let record = bed.record(id).await;
+    assert_eq!((record.run.state.status(), record.output.as_deref()), (ended(Verdict::Succeeded), Some("[1]")));
+}
+
+/// A worker whose answer was lost reports again, perhaps to a node that has
+/// never heard of it: it must learn what stands, and nothing may happen twice.
+#[tokio::test]
+async fn a_report_made_again_is_told_as_the_first_one_was() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({ "retry": { "max_attempts": 2, "initial": "1s", "jitter": 0.0 } }))
+        .await;
+    let lease = given(&bed, &mut far, 1).await;
+    assert_eq!(far.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [Told::Applied]);
+    let mut other = Far::new(&bed).await;
+    for node in [&mut far, &mut other] {
+        assert_eq!(node.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [Told::Applied]);
+        assert_eq!(node.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [Told::Stale]);
+        assert_eq!(node.exchange(says(&bed, 1, lease, Report::HandedBack)).await.reports, [Told::Stale]);
+    }
+    let record = bed.record(lease.run).await;
+    assert_eq!((record.run.state.status(), record.run.attempts_used, record.trail.len()), (Status::Scheduled, 1, 1));
+    bed.go(1_000);
+    far.hands.lead().await;
+    far.hands.promote().await;
+    let second = far.exchange(wants(&bed, 1, 1)).await.attempts[0].attempt.lease;
+    assert!(second.fence > lease.fence);
+    assert_eq!(far.exchange(says(&bed, 1, second, succeeded(&json!(2)))).await.reports, [Told::Applied]);
+    for node in [&mut far, &mut other] {
+        assert_eq!(node.exchange(says(&bed, 1, second, succeeded(&json!(2)))).await.reports, [Told::Applied]);
+        assert_eq!(node.exchange(says(&bed, 1, second, failed("late"))).await.reports, [Told::Stale]);
+        assert_eq!(node.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [Told::Applied]);
+    }
+    assert_eq!(bed.record(lease.run).await.output.as_deref(), Some("2"));
+}
+
+/// A worker that was presumed dead must not settle the attempt that replaced
+/// its own, and must hear that its own is lost.
+#[tokio::test]
+async fn a_lost_lease_is_told_and_counts_for_nothing() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let old = given(&bed, &mut far, 1).await;
+    far.hands.beat_for(&bed, 7_000).await;
+    assert_eq!(far.hands.reap().await.done, 1);
+    far.hands.beat_for(&bed, 1_000).await;
+    far.hands.promote().await;
+    let new = far.exchange(wants(&bed, 2, 1)).await.attempts[0].attempt.lease;
+    assert_eq!(new.run, old.run);
+    let answer = far.exchange(Exchange { leases: vec![old], ..wants(&bed, 1, 0) }).await;
+    assert_eq!(answer.lost, [old]);
+    assert_eq!(far.exchange(says(&bed, 1, old, succeeded(&json!("old")))).await.reports, [Told::Stale]);
+    assert_eq!(bed.status(new.run).await, Status::Running);
+    assert_eq!(far.exchange(says(&bed, 2, new, succeeded(&json!("new")))).await.reports, [Told::Applied]);
+    assert_eq!(bed.record(new.run).await.output.as_deref(), Some("\"new\""));
+}
+
+/// The worker never heard of the attempt, and the store thinks it has it.
+#[tokio::test]
+async fn an_attempt_whose_handing_over_was_not_heard_is_handed_over_again() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    // Two looks apart, so that what is only on its way is not given out twice.
+    let waiting = far.begin(wants(&bed, 1, 1));
+    far.unanswered(&waiting).await;
+    drop(waiting);
+    far.hands.beat_for(&bed, 2_000).await;
+    let answer = far.exchange(wants(&bed, 1, 1)).await;
+    assert_eq!(answer.attempts[0].attempt.lease, lease);
+    assert_eq!(far.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [Told::Applied]);
+}
+
+/// Sub-second for a worker that waits: on this node at once, of another node's
+/// doing with the next hint.
+#[tokio::test]
+async fn a_cancel_reaches_a_worker_that_waits() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let waiting = far.begin(Exchange { leases: vec![lease], ..wants(&bed, 1, 0) });
+    far.unanswered(&waiting).await;
+    bed.cancel(lease.run).await;
+    bed.go(400);
+    far.lend.doubt();
+    let answer = far.answered(waiting).await;
+    assert_eq!((answer.stops.len(), answer.stops[0].lease), (1, lease));
+    assert!(answer.lost.is_empty());
+    assert_eq!(far.exchange(says(&bed, 1, lease, Report::Outcome(Outcome::Cancelled))).await.reports, [Told::Applied]);
+    assert_eq!(bed.status(lease.run).await, ended(Verdict::Cancelled));
+}
+
+/// A commit for each of a thousand polls would be all that a store does.
+#[tokio::test]
+async fn one_claim_serves_all_who_wait() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let waiting: Vec<_> = (1..=3).map(|worker| far.begin(wants(&bed, worker, 2))).collect();
+    for one in &waiting {
+        far.unanswered(one).await;
+    }
+    let before = far.hands.node.stats.claims.get();
+    let mut made = Vec::new();
+    for _ in 0..6 {
+        made.push(far.hands.enqueue(&bed, "far").await);
+    }
+    let mut runs: Vec<RunId> = Vec::new();
+    for one in waiting {
+        let answer = far.answered(one).await;
+        assert_eq!(answer.attempts.len(), 2, "in turn, not all to the first");
+        runs.extend(answer.attempts.iter().map(|work| work.attempt.lease.run));
+    }
+    runs.sort_unstable();
+    made.sort_unstable();
+    assert_eq!(runs, made);
+    assert_eq!(far.hands.node.stats.claims.get() - before, 1);
+}
+
+#[tokio::test]
+async fn another_tenants_worker_gets_and_settles_nothing() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let put = TenantPut { name: "other".into(), tier: Tier::Unlimited, quotas: None };
+    let other: TenantId = bed.store.put_tenants(&[put], bed.now()).await.unwrap()[0];
+    let lease = given(&bed, &mut far, 1).await;
+    far.hands.enqueue(&bed, "far").await;
+    let foreign =
+        |exchange: Exchange| Exchange { hello: Hello { tenant: other, ..exchange.hello.clone() }, ..exchange };
+    let waiting = far.begin(foreign(wants(&bed, 2, 5)));
+    far.unanswered(&waiting).await;
+    drop(waiting);
+    assert_eq!(far.exchange(foreign(says(&bed, 3, lease, succeeded(&json!(0))))).await.reports, [Told::Stale]);
+    let node = Arc::clone(&far.hands.node);
+    let stolen = remote::exchange(&node, foreign(wants(&bed, 1, 5))).await;
+    assert!(matches!(stolen, Err(remote::ExchangeError::Foreign)));
+    assert_eq!(bed.status(lease.run).await, Status::Running);
+}
+
+/// A worker that hangs and goes on saying that it lives must not hold a run for
+/// ever.
+#[tokio::test]
+async fn an_attempt_that_its_worker_does_not_stop_times_out_all_the_same() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({ "timeout": "10s", "retry": { "max_attempts": 1 } })).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let held = || Exchange { leases: vec![lease], wait: None, ..wants(&bed, 1, 0) };
+    for _ in 0..7 {
+        far.hands.beat_for(&bed, 2_000).await;
+        assert!(far.exchange(held()).await.lost.is_empty());
+        assert_eq!(far.hands.reap().await.done, 0, "its leases are extended");
+    }
+    far.hands.beat_for(&bed, 2_000).await;
+    assert_eq!(far.exchange(held()).await.lost, [lease]);
+    far.hands.settle().await;
+    let record = bed.record(lease.run).await;
+    assert_eq!(record.failure.map(|failure| failure.kind), Some(ErrorKind::Timeout));
+}
+
+#[tokio::test]
+async fn a_run_over_its_rate_is_handed_over_when_there_is_a_token() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({ "rate_limit": { "runs": 1, "per": "10s" } })).await;
+    for _ in 0..3 {
+        far.hands.enqueue(&bed, "far").await;
+    }
+    let leases = |answer: &Answer| -> Vec<Lease> { answer.attempts.iter().map(|work| work.attempt.lease).collect() };
+    let first = leases(&far.exchange(wants(&bed, 1, 5)).await);
+    assert_eq!(first.len(), 2, "the burst");
+    let held = |leases: &[Lease]| Exchange { leases: leases.to_vec(), wait: None, ..wants(&bed, 1, 3) };
+    for _ in 0..4 {
+        far.hands.beat_for(&bed, 2_000).await;
+        let answer = far.exchange(held(&first)).await;
+        assert_eq!((leases(&answer).len(), answer.lost.len()), (0, 0));
+    }
+    far.hands.beat_for(&bed, 2_000).await;
+    assert_eq!(leases(&far.exchange(held(&first)).await).len(), 1);
+    assert_eq!(far.hands.reap().await.done, 0, "what was held back was held");
+}
+
+#[tokio::test]
+async fn what_attempts_say_is_kept_under_their_lease_alone() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let stale = Lease { fence: rota_core::run::Fence(lease.fence.0 - 1), ..lease };
+    let piece = |lease, seq, text: &str| LogPiece {
+        lease,
+        seq,
+        lines: vec![Line { at: bed.now(), stream: rota_core::ports::Stream::Stdout, text: text.into() }],
+    };
+    let word = |lease, percent| {
+        (lease, rota_core::ports::Progress { percent: Some(percent), ..rota_core::ports::Progress::default() })
+    };
+    let logs = vec![piece(lease, 0, "first"), piece(stale, 0, "forged"), piece(lease, 1, "second")];
+    let words = Exchange {
+        logs,
+        progress: vec![word(lease, 50), word(stale, 99)],
+        wait: None,
+        leases: vec![lease],
+        ..wants(&bed, 1, 0)
+    };
+    for _ in 0..2 {
+        let answer = far.exchange(words.clone()).await;
+        assert!(answer.lost.contains(&stale) && !answer.lost.contains(&lease), "{:?}", answer.lost);
+    }
+    let query = LogQuery { run: lease.run, attempt: None, after: None, limit: 10 };
+    let lines: String = bed.store.logs(&query).await.unwrap().into_iter().map(|chunk| chunk.lines).collect();
+    assert_eq!(lines.lines().count(), 2, "each once: {lines}");
+    assert!(lines.contains("first") && lines.contains("second"));
+    assert_eq!(bed.record(lease.run).await.progress.as_deref(), Some("{\"percent\":50}"));
+}
+
+#[tokio::test]
+async fn a_worker_that_is_to_drain_gets_no_more_and_is_told() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let waiting = far.begin(wants(&bed, 1, 5));
+    far.unanswered(&waiting).await;
+    assert!(bed.store.drain_worker(Some(bed.tenant), hello(&bed, 1).worker).await.unwrap());
+    bed.go(2_000);
+    let answer = far.answered(waiting).await;
+    assert!(answer.drain && answer.attempts.is_empty());
+    far.hands.enqueue(&bed, "far").await;
+    assert!(far.exchange(wants(&bed, 1, 5)).await.attempts.is_empty());
+    let left = far.exchange(Exchange { leaving: true, wait: None, ..wants(&bed, 1, 0) }).await;
+    assert!(left.attempts.is_empty());
+    let listed = bed.store.workers(None, None, 10).await.unwrap();
+    assert_eq!(listed.iter().filter(|worker| !worker.info.built_in).count(), 0, "it has left");
+}

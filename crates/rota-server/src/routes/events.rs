@@ -1,0 +1,134 @@
+//! Events: a live feed of what happens, on this node and on the others.
+//!
+//! The feed has a bounded memory and no past. A client that fell behind, or a
+//! node that may have missed what others did, is told `reset`: read again what
+//! you show, then go on listening. A comment every few seconds keeps proxies from
+//! closing a quiet feed and finds clients that are gone.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::response::{
+    IntoResponse, Response,
+    sse::{Event as Sent, KeepAlive, Sse},
+};
+use futures_util::stream;
+use rota_core::{
+    ids::{JobId, TenantId},
+    store::PauseTarget,
+};
+use rota_engine::{
+    Engine, Event,
+    events::{self, Told},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::jobs::{find, job_ref};
+use crate::{
+    access::{May, RunRead},
+    problem::Problem,
+    query::Query,
+};
+
+const ALIVE_EVERY: Duration = Duration::from_secs(10);
+
+/// Which events to hear of.
+#[derive(Clone, Debug, Deserialize, Serialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct EventFilter {
+    /// Of this job, by number or name.
+    job: Option<String>,
+    /// Of this run.
+    run: Option<Uuid>,
+    /// Of this kind, such as `run_ended`; may be given several times.
+    #[serde(default)]
+    #[param(style = Form, explode)]
+    kind: Vec<String>,
+}
+
+struct Feed {
+    engine: Engine,
+    events: events::Feed,
+    tenant: TenantId,
+    job: Option<JobId>,
+    filter: EventFilter,
+}
+
+/// What happens, as it happens.
+///
+/// Server-sent events: `run_made`, `run_started`, `run_retried`, `run_parked`,
+/// `run_ended`, `run_lost`, `schedule_fired`, `instants_skipped`, `job_saved`,
+/// `paused`, `resumed`; and `reset` where some may have been missed: read again.
+#[utoipa::path(get, path = "/events", tag = "events", params(EventFilter),
+    responses((status = OK, body = String, content_type = "text/event-stream")))]
+pub async fn follow(may: May<RunRead>, Query(filter): Query<EventFilter>) -> Result<Response, Problem> {
+    let tenant = may.caller.tenant;
+    let job = match &filter.job {
+        Some(job) => Some(find(&may.engine, tenant, &job_ref(job)).await?.id),
+        None => None,
+    };
+    let events = may.engine.follow();
+    let feed = Feed { events, engine: may.engine, tenant, job, filter };
+    let stream = stream::unfold(feed, |mut feed| async move {
+        let sent = feed.next().await?;
+        Some((Ok::<_, Infallible>(sent), feed))
+    });
+    let alive = KeepAlive::new().interval(ALIVE_EVERY).text("alive");
+    Ok(Sse::new(stream).keep_alive(alive).into_response())
+}
+
+impl Feed {
+    /// The next event that this client is to hear of; none when the engine is gone.
+    async fn next(&mut self) -> Option<Sent> {
+        loop {
+            let event = match self.events.next().await? {
+                Told::Here(event) | Told::There(event) => event,
+                Told::Reset => return Some(reset()),
+            };
+            if !event.is_news() {
+                continue;
+            }
+            if let Some(sent) = self.sent(&event).await {
+                return Some(sent);
+            }
+        }
+    }
+
+    async fn sent(&self, event: &Event) -> Option<Sent> {
+        let Ok(Value::Object(told)) = serde_json::to_value(event) else { return None };
+        let (kind, data) = told.into_iter().next()?;
+        if !self.filter.kind.is_empty() && !self.filter.kind.contains(&kind) {
+            return None;
+        }
+        if self.job.is_some_and(|job| data["job"] != job.0) {
+            return None;
+        }
+        if self.filter.run.is_some_and(|run| data["run"] != run.to_string()) {
+            return None;
+        }
+        if self.tenant_of(event, &data).await != Some(self.tenant) {
+            return None;
+        }
+        Some(Sent::default().event(kind).data(data.to_string()))
+    }
+
+    /// Whose event it is. What belongs to nobody is how nodes share the work.
+    async fn tenant_of(&self, event: &Event, data: &Value) -> Option<TenantId> {
+        let (Event::Paused { target } | Event::Resumed { target }) = event else {
+            return data["tenant"].as_i64().and_then(|tenant| tenant.try_into().ok()).map(TenantId);
+        };
+        let store = self.engine.store();
+        match target {
+            PauseTarget::Tenant(tenant) | PauseTarget::Queue(tenant, _) => Some(*tenant),
+            PauseTarget::Job(job) => Some(store.jobs(&[*job]).await.ok()?.pop()??.tenant),
+            PauseTarget::Schedule(id) => Some(store.schedules(&[*id]).await.ok()?.pop()??.tenant),
+        }
+    }
+}
+
+fn reset() -> Sent {
+    Sent::default().event("reset").data("{}")
+}

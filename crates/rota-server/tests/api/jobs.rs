@@ -1,0 +1,206 @@
+//! Jobs: saved, versioned, triggered, deleted.
+
+use axum::{
+    body::Body,
+    http::{Method, StatusCode},
+};
+use serde_json::json;
+
+use crate::bed::{Bed, job};
+
+#[tokio::test]
+async fn a_job_is_created_read_and_listed() {
+    let bed = Bed::new().await;
+    let answer = bed.post("/jobs", job("mail", "hello")).await;
+    assert_eq!((answer.status, answer.headers["etag"].to_str().unwrap()), (StatusCode::CREATED, "\"1\""));
+    let saved = answer.ok();
+    let by_name = bed.get("/jobs/mail").await.ok();
+    let by_id = bed.get(&format!("/jobs/{}", saved["id"])).await.ok();
+    assert_eq!(by_name, by_id);
+    assert_eq!(
+        (&by_name["name"], &by_name["version"], &by_name["queue"]),
+        (&json!("mail"), &json!(1), &json!("default"))
+    );
+    assert_eq!(bed.get("/jobs?prefix=ma").await.ok()["items"][0], by_name);
+    assert_eq!(bed.get("/jobs?prefix=xx").await.ok()["items"], json!([]));
+    let again = bed.post("/jobs", job("mail", "fail")).await;
+    assert_eq!(again.problem(), (409, "conflict".to_owned()));
+    assert_eq!(bed.get("/jobs/mail").await.ok(), by_name, "nothing was changed");
+}
+
+#[tokio::test]
+async fn a_document_in_yaml_is_the_same_document() {
+    let bed = Bed::new().await;
+    let yaml = "name: mail\nsteps:\n  - id: only\n    handler: { name: hello }\n";
+    bed.send(Method::PUT, "/jobs/mail", &[("content-type", "application/yaml")], yaml).await.ok();
+    let saved = bed.put("/jobs/mail", job("mail", "hello")).await.ok();
+    assert_eq!((&saved["version"], &saved["changed"]), (&json!(1), &json!(false)));
+}
+
+/// One answer is enough to repair a document.
+#[tokio::test]
+async fn every_place_that_is_wrong_is_named() {
+    let bed = Bed::new().await;
+    let wrong = json!({
+        "name": "mail",
+        "priority": 11,
+        "schedules": [{ "name": "a", "cron": "61 * * * *" }, { "name": "b", "cron": "0 0 30 2 *" }],
+        "steps": [{ "id": "only", "handler": { "name": "hello" }, "needs": ["nobody"] }],
+    });
+    let answer = bed.post("/jobs", wrong).await;
+    assert_eq!(answer.problem(), (422, "bad_document".to_owned()));
+    let paths = answer.paths();
+    for path in ["priority", "schedules[0].cron", "schedules[1].cron", "steps[0].needs[0]"] {
+        assert!(paths.iter().any(|found| found == path), "{path} is not in {paths:?}");
+    }
+    let unknown = bed.post("/jobs", json!({ "name": "mail", "stepps": [] })).await;
+    assert_eq!(unknown.problem().0, 422);
+    assert_eq!(bed.get("/jobs/mail").await.status, StatusCode::NOT_FOUND);
+}
+
+/// The second of two editors must not undo what the first one did.
+#[tokio::test]
+async fn a_save_over_a_version_that_is_gone_is_refused() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let over = async |tag: &str, handler: &str| {
+        bed.send_json(Method::PUT, "/jobs/mail", &job("mail", handler), &[("if-match", tag)]).await
+    };
+    assert_eq!(over("\"1\"", "fail").await.ok()["version"], 2);
+    let late = over("\"1\"", "hello").await;
+    assert_eq!(late.problem(), (412, "precondition_failed".to_owned()));
+    assert_eq!(bed.get("/jobs/mail").await.ok()["version"], 2);
+    assert_eq!(over("1", "hello").await.problem().0, 400, "a tag is quoted");
+    let none = bed.send_json(Method::PUT, "/jobs/mail", &job("mail", "hello"), &[("if-none-match", "*")]).await;
+    assert_eq!(none.problem().0, 412);
+}
+
+#[tokio::test]
+async fn a_patch_changes_what_it_names_and_nothing_else() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "hello");
+    document["tags"] = json!(["a"]);
+    document["timeout"] = json!("10m");
+    bed.put("/jobs/mail", document).await.ok();
+    let patch = json!({ "timeout": null, "description": "sends mail" });
+    let saved = bed.send_json(Method::PATCH, "/jobs/mail", &patch, &[]).await.ok();
+    assert_eq!(saved["version"], 2);
+    let stored = bed.get("/jobs/mail").await.ok()["document"].clone();
+    assert_eq!((&stored["description"], &stored["tags"]), (&json!("sends mail"), &json!(["a"])));
+    assert!(stored.get("timeout").is_none(), "{stored}");
+    let renamed = bed.send_json(Method::PATCH, "/jobs/mail", &json!({ "name": "other" }), &[]).await;
+    assert_eq!((renamed.problem().0, renamed.paths()), (422, vec!["name".to_owned()]));
+    let versions = bed.get("/jobs/mail/versions").await.ok();
+    assert_eq!(versions.as_array().unwrap().iter().map(|v| v["version"].clone()).collect::<Vec<_>>(), [2, 1]);
+}
+
+#[tokio::test]
+async fn a_triggered_job_runs_and_counts() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let run =
+        bed.trigger("mail", json!({ "payload": { "to": "ann" }, "labels": { "scope": "user" }, "priority": 3 })).await;
+    let ended = bed.ended(&run).await;
+    assert_eq!((&ended["status"], &ended["output"]), (&json!("succeeded"), &json!({ "said": "hello" })));
+    assert_eq!((&ended["payload"], &ended["labels"]), (&json!({ "to": "ann" }), &json!({ "scope": "user" })));
+    assert_eq!(
+        (&ended["job"]["name"], &ended["trigger"]["source"], &ended["priority"]),
+        (&json!("mail"), &json!("manual"), &json!(3))
+    );
+    let stats = bed.get("/jobs/mail/stats").await.ok();
+    assert_eq!((&stats["total"]["runs"], &stats["total"]["success_rate"]), (&json!(1), &json!(1.0)));
+    assert_eq!(bed.get("/jobs/mail/runs?status=succeeded").await.ok()["items"][0]["id"], json!(run));
+}
+
+#[tokio::test]
+async fn a_job_that_is_not_to_be_triggered_is_not() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "hello");
+    document["triggers"] = json!({ "manual": false });
+    bed.put("/jobs/mail", document).await.ok();
+    assert_eq!(bed.post("/jobs/mail/trigger", json!({})).await.problem(), (409, "not_manual".to_owned()));
+    assert_eq!(bed.post("/jobs/nobody/trigger", json!({})).await.problem().0, 404);
+}
+
+/// A double click, fifty times at once: one run, and everybody is told which.
+#[tokio::test]
+async fn one_key_makes_one_run_however_often_it_is_sent() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let key = [("idempotency-key", "order-17")];
+    let body = json!({ "payload": { "order": 17 } });
+    let asked = (0..50).map(|_| bed.send_json(Method::POST, "/jobs/mail/trigger", &body, &key));
+    let answers = futures_util::future::join_all(asked).await;
+    let first = answers[0].json()["id"].clone();
+    for answer in &answers {
+        assert_eq!((answer.status, &answer.json()["id"]), (StatusCode::ACCEPTED, &first), "{}", answer.text);
+    }
+    assert_eq!(bed.get("/runs").await.ok()["items"].as_array().unwrap().len(), 1);
+    let other = bed.send_json(Method::POST, "/jobs/mail/trigger", &json!({}), &key).await;
+    assert_eq!(other.problem(), (422, "key_reused".to_owned()));
+    let long = "k".repeat(256);
+    let bad = bed.send_json(Method::POST, "/jobs/mail/trigger", &body, &[("idempotency-key", &long)]).await;
+    assert_eq!(bad.problem().0, 400);
+}
+
+#[tokio::test]
+async fn a_job_created_under_a_key_is_created_once() {
+    let bed = Bed::new().await;
+    let key = [("idempotency-key", "k")];
+    let first = bed.send_json(Method::POST, "/jobs", &job("mail", "hello"), &key).await.ok();
+    let again = bed.send_json(Method::POST, "/jobs", &job("mail", "hello"), &key).await;
+    assert_eq!((again.status, again.json()), (StatusCode::CREATED, first));
+    let other = bed.send_json(Method::POST, "/jobs", &job("post", "hello"), &key).await;
+    assert_eq!(other.problem(), (422, "key_reused".to_owned()));
+}
+
+#[tokio::test]
+async fn a_deleted_job_takes_along_what_has_not_started() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let later = bed.trigger("mail", json!({ "run_at": "2100-01-01T00:00:00Z" })).await;
+    let deleted = bed.send(Method::DELETE, "/jobs/mail", &[], Body::empty()).await.ok();
+    assert_eq!(deleted["cancelled"], 1);
+    let run = bed.get(&format!("/runs/{later}")).await.ok();
+    assert_eq!((&run["status"], &run["job"]["name"]), (&json!("cancelled"), &json!("mail")));
+    assert_eq!(bed.get("/jobs/mail").await.problem().0, 404);
+    assert_eq!(bed.send(Method::DELETE, "/jobs/mail", &[], Body::empty()).await.problem().0, 404);
+}
+
+#[tokio::test]
+async fn a_check_says_what_saving_would_do_and_changes_nothing() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "hello");
+    document["schedules"] = json!([{ "name": "nightly", "cron": "0 2 * * *", "timezone": "America/New_York" }]);
+    let checked = bed.post("/check", document.clone()).await.ok();
+    assert_eq!((&checked["changes"], checked["schedules"][0]["next"].as_array().unwrap().len()), (&json!(true), 5));
+    assert_eq!(bed.get("/jobs/mail").await.status, StatusCode::NOT_FOUND);
+    bed.put("/jobs/mail", document.clone()).await.ok();
+    assert_eq!(bed.post("/check", document).await.ok()["changes"], false);
+}
+
+/// A payload that its job does not expect fails at the caller, not at night.
+#[tokio::test]
+async fn a_payload_must_satisfy_the_schema_of_its_job() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "hello");
+    let schema = json!({ "type": "object", "required": ["to"], "properties": { "to": { "type": "string" } } });
+    document["input"] = json!({ "schema": schema });
+    bed.put("/jobs/mail", document.clone()).await.ok();
+    let refused = bed.post("/jobs/mail/trigger", json!({ "payload": { "to": 7 } })).await;
+    assert_eq!(refused.problem(), (422, "bad_payload".to_owned()));
+    assert!(refused.json()["detail"].as_str().unwrap().starts_with("payload.to: "), "{}", refused.text);
+    assert_eq!(bed.post("/jobs/mail/trigger", json!({})).await.problem().0, 422, "none is not enough either");
+    bed.post("/jobs/mail/trigger", json!({ "payload": { "to": "ann" } })).await.ok();
+    document["input"]["default"] = json!({});
+    document["schedules"] = json!([{ "name": "a", "cron": "@daily", "payload": { "to": [] } }]);
+    let own = bed.put("/jobs/mail", document.clone()).await;
+    assert_eq!(
+        (own.problem().0, own.paths()),
+        (422, vec!["input.default".to_owned(), "schedules[0].payload".to_owned()])
+    );
+    document["input"] = json!({ "schema": { "type": "nonsense" } });
+    assert_eq!(bed.put("/jobs/mail", document.clone()).await.paths(), ["input.schema"]);
+    document["input"] = json!({ "schema": { "$ref": "https://schemas.example/mail.json" } });
+    assert_eq!(bed.put("/jobs/mail", document).await.paths(), ["input.schema"], "nothing is fetched");
+}

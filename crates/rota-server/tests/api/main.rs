@@ -1,0 +1,11 @@
+//! The API on a real store: what each route promises, and what it refuses.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod bed;
+mod events;
+mod jobs;
+mod nonsense;
+mod runs;
+mod schedules;
+mod streams;

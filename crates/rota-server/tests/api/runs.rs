@@ -1,0 +1,129 @@
+//! Runs: listed a page at a time, followed, stopped, explained, made again.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::bed::{Bed, job};
+
+#[tokio::test]
+async fn pages_show_every_run_once() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let mut made = BTreeSet::new();
+    for n in 0..25 {
+        made.insert(
+            bed.trigger("mail", json!({ "run_at": "2100-01-01T00:00:00Z", "labels": { "n": n.to_string() } })).await,
+        );
+    }
+    let (mut found, mut after) = (BTreeSet::new(), String::new());
+    loop {
+        let page = bed.get(&format!("/runs?limit=10&status=scheduled{after}")).await.ok();
+        for run in page["items"].as_array().unwrap() {
+            assert!(found.insert(run["id"].as_str().unwrap().to_owned()), "a run came twice");
+        }
+        let Some(next) = page["next"].as_str() else { break };
+        let other = bed.get(&format!("/runs?limit=10&status=queued&after={next}")).await;
+        assert_eq!(other.problem(), (400, "bad_cursor".to_owned()), "a cursor belongs to its filters");
+        after = format!("&after={next}");
+    }
+    assert_eq!(found, made);
+    let one = bed.get("/runs?label=n%3D7").await.ok();
+    assert_eq!(one["items"].as_array().unwrap().len(), 1);
+    assert_eq!(bed.get("/runs?limit=1000000000").await.ok()["items"].as_array().unwrap().len(), 25);
+}
+
+#[tokio::test]
+async fn a_failed_run_tells_how_and_is_made_again() {
+    let bed = Bed::new().await;
+    bed.job("mail", "fail").await;
+    let run = bed.trigger("mail", json!({ "payload": { "n": 1 } })).await;
+    let ended = bed.ended(&run).await;
+    assert_eq!((&ended["status"], &ended["failure"]["kind"]), (&json!("failed"), &json!("handler")));
+    let why = bed.get(&format!("/runs/{run}/why")).await.ok();
+    assert_eq!(why["reasons"][0]["code"], "ended");
+    assert!(why["answer"].as_str().unwrap().contains("it broke"), "{why}");
+    let events = bed.get(&format!("/runs/{run}/events")).await.ok();
+    let names: Vec<&str> = events.as_array().unwrap().iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!((names.first(), names.last()), (Some(&"created"), Some(&"ended")), "{events}");
+    bed.job("mail", "hello").await;
+    let same = bed.post(&format!("/runs/{run}/retry"), json!({})).await.ok();
+    let again = bed.ended(same["id"].as_str().unwrap()).await;
+    assert_eq!((&again["status"], &again["version"]), (&json!("failed"), &json!(1)), "the same version fails again");
+    let twice = bed.post(&format!("/runs/{run}/retry"), json!({ "latest": true })).await;
+    assert_eq!(twice.problem(), (409, "duplicate".to_owned()));
+    assert!(twice.json()["detail"].as_str().unwrap().contains(same["id"].as_str().unwrap()), "{}", twice.text);
+    let newest = bed.post(&format!("/runs/{run}/retry"), json!({ "latest": true, "again": true })).await.ok();
+    let again = bed.ended(newest["id"].as_str().unwrap()).await;
+    assert_eq!((&again["status"], &again["payload"]), (&json!("succeeded"), &json!({ "n": 1 })));
+    assert_eq!(again["trigger"]["metadata"]["from"], json!(run));
+}
+
+#[tokio::test]
+async fn the_log_of_a_run_is_read() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let run = bed.trigger("mail", json!({})).await;
+    bed.ended(&run).await;
+    let mut lines = bed.get(&format!("/runs/{run}/logs")).await.ok();
+    // Lines are written away after the run's end at the latest.
+    while lines["items"].as_array().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+        lines = bed.get(&format!("/runs/{run}/logs")).await.ok();
+    }
+    assert_eq!((&lines["items"][0]["text"], &lines["items"][0]["attempt"]), (&json!("hello"), &json!(1)));
+    assert!(lines.get("next").is_none(), "the run has ended: {lines}");
+}
+
+#[tokio::test]
+async fn a_cancel_is_answered_with_what_is_stored() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let run = bed.trigger("mail", json!({ "run_at": "2100-01-01T00:00:00Z" })).await;
+    let why = bed.get(&format!("/runs/{run}/why")).await.ok();
+    assert_eq!(
+        (&why["reasons"][0]["code"], &why["reasons"][0]["data"]["at"]),
+        (&json!("not_yet"), &json!("2100-01-01T00:00:00Z"))
+    );
+    let answer = bed.post(&format!("/runs/{run}/cancel"), json!({ "reason": "not needed" })).await.ok();
+    assert_eq!(answer, json!({ "id": run, "answer": "cancelled" }));
+    assert_eq!(bed.get(&format!("/runs/{run}")).await.ok()["status"], "cancelled");
+    let again = bed.post(&format!("/runs/{run}/cancel"), json!({})).await;
+    assert_eq!(again.problem(), (409, "run_ended".to_owned()));
+    let bad = bed.post(&format!("/runs/{run}/cancel"), json!({ "grace": "soon" })).await;
+    assert_eq!((bad.problem().0, bad.paths()), (422, vec!["grace".to_owned()]));
+}
+
+/// What nobody can execute must not wait in silence.
+#[tokio::test]
+async fn a_run_that_waits_says_why() {
+    let bed = Bed::new().await;
+    bed.job("train", "somewhere-else").await;
+    let run = bed.trigger("train", json!({})).await;
+    let why = bed.get(&format!("/runs/{run}/why")).await.ok();
+    assert_eq!(
+        (&why["reasons"][0]["code"], &why["reasons"][0]["data"]["handler"]),
+        (&json!("no_worker"), &json!("somewhere-else"))
+    );
+    bed.post("/queues/default/pause", json!({ "note": "month end" })).await.ok();
+    let why = bed.get(&format!("/runs/{run}/why")).await.ok();
+    assert_eq!(why["answer"], "its queue is paused by anonymous: month end");
+    let queues = bed.get("/queues").await.ok();
+    assert_eq!(queues[0]["pause"]["note"], "month end");
+    bed.post("/queues/default/resume", json!({})).await.ok();
+    let why = bed.get(&format!("/runs/{run}/why")).await.ok();
+    assert_eq!(why["reasons"][0]["code"], "no_worker");
+}
+
+#[tokio::test]
+async fn a_run_without_a_slot_says_so_and_a_full_key_refuses() {
+    let bed = Bed::new().await;
+    let mut document = job("train", "somewhere-else");
+    document["concurrency"] = json!({ "limit": 1, "max_queued": 1 });
+    bed.put("/jobs/train", document).await.ok();
+    bed.trigger("train", json!({})).await;
+    let waits = bed.trigger("train", json!({})).await;
+    let why = bed.get(&format!("/runs/{waits}/why")).await.ok();
+    assert_eq!((&why["reasons"][0]["code"], &why["reasons"][0]["data"]["limit"]), (&json!("slot"), &json!(1)));
+    assert_eq!(bed.post("/jobs/train/trigger", json!({})).await.problem(), (409, "full".to_owned()));
+}

@@ -1,0 +1,100 @@
+//! Schedules: previewed, paused, explained, backfilled.
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, job};
+
+async fn scheduled(bed: &Bed, schedule: Value) -> Value {
+    let mut document = job("mail", "hello");
+    document["schedules"] = json!([schedule]);
+    bed.put("/jobs/mail", document).await.ok();
+    bed.get("/jobs/mail/schedules").await.ok()["items"][0].clone()
+}
+
+#[tokio::test]
+async fn a_preview_shows_the_clock_change() {
+    let bed = Bed::new().await;
+    let schedule =
+        scheduled(&bed, json!({ "name": "nightly", "cron": "0 2 * * *", "timezone": "America/New_York" })).await;
+    let path = format!("/schedules/{}/preview?n=2&after=2025-03-08T12:00:00Z", schedule["id"]);
+    let next = bed.get(&path).await.ok();
+    assert_eq!(
+        (&next[0]["planned_at"], &next[1]["planned_at"]),
+        (&json!("2025-03-09T07:00:00Z"), &json!("2025-03-10T06:00:00Z"))
+    );
+    assert!(next[0]["note"].as_str().unwrap().contains("does not exist"), "{next}");
+    let free = bed
+        .post("/preview?n=1&after=2025-03-08T12:00:00Z", json!({ "cron": "0 2 * * *", "timezone": "America/New_York" }))
+        .await
+        .ok();
+    assert_eq!(free[0], next[0]);
+    let bad = bed.post("/preview", json!({ "cron": "0 0 30 2 *" })).await;
+    assert_eq!((bad.problem().0, bad.paths()), (422, vec!["cron".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_paused_schedule_says_so() {
+    let bed = Bed::new().await;
+    let schedule = scheduled(&bed, json!({ "name": "yearly", "cron": "0 0 1 1 *" })).await;
+    let path = |what: &str| format!("/schedules/{}/{what}", schedule["id"]);
+    let why = bed.get(&path("why")).await.ok();
+    assert_eq!((&why["reasons"][0]["code"], &why["reasons"][0]["data"]["at"]), (&json!("next"), &schedule["next_at"]));
+    bed.post(&path("pause"), json!({ "note": "freeze" })).await.ok();
+    let why = bed.get(&path("why")).await.ok();
+    assert_eq!(why["answer"], "the schedule is paused by anonymous: freeze");
+    bed.post(&path("resume"), json!({})).await.ok();
+    assert_eq!(bed.get(&path("why")).await.ok()["reasons"][0]["code"], "next");
+    let past = bed.post(&path("pause"), json!({ "until": "2001-01-01T00:00:00Z" })).await;
+    assert_eq!((past.problem().0, past.paths()), (422, vec!["until".to_owned()]));
+    bed.post("/jobs/mail/pause", json!({})).await.ok();
+    assert_eq!(bed.get(&path("why")).await.ok()["answer"], "its job is paused by anonymous");
+}
+
+#[tokio::test]
+async fn a_backfill_counts_runs_once_and_again_when_asked() {
+    let bed = Bed::new().await;
+    let payload = json!({ "day": "{{ schedule.planned_at | date }}" });
+    let schedule = scheduled(&bed, json!({ "name": "daily", "cron": "0 0 * * *", "payload": payload })).await;
+    let path = format!("/schedules/{}/backfill", schedule["id"]);
+    let range = json!({ "from": "2025-01-01T00:00:00Z", "to": "2025-01-11T00:00:00Z" });
+    let with = |field: &str| {
+        let mut range = range.clone();
+        range[field] = json!(true);
+        range
+    };
+    let counted = bed.post(&path, with("dry_run")).await.ok();
+    assert_eq!(counted, json!({ "planned": 10, "fired_before": 0, "runs": 10, "dry_run": true }));
+    assert_eq!(bed.get("/runs").await.ok()["items"], json!([]), "nothing was made");
+    assert_eq!(bed.post(&path, range.clone()).await.ok()["runs"], 10);
+    let second = bed.post(&path, range.clone()).await.ok();
+    assert_eq!((&second["runs"], &second["fired_before"]), (&json!(0), &json!(10)));
+    assert_eq!(bed.post(&path, with("again")).await.ok()["runs"], 10);
+    let runs = bed.get("/runs").await.ok()["items"].clone();
+    assert_eq!(runs.as_array().unwrap().len(), 20);
+    let first =
+        runs.as_array().unwrap().iter().find(|run| run["trigger"]["planned_at"] == "2025-01-03T00:00:00Z").unwrap();
+    assert_eq!((&first["payload"]["day"], &first["trigger"]["source"]), (&json!("2025-01-03"), &json!("backfill")));
+    for (body, place) in [
+        (json!({ "from": "2025-01-02T00:00:00Z", "to": "2025-01-01T00:00:00Z" }), "from"),
+        (json!({ "from": "2025-01-02T00:00:00Z", "to": "2999-01-01T00:00:00Z" }), "to"),
+    ] {
+        assert_eq!(bed.post(&path, body).await.paths(), [place]);
+    }
+}
+
+#[tokio::test]
+async fn calendars_are_saved_and_keep_days_out() {
+    let bed = Bed::new().await;
+    let calendar = json!({ "name": "weekends", "mode": "exclude", "weekdays": ["SAT", "SUN"] });
+    bed.put("/calendars/weekends", calendar.clone()).await.ok();
+    assert_eq!(bed.get("/calendars").await.ok().as_array().unwrap().len(), 1);
+    let schedule = scheduled(&bed, json!({ "name": "daily", "cron": "0 0 * * *", "calendars": ["weekends"] })).await;
+    // The 3rd is a Friday.
+    let next = bed.get(&format!("/schedules/{}/preview?n=2&after=2025-01-02T12:00:00Z", schedule["id"])).await.ok();
+    assert_eq!(
+        (&next[0]["planned_at"], &next[1]["planned_at"]),
+        (&json!("2025-01-03T00:00:00Z"), &json!("2025-01-06T00:00:00Z"))
+    );
+    assert_eq!(bed.put("/calendars/other", calendar).await.paths(), ["name"]);
+    assert_eq!(bed.get("/calendars/nobody").await.problem().0, 404);
+}

@@ -1,0 +1,219 @@
+//! `rota bench remote`: runs executed by workers in other processes, over HTTP.
+//!
+//! This process is the node: it makes runs, leases them in writing, and settles
+//! what is reported. The workers are this same program, started anew, with a
+//! handler that does nothing. What is measured is the whole way of a run, from
+//! its making to its place in history.
+
+use std::{
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use rota_client::{Client, Worker};
+use rota_core::{
+    duration::Span,
+    job::JobDocument,
+    store::{Expect, TenantPut, Tier},
+};
+use rota_engine::{Engine, JobRef, Options, RunAsk};
+use rota_server::{Hosts, Node, Server};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{bar, fill, target::Target};
+use crate::{
+    clock,
+    failure::Failure,
+    printer::{Output, Printer},
+};
+
+/// Runs that are made and have not ended, at most.
+const UNDERWAY_MAX: u64 = 20_000;
+const JOBS: usize = 10;
+
+#[derive(Args)]
+pub struct RemoteArgs {
+    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
+    /// afterwards if not given
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// How many runs to put through
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    runs: u64,
+    /// Runs made per batch
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    batch: u64,
+    /// Make sure that so many finished runs are in history before measuring
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    history: u64,
+    /// Processes that execute
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    workers: u64,
+    /// Attempts that each of them may have under way
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    slots: u32,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "human")]
+    output: Output,
+}
+
+/// A worker of the benchmark; started by it.
+#[derive(Args)]
+pub struct WorkerArgs {
+    #[arg(long)]
+    server: String,
+    #[arg(long)]
+    slots: u32,
+}
+
+#[derive(Serialize)]
+struct Report {
+    store: &'static str,
+    runs: u64,
+    history: u64,
+    workers: u64,
+    slots: u32,
+    runs_per_s: u64,
+    claims: u64,
+    settle_batches: u64,
+}
+
+pub async fn run(args: RemoteArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let target = Target::parse(args.store.as_deref())?;
+    let history = fill(&target, args.history).await?;
+    let report = measure(&target, &args, history).await?;
+    target.clean()?;
+    match args.output {
+        Output::Json => printer.json(&report)?,
+        Output::Yaml => printer.yaml(&report)?,
+        Output::Table => {
+            printer.line(&format!(
+                "{} runs on {}, {} finished runs before, {} worker processes of {} slots",
+                report.runs, report.store, report.history, report.workers, report.slots
+            ))?;
+            printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
+            printer.line(&format!("  {:>9} claims, {} settled batches", report.claims, report.settle_batches))?;
+        }
+    }
+    Ok(())
+}
+
+/// Executes until its process is told to go.
+pub async fn work(args: WorkerArgs) -> Result<(), Failure> {
+    let client = Client::new(args.server).map_err(|error| anyhow!(error))?;
+    let worker = Worker::new(client, "bench").slots(args.slots).handler("far", |_| async { Ok(Value::Null) });
+    let mut stop = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let stopped = async {
+        stop.recv().await;
+    };
+    Ok(worker.run(stopped).await.map_err(|error| anyhow!(error))?)
+}
+
+async fn measure(target: &Target, args: &RemoteArgs, history: u64) -> Result<Report, Failure> {
+    let store = target.open().await?;
+    let kind = store.kind();
+    let options = Options { sole: true, ..Options::default() };
+    let engine = Engine::builder(Arc::clone(&store)).options(options).start().await.context("starting the engine")?;
+    let put = TenantPut { name: "bench-remote".into(), tier: Tier::Unlimited, quotas: None };
+    let tenants = engine.store().put_tenants(&[put], clock::now()).await.context("saving the tenant")?;
+    let tenant = *tenants.first().ok_or_else(|| anyhow!("the store did not answer for the tenant"))?;
+    let server = Server::bind(([127, 0, 0, 1], 0).into()).await.context("binding an address")?;
+    let url = format!("http://{}", server.address());
+    let node = Node::default();
+    node.started(engine.clone(), tenant);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let answering = tokio::spawn(server.serve(node, Hosts::default(), async {
+        // Whoever is gone cannot say stop, and means it.
+        drop(stopped.await);
+    }));
+    let jobs = save_jobs(&engine, tenant).await?;
+    let mut workers = Vec::new();
+    for _ in 0..args.workers {
+        workers.push(worker(&url, args.slots)?);
+    }
+    while engine.node().remote.workers() < args.workers as usize {
+        clock::sleep(Span::millis(10)).await;
+    }
+    let runs_per_s = throughput(&engine, args, |number| {
+        let job = jobs[(number % jobs.len() as u64) as usize];
+        RunAsk::of(tenant, JobRef::Id(job)).with_payload(json!({ "n": number, "text": "x".repeat(150) }))
+    })
+    .await?;
+    let (claims, settle_batches) = (engine.stats().claims.get(), engine.stats().settle_batches.get());
+    for mut worker in workers {
+        worker.kill().await.context("ending a worker")?;
+    }
+    engine.stop(Span::secs(30)).await.context("stopping the engine")?;
+    drop(stop);
+    answering.await.context("the HTTP server failed")?;
+    Ok(Report {
+        store: kind,
+        runs: args.runs,
+        history,
+        workers: args.workers,
+        slots: args.slots,
+        runs_per_s,
+        claims,
+        settle_batches,
+    })
+}
+
+fn worker(url: &str, slots: u32) -> Result<tokio::process::Child, Failure> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let child = tokio::process::Command::new(program)
+        .args(["bench", "remote-worker", "--server", url, "--slots", &slots.to_string()])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    Ok(child.context("starting a worker")?)
+}
+
+async fn save_jobs(engine: &Engine, tenant: rota_core::ids::TenantId) -> Result<Vec<rota_core::ids::JobId>, Failure> {
+    let mut jobs = Vec::new();
+    for n in 0..JOBS {
+        let document = json!({
+            "name": format!("bench-remote-{n}"), "queue": format!("bench-{}", n % 3),
+            "steps": [{ "id": "s", "handler": { "name": "far" } }],
+        });
+        let read = JobDocument::from_json(document.to_string().as_bytes());
+        let document = read.map_err(|problems| anyhow!("the benchmark's own job is refused: {problems:?}"))?;
+        let saved = engine.save_job(tenant, &document, None, Expect::Anything).await.context("saving a job")?;
+        jobs.push(saved.job);
+    }
+    Ok(jobs)
+}
+
+/// Makes runs as fast as they end, and answers how fast that is.
+async fn throughput(engine: &Engine, args: &RemoteArgs, ask: impl Fn(u64) -> RunAsk) -> Result<u64, Failure> {
+    let bar = bar(args.runs, "runs");
+    let next = AtomicU64::new(0);
+    let started = Instant::now();
+    let make = || async {
+        loop {
+            let first = next.fetch_add(args.batch, Ordering::Relaxed);
+            if first >= args.runs {
+                return Ok::<_, Failure>(());
+            }
+            while first.saturating_sub(engine.stats().ended_in_all()) > UNDERWAY_MAX {
+                clock::sleep(Span::millis(1)).await;
+            }
+            let asks = (first..args.runs.min(first + args.batch)).map(&ask).collect();
+            engine.enqueue(asks).await.context("making runs")?;
+            bar.inc(args.batch);
+        }
+    };
+    tokio::try_join!(make(), make())?;
+    while engine.stats().ended_in_all() < args.runs {
+        clock::sleep(Span::millis(1)).await;
+    }
+    bar.finish_and_clear();
+    Ok((args.runs as f64 / started.elapsed().as_secs_f64()) as u64)
+}

@@ -1,0 +1,91 @@
+//! `rota calendar`: named days on which schedules do or do not fire.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::job::name_of;
+use crate::{
+    documents,
+    failure::Failure,
+    printer::{Output, Printer},
+    remote::{Believes, Query},
+    session::{Session, SessionArgs, block_on},
+    table::{Cell, Table},
+    yaml,
+};
+
+#[derive(Args)]
+pub struct CalendarArgs {
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List calendars
+    List,
+    /// Print a calendar as a document
+    Show {
+        /// Its name
+        calendar: String,
+    },
+    /// Save a calendar; schedules that name it follow it within a second
+    Save {
+        /// Its document, in YAML or JSON; - for standard input
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+pub fn run(args: CalendarArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let mut session = Session::open(&args.session, printer)?;
+    let session = &mut session;
+    block_on(async move {
+        match args.command {
+            Command::List => list(session).await,
+            Command::Show { calendar } => {
+                let value: Value = session.remote.get(&["calendars", &calendar], &Query::new()).await?;
+                // A document is what people read too.
+                if session.output == Output::Table {
+                    return Ok(session.printer.text(&yaml::document(&value)?)?);
+                }
+                session.answer(&value, |_| Ok(()))
+            }
+            Command::Save { file } => {
+                for value in documents::values(&file)? {
+                    let saved: Value = save(session, &value).await?;
+                    session.done(&saved, format_args!("saved {}", name_of(&saved)?))?;
+                }
+                Ok(())
+            }
+        }
+    })
+}
+
+pub async fn save(session: &Session<'_>, value: &Value) -> Result<Value, Failure> {
+    session.remote.put(&["calendars", name_of(value)?], value, Believes::Anything).await
+}
+
+async fn list(session: &mut Session<'_>) -> Result<(), Failure> {
+    let calendars: Vec<Value> = session.remote.get(&["calendars"], &Query::new()).await?;
+    session.answer(&calendars, |printer| {
+        if calendars.is_empty() {
+            return printer.note("no calendars; `rota calendar save -f FILE` makes one");
+        }
+        let mut table = Table::new(&["CALENDAR", "MODE", "ENTRIES"]);
+        for calendar in &calendars {
+            let lists = calendar.as_object().into_iter().flat_map(|fields| fields.values());
+            let entries: usize = lists.filter_map(Value::as_array).map(Vec::len).sum();
+            table.row([
+                calendar["name"].as_str().unwrap_or_default().into(),
+                calendar["mode"].as_str().unwrap_or("exclude").into(),
+                Cell::number(entries),
+            ]);
+        }
+        printer.table(table)
+    })
+}

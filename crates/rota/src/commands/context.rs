@@ -1,0 +1,177 @@
+//! `rota login`, `rota logout`, `rota context`: which server, and as whom.
+
+use clap::{Args, Subcommand};
+use rota_api::{job::Job, page::Page};
+use serde::Serialize;
+
+use crate::{
+    failure::Failure,
+    printer::{Output, Printer},
+    remote::{Context, Contexts, Remote, Target, parse_server, token_from, token_from_stdin},
+    session::{block_on, not_answered},
+    table::{Cell, Table, Tone},
+};
+
+#[derive(Args)]
+pub struct LoginArgs {
+    /// The server, such as https://rota.example or localhost:7070
+    url: String,
+    /// What to call it [default: its host]
+    #[arg(long)]
+    name: Option<String>,
+    /// `-` reads the token from standard input; a token itself would be seen by
+    /// others in the list of processes
+    #[arg(long, value_name = "-", value_parser = only_dash)]
+    token: Option<String>,
+    /// Read the token from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<std::path::PathBuf>,
+    /// The tenant to act for, if you may choose
+    #[arg(long)]
+    tenant: Option<String>,
+}
+
+fn only_dash(text: &str) -> Result<String, String> {
+    if text == "-" {
+        return Ok(text.to_owned());
+    }
+    // What was given may be a token, so it is not repeated.
+    Err("give `-` and the token on standard input, or use --token-file".to_owned())
+}
+
+#[derive(Args)]
+pub struct LogoutArgs {
+    /// The context to forget [default: the one in use]
+    name: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// List the servers you logged in to
+    List {
+        /// Form of the answer
+        #[arg(short, long, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// Ask this server from now on
+    Use { name: String },
+    /// Forget a server and its token
+    Remove { name: String },
+}
+
+/// Asks the server before anything is kept, so that a context that is there
+/// worked once.
+pub fn login(args: &LoginArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let server = parse_server(&args.url)?;
+    let token = match (&args.token_file, &args.token) {
+        (Some(path), _) => Some(token_from(path)?),
+        (None, Some(_)) => Some(token_from_stdin()?),
+        (None, None) => asked(printer)?,
+    };
+    let name = args.name.clone().unwrap_or_else(|| named_after(&server));
+    let target = Target { server: server.clone(), token: token.clone(), tenant: args.tenant.clone() };
+    if target.token.is_some() && server.scheme() == "http" && !target.is_here() {
+        printer.note("warning: the token goes over the network unencrypted; use https where others could listen")?;
+    }
+    block_on(async {
+        let remote = Remote::new(target)?;
+        let _page: Page<Job> = remote.get(&["jobs"], &vec![("limit", "1".to_owned())]).await?;
+        Ok(())
+    })?;
+    let mut contexts = Contexts::load()?;
+    let context = Context { server: server.to_string(), token, tenant: args.tenant.clone() };
+    contexts.contexts.insert(name.clone(), context);
+    contexts.current = Some(name.clone());
+    contexts.save()?;
+    Ok(printer.line(&format!("logged in to {server} as the context `{name}`"))?)
+}
+
+/// Asks for the token where somebody can answer; it is not shown.
+fn asked(printer: &mut Printer) -> Result<Option<String>, Failure> {
+    if !printer.can_ask() {
+        return Ok(None);
+    }
+    let question = inquire::Password::new("Token (empty if the server has no login):").without_confirmation();
+    let token = question.with_display_mode(inquire::PasswordDisplayMode::Hidden).prompt().map_err(not_answered)?;
+    Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
+}
+
+fn named_after(server: &url::Url) -> String {
+    let host = server.host_str().unwrap_or("server").trim_matches(['[', ']']);
+    server.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+pub fn logout(args: &LogoutArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let mut contexts = Contexts::load()?;
+    let name = args.name.clone().or_else(|| contexts.current.clone());
+    let name = name.ok_or_else(|| Failure::not_found("you are not logged in to any server"))?;
+    forget(&mut contexts, &name)?;
+    Ok(printer.line(&format!("forgot `{name}`; its token is still valid until it expires or is revoked"))?)
+}
+
+fn forget(contexts: &mut Contexts, name: &str) -> Result<(), Failure> {
+    contexts.named(name)?;
+    contexts.contexts.remove(name);
+    if contexts.current.as_deref() == Some(name) {
+        contexts.current = None;
+    }
+    contexts.save()
+}
+
+/// A context as it is listed: whether there is a token, not which.
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    server: &'a str,
+    tenant: Option<&'a str>,
+    token: bool,
+    current: bool,
+}
+
+pub fn run(command: &Command, printer: &mut Printer) -> Result<(), Failure> {
+    let mut contexts = Contexts::load()?;
+    match command {
+        Command::List { output } => list(&contexts, *output, printer),
+        Command::Use { name } => {
+            contexts.named(name)?;
+            contexts.current = Some(name.clone());
+            contexts.save()?;
+            Ok(printer.line(&format!("`{name}` is in use"))?)
+        }
+        Command::Remove { name } => {
+            forget(&mut contexts, name)?;
+            Ok(printer.line(&format!("forgot `{name}`"))?)
+        }
+    }
+}
+
+fn list(contexts: &Contexts, output: Output, printer: &mut Printer) -> Result<(), Failure> {
+    let listed: Vec<Listed<'_>> = contexts
+        .contexts
+        .iter()
+        .map(|(name, context)| Listed {
+            name,
+            server: &context.server,
+            tenant: context.tenant.as_deref(),
+            token: context.token.is_some(),
+            current: contexts.current.as_deref() == Some(name),
+        })
+        .collect();
+    let drawn = |printer: &mut Printer| {
+        if listed.is_empty() {
+            return printer.note("no contexts yet; `rota login URL` makes one");
+        }
+        let mut table = Table::new(&["", "NAME", "SERVER", "TENANT", "TOKEN"]);
+        for context in &listed {
+            table.row([
+                Cell::toned(if context.current { "*" } else { "" }, Tone::Good),
+                context.name.into(),
+                context.server.into(),
+                context.tenant.unwrap_or("").into(),
+                if context.token { "yes" } else { "no" }.into(),
+            ]);
+        }
+        printer.table(table)
+    };
+    Ok(printer.answer(output, &listed, drawn)?)
+}

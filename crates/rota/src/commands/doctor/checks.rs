@@ -1,0 +1,252 @@
+//! The checks, one function each.
+
+use std::{
+    net::TcpListener,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::Path,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use rota_store::{Look, postgres, sqlite};
+
+use super::Finding;
+use crate::{
+    clock,
+    config::{self, Config, StoreAddress},
+    remote::Contexts,
+    times,
+};
+
+/// Leases compare clocks of the store's users; beyond this they mislead.
+const SKEW_MAX_MS: i64 = 1_000;
+const MIB: u64 = 1 << 20;
+/// With less, a backlog or a day's history fills the disk.
+const SPACE_LOW: u64 = 1024 * MIB;
+const SPACE_NONE: u64 = 100 * MIB;
+/// Files that a node has open besides those of its attempts.
+const FILES_BASE: u64 = 256;
+/// A program needs pipes for its input, output and errors; a call one socket.
+const FILES_PER_ATTEMPT: u64 = 3;
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub fn configuration(config: &Config) -> Vec<Finding> {
+    let mut findings = vec![Finding::good("configuration", format!("it can be used; the store is {}", config.store))];
+    for name in config::strangers() {
+        let advice = "unset it, or mend its name; `rota config reference` lists the settings";
+        findings.push(Finding::warning("configuration", format!("{name} is set, and no setting is called so"), advice));
+    }
+    findings
+}
+
+/// Whether the address is free, Rota's, or another's.
+pub async fn port(config: &Config) -> Vec<Finding> {
+    let address = config.listen;
+    match TcpListener::bind(address) {
+        Ok(_) => vec![Finding::good("port", format!("{address} is free; no server runs there"))],
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => served(&format!("http://{address}")).await,
+        Err(error) => {
+            let advice = "choose another address with --listen; ports below 1024 need privileges";
+            vec![Finding::wrong("port", format!("cannot listen on {address}: {error}"), advice)]
+        }
+    }
+}
+
+/// What answers where the port is taken.
+async fn served(url: &str) -> Vec<Finding> {
+    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build();
+    let Ok(client) = client else { return Vec::new() };
+    let Ok(answer) = client.get(format!("{url}/readyz")).send().await else {
+        let advice = "find out which with `ss -ltnp`, stop it, or choose another address with --listen";
+        return vec![Finding::wrong("port", format!("another process listens at {url}, and it is not Rota"), advice)];
+    };
+    let status = answer.status().as_u16();
+    let date = answer.headers().get(reqwest::header::DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
+    let text = answer.text().await.unwrap_or_default();
+    let mut findings = vec![match status {
+        200 if text.trim() == "ready" => Finding::good("server", format!("a node at {url} is ready")),
+        503 => {
+            let why = serde_json::from_str::<rota_api::problem::Problem>(&text).map(|problem| problem.detail);
+            let why = why.unwrap_or_else(|_| "it does not say why".to_owned());
+            Finding::wrong("server", format!("a node at {url} is not ready: {why}"), "look at its log")
+        }
+        status => {
+            let advice = "stop what runs there, or choose another address with --listen";
+            Finding::wrong("port", format!("what listens at {url} answers {status} and is not Rota"), advice)
+        }
+    }];
+    findings.extend(date.and_then(|date| http_date(&date)).map(|at| skew("server's clock", at, 2 * SKEW_MAX_MS)));
+    findings
+}
+
+/// `Tue, 15 Nov 1994 08:12:31 GMT`.
+fn http_date(text: &str) -> Option<Timestamp> {
+    let parsed = jiff::fmt::strtime::parse("%a, %d %b %Y %H:%M:%S GMT", text).ok()?;
+    Some(parsed.to_datetime().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+}
+
+fn skew(check: &'static str, theirs: Timestamp, bound_ms: i64) -> Finding {
+    let millis = clock::now().duration_since(theirs).as_millis() as i64;
+    let words = format!("this machine's is {} off", times::span(millis.unsigned_abs()));
+    if millis.abs() <= bound_ms {
+        return Finding::good(check, words);
+    }
+    Finding::wrong(check, words, "set the clocks by NTP (chronyd, systemd-timesyncd); leases and schedules go by them")
+}
+
+pub async fn store(config: &Config) -> Vec<Finding> {
+    match &config.store {
+        StoreAddress::Sqlite(path) => vec![sqlite_file(path)],
+        StoreAddress::Postgres(url) => {
+            let options = postgres::Options {
+                schema: config.schema.clone(),
+                work_connections: 1,
+                wait: PATIENCE,
+                ..postgres::Options::default()
+            };
+            match postgres::look(url, &options).await {
+                Ok(look) => {
+                    let clock = look.clock.map(|at| skew("store's clock", at, SKEW_MAX_MS));
+                    std::iter::once(version(&look, &config.store.to_string())).chain(clock).collect()
+                }
+                Err(error) => {
+                    let why =
+                        anyhow::Error::from(error).chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
+                    let advice = "check the address, that PostgreSQL runs, and that this machine may log in to it";
+                    vec![Finding::wrong("store", format!("{}: {why}", config.store), advice)]
+                }
+            }
+        }
+    }
+}
+
+fn sqlite_file(path: &Path) -> Finding {
+    if !path.exists() {
+        return Finding::good("store", format!("{} is not there yet; `rota serve` makes it", path.display()));
+    }
+    match sqlite::look(path) {
+        Ok(look) => version(&look, &path.display().to_string()),
+        Err(error) => {
+            let why = anyhow::Error::from(error).chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
+            Finding::wrong("store", why, "if it is no file of Rota's, name another with --store; else restore a backup")
+        }
+    }
+}
+
+fn version(look: &Look, name: &str) -> Finding {
+    let known = look.known;
+    match look.schema {
+        None => Finding::good("store", format!("{name} answers, and Rota has not used it yet")),
+        Some(found) if found > known => Finding::wrong(
+            "store",
+            format!("{name} has schema {found}, and this release knows {known}: a newer one has used it"),
+            "use the release that did, or a later one",
+        ),
+        Some(found) if found < known => Finding::warning(
+            "store",
+            format!("{name} has schema {found}, and this release brings {known}"),
+            "the next `rota serve` brings it up to date; make a backup before",
+        ),
+        Some(found) => Finding::good("store", format!("{name} answers, with schema {found}")),
+    }
+}
+
+/// The folder of a node: whose it is, who may look, and how much fits.
+pub fn data(config: &Config) -> Vec<Finding> {
+    let path = &config.data;
+    let mut findings = Vec::new();
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_dir() => {
+            let advice = "name a directory with --data";
+            return vec![Finding::wrong("data", format!("{} is no directory", path.display()), advice)];
+        }
+        Ok(found) => findings.push(permissions(path, &found)),
+        Err(_) => {
+            findings.push(Finding::good("data", format!("{} is not there yet; `rota serve` makes it", path.display())));
+        }
+    }
+    let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    findings.push(space(there));
+    findings
+}
+
+fn permissions(path: &Path, found: &std::fs::Metadata) -> Finding {
+    let mode = found.permissions().mode() & 0o777;
+    let writable = rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok();
+    if !writable {
+        let advice = format!("chown it (its owner is {}), or name another with --data", found.uid());
+        return Finding::wrong("data", format!("{} cannot be written by you", path.display()), advice);
+    }
+    if mode & 0o077 != 0 {
+        let advice = format!("chmod 700 {}", path.display());
+        return Finding::wrong("data", format!("others can look into {} (mode {mode:o})", path.display()), advice);
+    }
+    Finding::good("data", format!("{} is its owner's alone", path.display()))
+}
+
+fn space(path: &Path) -> Finding {
+    let Ok(found) = rustix::fs::statvfs(path) else {
+        return Finding::warning("disk", format!("cannot tell how much is free at {}", path.display()), "look with df");
+    };
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let words = format!("{} MiB are free at {}", free / MIB, path.display());
+    let advice = "make room, keep less with --history-keep, or move with --data";
+    match free {
+        0..SPACE_NONE => Finding::wrong("disk", words, advice),
+        SPACE_NONE..SPACE_LOW => Finding::warning("disk", words, advice),
+        _ => Finding::good("disk", words),
+    }
+}
+
+/// Whether as many attempts as allowed could have their files open.
+pub fn files(config: &Config) -> Finding {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let wanted = FILES_BASE + config.attempts_max as u64 * FILES_PER_ATTEMPT;
+    match limit {
+        None => Finding::good("open files", "no limit"),
+        Some(limit) if limit >= wanted => Finding::good("open files", format!("up to {limit}; {wanted} are enough")),
+        Some(limit) => Finding::warning(
+            "open files",
+            format!("up to {limit}, and {} attempts at once may need {wanted}", config.attempts_max),
+            format!("raise it (ulimit -n {wanted}, LimitNOFILE={wanted} under systemd), or lower --attempts-max"),
+        ),
+    }
+}
+
+/// Tokens must not lie open.
+pub fn contexts() -> Option<Finding> {
+    let path = Contexts::path().filter(|path| path.exists())?;
+    if Contexts::is_open_to_others() {
+        let advice = format!("chmod 600 {}", path.display());
+        return Some(Finding::wrong("contexts", format!("others can read the tokens in {}", path.display()), advice));
+    }
+    Some(match Contexts::load() {
+        Ok(contexts) => Finding::good("contexts", format!("{} kept in {}", contexts.contexts.len(), path.display())),
+        Err(_) => Finding::wrong("contexts", format!("{} cannot be read", path.display()), "mend or remove it"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Grade;
+
+    #[test]
+    fn a_clock_that_is_off_is_wrong() {
+        assert_eq!(skew("x", clock::now(), SKEW_MAX_MS).grade, Grade::Good);
+        let hour = jiff::SignedDuration::from_hours(1);
+        assert_eq!(skew("x", clock::now() - hour, SKEW_MAX_MS).grade, Grade::Wrong);
+        assert_eq!(skew("x", clock::now() + hour, SKEW_MAX_MS).grade, Grade::Wrong);
+        let date = http_date("Tue, 15 Nov 1994 08:12:31 GMT");
+        assert_eq!(date, "1994-11-15T08:12:31Z".parse().ok());
+    }
+
+    #[test]
+    fn a_schema_of_another_release_is_told() {
+        let look = |schema| version(&Look { schema, known: 3, clock: None }, "s").grade;
+        assert_eq!(
+            [look(None), look(Some(3)), look(Some(2)), look(Some(4))],
+            [Grade::Good, Grade::Good, Grade::Warning, Grade::Wrong]
+        );
+    }
+}

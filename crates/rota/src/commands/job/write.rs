@@ -1,0 +1,144 @@
+//! Jobs, saved, checked, triggered and deleted.
+
+use std::io;
+
+use rota_api::{
+    job::{JobChecked, JobSaved},
+    problem::FieldError,
+    run::{RunMade, TriggerRequest},
+};
+use serde_json::{Value, json};
+
+use super::{DeleteArgs, TriggerArgs, WriteArgs, flags::DocumentArgs};
+use crate::{
+    clock,
+    commands::{run, shown},
+    documents,
+    failure::Failure,
+    printer::Printer,
+    remote::{Believes, Query},
+    session::Session,
+    table::Tone,
+    times,
+};
+
+pub async fn create(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), Failure> {
+    let documents = args.document.documents()?;
+    if args.dry_run {
+        return check_all(session, &documents).await;
+    }
+    let mut saved = Vec::new();
+    for document in &documents {
+        // Under a key of its own, a request that a proxy sends twice is done once.
+        let key = uuid::Uuid::now_v7().to_string();
+        saved.push(session.remote.post_once::<JobSaved>(&["jobs"], document, &key).await?);
+    }
+    told(session, &saved, "made")
+}
+
+pub async fn save(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), Failure> {
+    let documents = args.document.documents()?;
+    if args.dry_run {
+        return check_all(session, &documents).await;
+    }
+    let mut saved = Vec::new();
+    for document in &documents {
+        let name = name_of(document)?;
+        saved.push(session.remote.put::<JobSaved>(&["jobs", name], document, Believes::Anything).await?);
+    }
+    told(session, &saved, "saved")
+}
+
+/// The name that a document gives itself.
+pub fn name_of(document: &Value) -> Result<&str, Failure> {
+    let name = document["name"].as_str().filter(|name| !name.is_empty());
+    name.ok_or_else(|| Failure::bad_input("missing_field", "the document has no `name`".to_owned()))
+}
+
+fn told(session: &mut Session<'_>, saved: &[JobSaved], what: &str) -> Result<(), Failure> {
+    session.answer(&saved, |printer| {
+        for job in saved {
+            let what = if job.changed { what } else { "is as it was:" };
+            printer.line(&format!("{what} {} (number {}, version {})", job.name, job.id, job.version))?;
+            warned(&job.warnings, printer)?;
+        }
+        Ok(())
+    })
+}
+
+fn warned(warnings: &[FieldError], printer: &mut Printer) -> io::Result<()> {
+    for warning in warnings {
+        printer.note(&format!("warning: {}: {}", warning.path, warning.message))?;
+    }
+    Ok(())
+}
+
+pub async fn check(session: &mut Session<'_>, args: &DocumentArgs) -> Result<(), Failure> {
+    check_all(session, &args.documents()?).await
+}
+
+async fn check_all(session: &mut Session<'_>, documents: &[Value]) -> Result<(), Failure> {
+    let mut checked = Vec::new();
+    for document in documents {
+        checked.push(session.remote.post::<JobChecked>(&["check"], document).await?);
+    }
+    session.answer(&checked, |printer| {
+        for job in &checked {
+            checked_job(job, printer)?;
+        }
+        Ok(())
+    })
+}
+
+fn checked_job(job: &JobChecked, printer: &mut Printer) -> io::Result<()> {
+    let what = match (job.version, job.changes) {
+        (None, _) => "would be made".to_owned(),
+        (Some(version), true) => format!("would become version {}", version + 1),
+        (Some(version), false) => format!("is as it was, version {version}"),
+    };
+    printer.line(&format!("{} {what}", job.name))?;
+    warned(&job.warnings, printer)?;
+    for schedule in &job.schedules {
+        let name = if schedule.name.is_empty() { "schedule" } else { &schedule.name };
+        printer.line(&format!("\n{}", printer.toned(Tone::Quiet, &format!("{name}: {}", schedule.description))))?;
+        shown::upcoming(&schedule.next, clock::now(), printer)?;
+    }
+    Ok(())
+}
+
+pub async fn delete(session: &mut Session<'_>, args: &DeleteArgs) -> Result<(), Failure> {
+    let names = args.jobs.join(", ");
+    session.confirm(args.yes, &format!("Delete {names}? Schedules end and what has not started is cancelled."))?;
+    let mut query = Query::new();
+    if args.keep_running {
+        query.push(("keep_running", "true".to_owned()));
+    }
+    let mut cancelled = 0;
+    for job in &args.jobs {
+        let done: Value = session.remote.delete(&["jobs", job], &query).await?;
+        cancelled += done["cancelled"].as_u64().unwrap_or_default();
+    }
+    let runs = if cancelled > 0 { format!("; {cancelled} runs were cancelled") } else { String::new() };
+    session.done(&json!({ "deleted": args.jobs, "cancelled": cancelled }), format_args!("deleted {names}{runs}"))
+}
+
+pub async fn trigger(session: &mut Session<'_>, args: &TriggerArgs) -> Result<(), Failure> {
+    let request = trigger_request(args)?;
+    let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+    let made: RunMade = session.remote.post_once(&["jobs", &args.job, "trigger"], &request, &key).await?;
+    if !args.follow {
+        return session.done(&made, format_args!("{} {}", made.id, shown::word(&made.status)));
+    }
+    session.printer.note(&format!("run {}", made.id))?;
+    run::follow(session, &made.id.to_string()).await
+}
+
+fn trigger_request(args: &TriggerArgs) -> Result<TriggerRequest, Failure> {
+    Ok(TriggerRequest {
+        payload: args.payload.as_deref().map(|given| documents::json_of_flag("payload", given)).transpose()?,
+        labels: documents::pairs_of_flag("label", &args.labels)?,
+        run_at: times::of_flag("at", args.at.as_deref(), clock::now())?,
+        priority: args.priority,
+        ..TriggerRequest::default()
+    })
+}

@@ -1,0 +1,113 @@
+//! `rota queue`: the lanes that workers subscribe to.
+
+use std::io;
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use rota_api::Pause;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    pausing::{self, PauseArgs},
+    shown,
+};
+use crate::{
+    clock,
+    failure::Failure,
+    printer::Printer,
+    remote::Query,
+    session::{Session, SessionArgs, WatchArgs, block_on},
+    table::Table,
+};
+
+#[derive(Args)]
+pub struct QueueArgs {
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List queues and their lanes
+    List {
+        #[command(flatten)]
+        watch: WatchArgs,
+    },
+    /// Let nothing of queues start, and no schedule of their jobs fire
+    Pause {
+        #[arg(required = true, value_name = "QUEUE")]
+        queues: Vec<String>,
+        #[command(flatten)]
+        pause: PauseArgs,
+    },
+    /// Let queues go on
+    Resume {
+        #[arg(required = true, value_name = "QUEUE")]
+        queues: Vec<String>,
+    },
+}
+
+/// A queue as the server tells of it.
+#[derive(Serialize, Deserialize)]
+struct Queue {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pause: Option<Pause>,
+    #[serde(default)]
+    lanes: Vec<Lane>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Lane {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handler: Option<String>,
+    #[serde(default)]
+    requires: Vec<String>,
+    claimed: bool,
+}
+
+pub fn run(args: QueueArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let mut session = Session::open(&args.session, printer)?;
+    let session = &mut session;
+    block_on(async move {
+        match args.command {
+            Command::List { watch } => {
+                session
+                    .watched(&watch, async |session| {
+                        let queues: Vec<Queue> = session.remote.get(&["queues"], &Query::new()).await?;
+                        session.answer(&queues, |printer| drawn(&queues, clock::now(), printer))
+                    })
+                    .await
+            }
+            Command::Pause { queues, pause } => pausing::pause(session, "queues", &queues, &pause).await,
+            Command::Resume { queues } => pausing::resume(session, "queues", &queues).await,
+        }
+    })
+}
+
+fn drawn(queues: &[Queue], now: Timestamp, printer: &mut Printer) -> io::Result<()> {
+    if queues.is_empty() {
+        return printer.note("no queues; the first run makes one");
+    }
+    let mut table = Table::new(&["QUEUE", "STATE", "HANDLERS", "REQUIRES", "PAUSE"]);
+    for queue in queues {
+        let mut handlers: Vec<&str> =
+            queue.lanes.iter().map(|lane| lane.handler.as_deref().unwrap_or("(built in)")).collect();
+        let mut requires: Vec<&str> =
+            queue.lanes.iter().flat_map(|lane| lane.requires.iter().map(String::as_str)).collect();
+        handlers.sort_unstable();
+        handlers.dedup();
+        requires.sort_unstable();
+        requires.dedup();
+        table.row([
+            queue.name.clone().into(),
+            shown::state(true, queue.pause.is_some()),
+            handlers.join(" ").into(),
+            requires.join(" ").into(),
+            shown::pause(queue.pause.as_ref(), now).into(),
+        ]);
+    }
+    printer.table(table)
+}

@@ -1,0 +1,151 @@
+//! Runs, found by a filter, stopped and made again.
+
+use clap::Args;
+use jiff::Timestamp;
+use rota_api::{
+    bulk::{BulkCancel, BulkDone, BulkRedrive, RunsFilter},
+    run::{CancelRequest, CancelResult, RetryRequest, RunMade, Status},
+};
+use serde_json::{Value, json};
+
+use super::CancelArgs;
+use crate::{
+    clock,
+    commands::{pausing::counted, shown},
+    failure::Failure,
+    remote::Query,
+    session::Session,
+    times,
+};
+
+/// Which runs.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Which runs")]
+pub struct RunFilterArgs {
+    /// Of this job, by name or number
+    #[arg(long)]
+    job: Option<String>,
+    /// Of jobs that have this tag now
+    #[arg(long)]
+    tag: Option<String>,
+    /// Made by this schedule, by its number
+    #[arg(long, value_name = "ID")]
+    schedule: Option<i64>,
+    /// In this status; may be given several times, or as a list with commas
+    #[arg(long, value_parser = status, value_delimiter = ',')]
+    status: Vec<Status>,
+    /// With this label; may be given several times
+    #[arg(short, long = "label", value_name = "KEY=VALUE")]
+    labels: Vec<String>,
+    /// Created (live) or ended at this time or later: an instant, or 2h for two hours ago
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// And before this one
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+}
+
+fn status(text: &str) -> Result<Status, String> {
+    serde_json::from_value(Value::String(text.to_owned())).map_err(|_| {
+        "one of scheduled, blocked, queued, running, waiting, cancelling, succeeded, failed, timed_out, cancelled, \
+         dead, expired, skipped"
+            .to_owned()
+    })
+}
+
+impl RunFilterArgs {
+    pub fn filter(&self, now: Timestamp) -> Result<RunsFilter, Failure> {
+        Ok(RunsFilter {
+            job: self.job.clone(),
+            tag: self.tag.clone(),
+            schedule: self.schedule,
+            status: self.status.clone(),
+            label: self.labels.clone(),
+            from: times::of_flag("from", self.from.as_deref(), now)?,
+            to: times::of_flag("to", self.to.as_deref(), now)?,
+        })
+    }
+
+    /// The same as a query.
+    pub fn query(&self, now: Timestamp) -> Result<Query<'static>, Failure> {
+        let filter = self.filter(now)?;
+        let mut query = Query::new();
+        query.extend(filter.job.map(|job| ("job", job)));
+        query.extend(filter.tag.map(|tag| ("tag", tag)));
+        query.extend(filter.schedule.map(|schedule| ("schedule", schedule.to_string())));
+        query.extend(filter.status.iter().map(|status| ("status", shown::word(status))));
+        query.extend(filter.label.into_iter().map(|label| ("label", label)));
+        query.extend(filter.from.map(|from| ("from", from.to_string())));
+        query.extend(filter.to.map(|to| ("to", to.to_string())));
+        Ok(query)
+    }
+}
+
+pub async fn cancel(session: &mut Session<'_>, args: &CancelArgs) -> Result<(), Failure> {
+    let filter = args.filter.filter(clock::now())?;
+    if args.runs.is_empty() {
+        return cancel_found(session, args, filter).await;
+    }
+    if filter != RunsFilter::default() {
+        let message = "give ids or a filter, not both".to_owned();
+        return Err(Failure::bad_input("bad_flags", message));
+    }
+    let request = CancelRequest { reason: args.reason.clone(), grace: args.grace.clone() };
+    let mut done = Vec::new();
+    for run in &args.runs {
+        done.push(session.remote.post::<CancelResult>(&["runs", run, "cancel"], &request).await?);
+    }
+    session.answer(&done, |printer| {
+        done.iter().try_for_each(|done| printer.line(&format!("{} {}", done.id, shown::word(&done.answer))))
+    })
+}
+
+async fn cancel_found(session: &mut Session<'_>, args: &CancelArgs, filter: RunsFilter) -> Result<(), Failure> {
+    if filter == RunsFilter::default() && !args.all {
+        let message = "name runs, or say which with --job, --tag, --status, … or --all".to_owned();
+        return Err(Failure::bad_input("nothing_named", message));
+    }
+    let (reason, grace) = (args.reason.clone(), args.grace.clone());
+    let mut request = BulkCancel { filter, reason, grace, dry_run: true };
+    let found: BulkDone = session.remote.post(&["bulk", "cancel"], &request).await?;
+    if args.dry_run {
+        return counted(session, "would be cancelled", &found);
+    }
+    session.confirm(args.yes, &format!("Cancel {} runs?", found.matched))?;
+    request.dry_run = false;
+    let done: BulkDone = session.remote.post(&["bulk", "cancel"], &request).await?;
+    counted(session, "cancelled or asked to stop", &done)
+}
+
+pub async fn retry(session: &mut Session<'_>, runs: &[String], request: RetryRequest) -> Result<(), Failure> {
+    let mut made = Vec::new();
+    for run in runs {
+        let new: RunMade = session.remote.post(&["runs", run, "retry"], &request).await?;
+        made.push(json!({ "run": run, "made": new }));
+    }
+    session.answer(&made, |printer| {
+        made.iter().try_for_each(|made| {
+            let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let (old, new, status) = (word(&made["run"]), word(&made["made"]["id"]), word(&made["made"]["status"]));
+            printer.line(&format!("{old} again as {new} {status}"))
+        })
+    })
+}
+
+/// Makes dead letters again by a filter.
+pub async fn redrive(
+    session: &mut Session<'_>,
+    mut request: BulkRedrive,
+    dry_run: bool,
+    yes: bool,
+) -> Result<(), Failure> {
+    request.dry_run = true;
+    let found: BulkDone = session.remote.post(&["bulk", "redrive"], &request).await?;
+    if dry_run {
+        return counted(session, "would be made again", &found);
+    }
+    session.confirm(yes, &format!("Make {} runs again?", found.matched))?;
+    request.dry_run = false;
+    let done: BulkDone = session.remote.post(&["bulk", "redrive"], &request).await?;
+    counted(session, "made again", &done)
+}

@@ -1,0 +1,158 @@
+//! `rota run`: executions, listed, followed, stopped, made again.
+
+mod enqueue;
+mod follow;
+mod many;
+mod read;
+
+use clap::{Args, Subcommand};
+use rota_api::run::RetryRequest;
+
+pub use self::{
+    follow::follow,
+    many::{RunFilterArgs, redrive, retry},
+    read::show,
+};
+use crate::{
+    failure::Failure,
+    printer::Printer,
+    session::{ListArgs, Session, SessionArgs, WatchArgs, block_on},
+};
+
+#[derive(Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List runs: live ones first, then ended ones, latest first
+    List {
+        #[command(flatten)]
+        filter: RunFilterArgs,
+        #[command(flatten)]
+        list: ListArgs,
+    },
+    /// Show a run
+    Show {
+        #[command(flatten)]
+        run: RunName,
+        #[command(flatten)]
+        watch: WatchArgs,
+    },
+    /// Print the log of a run
+    Logs(LogsArgs),
+    /// Show what happened to a run
+    Events {
+        #[command(flatten)]
+        run: RunName,
+        #[command(flatten)]
+        watch: WatchArgs,
+    },
+    /// Say why a run waits
+    Why {
+        #[command(flatten)]
+        run: RunName,
+        #[command(flatten)]
+        watch: WatchArgs,
+    },
+    /// Wait for the end of a run, or of a job's first one; 0 if it succeeded, else 1
+    Wait(WaitArgs),
+    /// Stop runs, by their ids or by a filter
+    Cancel(CancelArgs),
+    /// Make runs again that have ended
+    Retry {
+        /// Their ids
+        #[arg(required = true, value_name = "RUN")]
+        runs: Vec<String>,
+        /// Of the job's newest version, not of the one they were made from
+        #[arg(long)]
+        latest: bool,
+        /// Although they were made again before
+        #[arg(long)]
+        again: bool,
+    },
+    /// Make many runs from a stream, a JSON object a line: {"job", "payload"?, "labels"?, "run_at"?, "priority"?}
+    Enqueue {
+        /// The file; - for standard input
+        #[arg(value_name = "FILE")]
+        file: std::path::PathBuf,
+    },
+}
+
+/// A run, or the newest one of a job.
+#[derive(Args)]
+pub struct RunName {
+    /// The run's id, or a job's name for its newest run
+    #[arg(value_name = "RUN|JOB")]
+    pub run: String,
+}
+
+#[derive(Args)]
+struct LogsArgs {
+    #[command(flatten)]
+    run: RunName,
+    /// Go on until the run ends
+    #[arg(short, long)]
+    follow: bool,
+    /// Only of this attempt
+    #[arg(long, value_name = "N")]
+    attempt: Option<u16>,
+    /// With the time, the attempt and the stream of each line
+    #[arg(short, long)]
+    details: bool,
+}
+
+#[derive(Args)]
+struct WaitArgs {
+    #[command(flatten)]
+    run: RunName,
+    /// Give up after so long, with exit code 1
+    #[arg(long, value_name = "DURATION")]
+    timeout: Option<rota_core::duration::Span>,
+}
+
+#[derive(Args)]
+pub struct CancelArgs {
+    /// Their ids; without any, all that the filter finds
+    #[arg(value_name = "RUN")]
+    runs: Vec<String>,
+    /// For people who wonder
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// How long their workers may take to stop [default: the job's own]
+    #[arg(long, value_name = "DURATION")]
+    grace: Option<String>,
+    #[command(flatten)]
+    filter: RunFilterArgs,
+    /// Every live run of the tenant
+    #[arg(long, conflicts_with = "runs")]
+    all: bool,
+    /// Only count
+    #[arg(long, conflicts_with = "runs")]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+pub fn run(args: RunArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let mut session = Session::open(&args.session, printer)?;
+    let session = &mut session;
+    block_on(async move {
+        match args.command {
+            Command::List { filter, list } => read::list(session, &filter, &list).await,
+            Command::Show { run, watch } => read::show(session, &run, &watch).await,
+            Command::Logs(args) => follow::logs(session, &args).await,
+            Command::Events { run, watch } => read::events(session, &run, &watch).await,
+            Command::Why { run, watch } => read::why(session, &run, &watch).await,
+            Command::Wait(args) => follow::wait(session, &args).await,
+            Command::Cancel(args) => many::cancel(session, &args).await,
+            Command::Retry { runs, latest, again } => many::retry(session, &runs, RetryRequest { latest, again }).await,
+            Command::Enqueue { file } => enqueue::enqueue(session, &file).await,
+        }
+    })
+}

@@ -1,0 +1,118 @@
+//! Runs, listed and shown.
+
+use std::io;
+
+use jiff::Timestamp;
+use rota_api::{
+    page::Page,
+    run::{Run, RunEvent, Why},
+};
+use uuid::Uuid;
+
+use super::{RunFilterArgs, RunName};
+use crate::{
+    clock,
+    commands::shown,
+    failure::Failure,
+    printer::Printer,
+    remote::{Query, Remote},
+    session::{ListArgs, Session, WatchArgs},
+    table::{Cell, Table, Tone},
+    times,
+};
+
+pub async fn list(session: &mut Session<'_>, filter: &RunFilterArgs, list: &ListArgs) -> Result<(), Failure> {
+    let query = filter.query(clock::now())?;
+    session.list(list, &["runs"], &query, shown::runs).await
+}
+
+impl RunName {
+    /// The run's id: as given, or that of the job's newest run.
+    pub async fn find(&self, remote: &Remote) -> Result<String, Failure> {
+        let run = self.find_maybe(remote).await?;
+        run.ok_or_else(|| Failure::not_found(format!("`{}` has not run yet", self.run)))
+    }
+
+    /// As [`Self::find`]; none where the job has not run yet.
+    pub async fn find_maybe(&self, remote: &Remote) -> Result<Option<String>, Failure> {
+        if self.run.parse::<Uuid>().is_ok() {
+            return Ok(Some(self.run.clone()));
+        }
+        let newest = vec![("limit", "1".to_owned())];
+        let page: Result<Page<Run>, Failure> = remote.get(&["jobs", &self.run, "runs"], &newest).await;
+        match page {
+            Ok(page) => Ok(page.items.first().map(|run| run.id.to_string())),
+            Err(Failure::Refused(problem)) if problem.status == 404 => {
+                Err(Failure::not_found(format!("`{}` is neither the id of a run nor a job", self.run)))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+pub async fn show(session: &mut Session<'_>, run: &RunName, watch: &WatchArgs) -> Result<(), Failure> {
+    session
+        .watched(watch, async |session| {
+            let id = run.find(&session.remote).await?;
+            let run: Run = session.remote.get(&["runs", &id], &Query::new()).await?;
+            session.answer(&run, |printer| whole(&run, clock::now(), printer))
+        })
+        .await
+}
+
+fn whole(run: &Run, now: Timestamp, printer: &mut Printer) -> io::Result<()> {
+    let at = |at: Option<Timestamp>| at.map(|at| format!("{at} ({})", times::from_now(at, now))).unwrap_or_default();
+    let labels: Vec<String> = run.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let mut fields = Table::fields();
+    fields.field("run", run.id.to_string());
+    fields.field("job", format!("{} (version {})", run.job.name, run.version));
+    fields.field("status", shown::status(run.status));
+    fields.field("trigger", shown::trigger(run));
+    fields.field("labels", labels.join(" "));
+    fields.field("payload", shown::json(run.payload.as_ref()));
+    fields.field("created", at(Some(run.created_at)));
+    fields.field("started", at(run.started_at));
+    fields.field("ended", at(run.ended_at));
+    fields.field("took", shown::duration(run, now));
+    fields.field("failed attempts", if run.attempts_used > 0 { run.attempts_used.to_string() } else { String::new() });
+    fields.field("lost workers", if run.losses > 0 { run.losses.to_string() } else { String::new() });
+    if let Some(failure) = &run.failure {
+        let status = failure.status.map(|status| format!(" ({status})")).unwrap_or_default();
+        let words = format!("{}{status}: {}", failure.kind, failure.message);
+        fields.field("failure", Cell::toned(words, Tone::Bad));
+    }
+    if let Some(cancel) = &run.cancel {
+        let by = cancel.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+        let reason = cancel.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        fields.field("cancel", format!("asked {}{by}{reason}", times::from_now(cancel.at, now)));
+    }
+    fields.field("progress", shown::json(run.progress.as_ref()));
+    fields.field("output", shown::json(run.output.as_ref()));
+    printer.table(fields)
+}
+
+pub async fn events(session: &mut Session<'_>, run: &RunName, watch: &WatchArgs) -> Result<(), Failure> {
+    session
+        .watched(watch, async |session| {
+            let id = run.find(&session.remote).await?;
+            let events: Vec<RunEvent> = session.remote.get(&["runs", &id, "events"], &Query::new()).await?;
+            session.answer(&events, |printer| {
+                let mut table = Table::new(&["AT", "EVENT", "WHAT"]);
+                for event in &events {
+                    table.row([event.at.to_string().into(), event.event.clone().into(), event.text.clone().into()]);
+                }
+                printer.table(table)
+            })
+        })
+        .await
+}
+
+pub async fn why(session: &mut Session<'_>, run: &RunName, watch: &WatchArgs) -> Result<(), Failure> {
+    session
+        .watched(watch, async |session| {
+            let id = run.find(&session.remote).await?;
+            let why: Why = session.remote.get(&["runs", &id, "why"], &Query::new()).await?;
+            session.answer(&why, |printer| shown::why(&why, printer))
+        })
+        .await
+}

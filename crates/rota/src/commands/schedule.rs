@@ -1,0 +1,258 @@
+//! `rota schedule`: when jobs run, and what became of every instant.
+
+use std::io;
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use rota_api::{
+    run::Why,
+    schedule::{BackfillRequest, Backfilled, Schedule, Skip, Upcoming},
+};
+
+use super::{
+    pausing::{self, PauseArgs},
+    shown,
+};
+use crate::{
+    clock,
+    failure::Failure,
+    printer::Printer,
+    remote::{Query, Remote},
+    session::{ListArgs, Session, SessionArgs, WatchArgs, block_on},
+    table::{Cell, Table},
+    times,
+};
+
+/// As many as a job may have.
+const SCHEDULES_MAX: usize = 100;
+
+#[derive(Args)]
+pub struct ScheduleArgs {
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List schedules
+    List {
+        /// Of this job, by name or number
+        #[arg(long)]
+        job: Option<String>,
+        /// Only those that are enabled by definition, or with `=false` those that are not
+        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+        enabled: Option<bool>,
+        #[command(flatten)]
+        list: ListArgs,
+    },
+    /// Show a schedule
+    Show {
+        #[command(flatten)]
+        schedule: ScheduleName,
+        #[command(flatten)]
+        watch: WatchArgs,
+    },
+    /// List the next instants of a schedule, in UTC and on its own clock
+    Next {
+        #[command(flatten)]
+        schedule: ScheduleName,
+        /// How many
+        #[arg(short = 'n', long = "count", value_name = "N", default_value_t = 10)]
+        count: u32,
+        /// Start after this time [default: now]
+        #[arg(long, value_name = "TIME")]
+        after: Option<String>,
+    },
+    /// List the instants that made no run, and why
+    Skips {
+        #[command(flatten)]
+        schedule: ScheduleName,
+        #[command(flatten)]
+        list: ListArgs,
+    },
+    /// Say why a schedule did not fire, and what it does next
+    Why {
+        #[command(flatten)]
+        schedule: ScheduleName,
+    },
+    /// Keep schedules from firing
+    Pause {
+        /// The schedules: numbers, JOB/NAME, or JOB where it has one
+        #[arg(required = true, value_name = "SCHEDULE")]
+        schedules: Vec<String>,
+        #[command(flatten)]
+        pause: PauseArgs,
+    },
+    /// Let schedules fire again; instants of the pause are recorded as skipped
+    Resume {
+        /// The schedules: numbers, JOB/NAME, or JOB where it has one
+        #[arg(required = true, value_name = "SCHEDULE")]
+        schedules: Vec<String>,
+    },
+    /// Run past instants of a schedule
+    Backfill(BackfillArgs),
+}
+
+/// A schedule, by its number or by the names of its job and itself.
+#[derive(Args)]
+struct ScheduleName {
+    /// Its number, JOB/NAME, or JOB where the job has one schedule
+    #[arg(value_name = "SCHEDULE")]
+    schedule: String,
+}
+
+#[derive(Args)]
+struct BackfillArgs {
+    #[command(flatten)]
+    schedule: ScheduleName,
+    /// The first instant that counts: an instant, a day, or 2d for two days ago
+    #[arg(long, value_name = "TIME")]
+    from: String,
+    /// The end; an instant there does not count
+    #[arg(long, value_name = "TIME", default_value = "now")]
+    to: String,
+    /// Also instants that made a run already
+    #[arg(long)]
+    again: bool,
+    /// Only count
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+pub fn run(args: ScheduleArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let mut session = Session::open(&args.session, printer)?;
+    let session = &mut session;
+    block_on(async move {
+        match args.command {
+            Command::List { job, enabled, list } => {
+                let mut query = Query::new();
+                query.extend(job.map(|job| ("job", job)));
+                query.extend(enabled.map(|enabled| ("enabled", enabled.to_string())));
+                session.list(&list, &["schedules"], &query, shown::schedules).await
+            }
+            Command::Show { schedule, watch } => show(session, &schedule, &watch).await,
+            Command::Next { schedule, count, after } => next(session, &schedule, count, after.as_deref()).await,
+            Command::Skips { schedule, list } => {
+                let id = find(&session.remote, &schedule.schedule).await?;
+                session.list(&list, &["schedules", &id, "skips"], &Query::new(), skips).await
+            }
+            Command::Why { schedule } => {
+                let id = find(&session.remote, &schedule.schedule).await?;
+                let why: Why = session.remote.get(&["schedules", &id, "why"], &Query::new()).await?;
+                session.answer(&why, |printer| shown::why(&why, printer))
+            }
+            Command::Pause { schedules, pause } => {
+                let ids = find_all(&session.remote, &schedules).await?;
+                pausing::pause(session, "schedules", &ids, &pause).await
+            }
+            Command::Resume { schedules } => {
+                let ids = find_all(&session.remote, &schedules).await?;
+                pausing::resume(session, "schedules", &ids).await
+            }
+            Command::Backfill(args) => backfill(session, &args).await,
+        }
+    })
+}
+
+/// The number of a schedule.
+async fn find(remote: &Remote, given: &str) -> Result<String, Failure> {
+    if given.parse::<i64>().is_ok() {
+        return Ok(given.to_owned());
+    }
+    let (job, name) = given.split_once('/').map_or((given, None), |(job, name)| (job, Some(name)));
+    let (schedules, _) = remote.list::<Schedule>(&["jobs", job, "schedules"], &Query::new(), SCHEDULES_MAX).await?;
+    let names = || schedules.iter().map(|schedule| schedule.name.as_str()).collect::<Vec<_>>().join(", ");
+    let found = match (name, schedules.as_slice()) {
+        (None, [one]) => Some(one),
+        (None, []) => return Err(Failure::not_found(format!("the job `{job}` has no schedules"))),
+        (None, _) => {
+            let message = format!("the job `{job}` has several schedules: {}; write {job}/NAME", names());
+            return Err(Failure::bad_input("several_schedules", message));
+        }
+        (Some(name), all) => all.iter().find(|schedule| schedule.name == name),
+    };
+    let found = found.map(|schedule| schedule.id.to_string());
+    found.ok_or_else(|| Failure::not_found(format!("the job `{job}` has no such schedule; it has: {}", names())))
+}
+
+async fn find_all(remote: &Remote, given: &[String]) -> Result<Vec<String>, Failure> {
+    let mut ids = Vec::new();
+    for schedule in given {
+        ids.push(find(remote, schedule).await?);
+    }
+    Ok(ids)
+}
+
+async fn show(session: &mut Session<'_>, name: &ScheduleName, watch: &WatchArgs) -> Result<(), Failure> {
+    let id = find(&session.remote, &name.schedule).await?;
+    session
+        .watched(watch, async |session| {
+            let schedule: Schedule = session.remote.get(&["schedules", &id], &Query::new()).await?;
+            session.answer(&schedule, |printer| whole(&schedule, clock::now(), printer))
+        })
+        .await
+}
+
+fn whole(schedule: &Schedule, now: Timestamp, printer: &mut Printer) -> io::Result<()> {
+    let mut fields = Table::fields();
+    fields.field("schedule", format!("{}/{} (number {})", schedule.job.name, schedule.name, schedule.id));
+    fields.field("when", schedule.description.as_str());
+    fields.field("state", shown::state(schedule.enabled, schedule.pause.is_some()));
+    fields.field("pause", shown::pause(schedule.pause.as_ref(), now));
+    let next = schedule.next_at.map(|at| format!("{at} ({})", times::from_now(at, now)));
+    fields.field("next", next.unwrap_or_else(|| "none: it waits for its own run, or has ended".to_owned()));
+    fields.field("fired", Cell::from(schedule.fired.to_string()));
+    fields.field("spec", schedule.spec.to_string());
+    printer.table(fields)
+}
+
+async fn next(session: &mut Session<'_>, name: &ScheduleName, count: u32, after: Option<&str>) -> Result<(), Failure> {
+    let id = find(&session.remote, &name.schedule).await?;
+    let now = clock::now();
+    let mut query = vec![("n", count.to_string())];
+    query.extend(times::of_flag("after", after, now)?.map(|after| ("after", after.to_string())));
+    let instants: Vec<Upcoming> = session.remote.get(&["schedules", &id, "preview"], &query).await?;
+    session.answer(&instants, |printer| shown::upcoming(&instants, now, printer))
+}
+
+fn skips(skips: &[Skip], _: Timestamp, printer: &mut Printer) -> io::Result<()> {
+    if skips.is_empty() {
+        return printer.note("no instant was skipped");
+    }
+    let mut table = Table::new(&["FROM", "TO", "INSTANTS", "REASON", "WHY"]);
+    for skip in skips {
+        table.row([
+            skip.from.to_string().into(),
+            skip.to.to_string().into(),
+            Cell::number(skip.count),
+            skip.reason.clone().into(),
+            skip.why.clone().into(),
+        ]);
+    }
+    printer.table(table)
+}
+
+async fn backfill(session: &mut Session<'_>, args: &BackfillArgs) -> Result<(), Failure> {
+    let id = find(&session.remote, &args.schedule.schedule).await?;
+    let now = clock::now();
+    let at = |flag: &str, text: &str| {
+        times::parse(text, now).map_err(|message| Failure::bad_input("bad_time", format!("--{flag}: {message}")))
+    };
+    let (from, to) = (at("from", &args.from)?, at("to", &args.to)?);
+    let mut request = BackfillRequest { from, to, again: args.again, dry_run: true };
+    let path = ["schedules", &id, "backfill"];
+    let mut done: Backfilled = session.remote.post(&path, &request).await?;
+    if !args.dry_run && done.runs > 0 {
+        session.confirm(args.yes, &format!("Make {} runs for instants from {from} to {to}?", done.runs))?;
+        request.dry_run = false;
+        done = session.remote.post(&path, &request).await?;
+    }
+    let would = if args.dry_run { "would be " } else { "" };
+    let before = if args.again { String::new() } else { format!("; {} had fired before", done.fired_before) };
+    session.done(&done, format_args!("{} runs {would}made of {} instants{before}", done.runs, done.planned))
+}

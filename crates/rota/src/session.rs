@@ -1,0 +1,158 @@
+//! A session: one command's talk with a server, and how its answers are shown.
+
+use std::{fmt::Display, future::Future, io};
+
+use clap::Args;
+use jiff::Timestamp;
+use rota_core::duration::Span;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    clock,
+    failure::Failure,
+    printer::{Output, Printer},
+    remote::{Contexts, Query, Remote, ServerArgs, Target},
+};
+
+/// Items of a list where nobody says how many.
+const LIST: usize = 50;
+
+/// The flags of every command that asks a server and shows what it says.
+#[derive(Args, Clone, Debug)]
+pub struct SessionArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "table", global = true)]
+    output: Output,
+}
+
+/// How much of a list.
+#[derive(Args, Clone, Debug)]
+pub struct ListArgs {
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = LIST, value_parser = at_least_one)]
+    limit: usize,
+    /// All of them, page by page
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
+    #[command(flatten)]
+    watch: WatchArgs,
+}
+
+/// Whether to look again and again.
+#[derive(Args, Clone, Debug)]
+pub struct WatchArgs {
+    /// Look again every 2s, or as often as given, until Ctrl-C
+    #[arg(short, long, value_name = "EVERY", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    watch: Option<Span>,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "a number from 1".to_owned())
+}
+
+impl ListArgs {
+    pub fn limit(&self) -> usize {
+        if self.all { usize::MAX } else { self.limit }
+    }
+}
+
+pub struct Session<'a> {
+    pub remote: Remote,
+    pub printer: &'a mut Printer,
+    pub output: Output,
+}
+
+impl<'a> Session<'a> {
+    pub fn open(args: &SessionArgs, printer: &'a mut Printer) -> Result<Self, Failure> {
+        let target = Target::of(&args.server)?;
+        if target.token.is_some() && Contexts::is_open_to_others() {
+            printer.note("warning: others can read your contexts and the tokens in them; `rota login` again, or chmod 600 the file")?;
+        }
+        Ok(Self { remote: Remote::new(target)?, printer, output: args.output })
+    }
+
+    /// Prints a value in the form that was asked for.
+    pub fn answer<T: Serialize>(
+        &mut self,
+        value: &T,
+        table: impl FnOnce(&mut Printer) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        Ok(self.printer.answer(self.output, value, table)?)
+    }
+
+    /// Says what was done. Programs are given the value instead.
+    pub fn done<T: Serialize>(&mut self, value: &T, words: impl Display) -> Result<(), Failure> {
+        self.answer(value, |printer| printer.line(&words.to_string()))
+    }
+
+    /// Shows a list once, or again and again.
+    pub async fn list<T: Serialize + DeserializeOwned>(
+        &mut self,
+        args: &ListArgs,
+        path: &[&str],
+        query: &Query<'_>,
+        table: impl Fn(&[T], Timestamp, &mut Printer) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        self.watched(&args.watch, async |session| {
+            let (items, more) = session.remote.list::<T>(path, query, args.limit()).await?;
+            session.answer(&items, |printer| table(&items, clock::now(), printer))?;
+            if more {
+                session.printer.note(&format!("the first {}; there are more: --limit N or --all", items.len()))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Does something once, or again and again on a fresh screen.
+    pub async fn watched(
+        &mut self,
+        watch: &WatchArgs,
+        mut once: impl AsyncFnMut(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let Some(every) = watch.watch else { return once(self).await };
+        let every = every.max(Span::millis(100));
+        loop {
+            self.printer.clear()?;
+            once(self).await?;
+            self.printer.flush()?;
+            clock::sleep(every).await;
+        }
+    }
+
+    /// Asks before something that touches many, or cannot be undone. Where nobody
+    /// can be asked, `--yes` must have been given.
+    pub fn confirm(&mut self, yes: bool, question: &str) -> Result<(), Failure> {
+        if yes {
+            return Ok(());
+        }
+        if !self.printer.can_ask() {
+            let message =
+                format!("{question}\nnobody can be asked here: give --yes if it is meant, or --dry-run to look first");
+            return Err(Failure::bad_input("not_confirmed", message));
+        }
+        self.printer.flush()?;
+        match inquire::Confirm::new(question).with_default(false).prompt() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::NotSo { message: "nothing was changed".to_owned() }),
+            Err(error) => Err(not_answered(error)),
+        }
+    }
+}
+
+/// A question that got no answer.
+pub fn not_answered(error: inquire::InquireError) -> Failure {
+    match error {
+        inquire::InquireError::OperationCanceled | inquire::InquireError::OperationInterrupted => {
+            Failure::NotSo { message: "nothing was changed".to_owned() }
+        }
+        error => Failure::Other(error.into()),
+    }
+}
+
+/// Runs what waits for a server, on this thread.
+pub fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}

@@ -1,0 +1,239 @@
+//! Whoever calls may die as well: a program that has Rota inside it, killed
+//! around each write that it asks for.
+//!
+//! The program is this test binary, started again as a process of its own.
+
+use std::{io::Write as _, os::unix::process::ExitStatusExt as _, process::Command, sync::Arc};
+
+use rota_core::{
+    duration::Span,
+    ids::RunId,
+    job::JobDocument,
+    lane::{LaneKey, LaneMode},
+    ports::Progress,
+    run::{CancelAsk, Status, Verdict},
+    store::{CalendarPut, CancelAnswer, Expect, Pause, PauseTarget, Store, TenantPut, Tier},
+};
+use rota_engine::{Engine, JobRef, Made, Options, RunAsk, executors::Call};
+use rota_store::{
+    failpoint::{Moment, Origin, VARIABLE, WRITES},
+    postgres::{self, PostgresStore},
+    sqlite::{self, SqliteStore},
+};
+use serde_json::json;
+
+use super::{scene::Keeper, server::Server};
+use crate::{
+    books::block_on,
+    node::{Place, ledger},
+};
+
+/// Where the program finds its store and its ledger.
+const STORE: &str = "ROTA_IT_STORE";
+const SCHEMA: &str = "ROTA_IT_SCHEMA";
+const LEDGER: &str = "ROTA_IT_LEDGER";
+/// So many rounds a program makes that nothing ends.
+const ROUNDS: usize = 3;
+
+/// Not a test but the program, where it is told of a store.
+#[test]
+fn the_program_that_calls() {
+    let Ok(store) = std::env::var(STORE) else { return };
+    block_on(async {
+        let keeper = match std::env::var(SCHEMA) {
+            Ok(schema) => Keeper::Postgres { url: store, schema },
+            Err(_) => Keeper::Sqlite(store.into()),
+        };
+        call_everything(&keeper, &std::env::var(LEDGER).unwrap()).await;
+    });
+}
+
+async fn open(keeper: &Keeper) -> Arc<dyn Store> {
+    match keeper {
+        Keeper::Sqlite(path) => Arc::new(SqliteStore::open(path, sqlite::Options::default()).await.unwrap()),
+        Keeper::Postgres { url, schema } => {
+            let options = postgres::Options { schema: Some(schema.clone()), ..postgres::Options::default() };
+            Arc::new(PostgresStore::open(url, options).await.unwrap())
+        }
+    }
+}
+
+/// Adds a line in one write, so that no death leaves half of one.
+fn note(ledger: &str, line: &str) {
+    let mut file = std::fs::File::options().create(true).append(true).open(ledger).unwrap();
+    file.write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+async fn call_everything(keeper: &Keeper, book: &str) {
+    let written = book.to_owned();
+    let engine = Engine::builder(open(keeper).await)
+        .options(Options {
+            sole: matches!(keeper, Keeper::Sqlite(_)),
+            traits: vec!["patience".into()],
+            node_lease: Span::secs(2),
+            ..Options::default()
+        })
+        .handler("note", move |call: Call| {
+            note(&written, &format!("executed {} {}", call.run(), std::process::id()));
+            async move { Ok(json!(null)) }
+        })
+        .handler("linger", |call: Call| async move {
+            call.progress(Progress { percent: Some(50), phase: None, message: None });
+            call.cancelled().asked().await;
+            Ok(json!(null))
+        })
+        .start()
+        .await
+        .unwrap();
+    let store = Arc::clone(engine.store());
+    let put = TenantPut { name: "default".into(), tier: Tier::Unlimited, quotas: None };
+    let tenant = store.put_tenants(&[put], engine.now()).await.unwrap()[0];
+    // The one before may have died between its pause and its resume.
+    let targets = [PauseTarget::Tenant(tenant)];
+    engine.resume(&targets).await.unwrap();
+    for round in 0..ROUNDS {
+        for job in [
+            json!({ "name": "note", "steps": [{ "id": "s", "handler": { "name": "note" } }] }),
+            json!({ "name": "nap", "steps": [{ "id": "s", "sleep": { "for": "1h" } }] }),
+            // Leased in writing, because not every node has patience.
+            json!({ "name": "linger", "requires": ["patience"], "steps": [{ "id": "s", "handler": { "name": "linger" } }] }),
+        ] {
+            let document = JobDocument::from_value(job).unwrap();
+            engine.save_job(tenant, &document, None, Expect::Anything).await.unwrap();
+        }
+        let asks = ["note", "note", "note", "nap", "linger"].map(|name| RunAsk::of(tenant, JobRef::Name(name.into())));
+        let answers = engine.enqueue(asks.into()).await.unwrap();
+        let id = |made: &Made| if let Made::Run { id, .. } = made { *id } else { panic!("{made:?}") };
+        let ids: Vec<RunId> = answers.iter().map(id).collect();
+        for id in &ids {
+            note(book, &format!("made {id}"));
+        }
+        let (short, rest) = ids.split_at(3);
+        let (nap, linger) = rest.split_at(1);
+        let stop = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+        for (id, answer) in short[..2].iter().zip(engine.cancel(&short[..2], &stop).await.unwrap()) {
+            note(book, &format!("cancel {id} {answer:?}"));
+        }
+        until_ended(&engine, short).await;
+        // Parked for an hour, and woken.
+        until(&engine, nap, |status| status == Status::Waiting).await;
+        let write = || engine.node().write(engine.now());
+        store.wake(&write(), nap).await.unwrap();
+        engine.cancel(nap, &stop).await.unwrap();
+        until_ended(&engine, nap).await;
+        // Until its progress is seen; then everything in hand is given back, as
+        // by a worker that leaves, and it is started once more.
+        while store.runs(linger).await.unwrap()[0].as_ref().is_none_or(|record| record.progress.is_none()) {
+            tokio::task::yield_now().await;
+        }
+        store.release(&write(), engine.node().worker).await.unwrap();
+        engine.cancel(linger, &stop).await.unwrap();
+        until_ended(&engine, linger).await;
+        let pause = Pause { since: engine.now(), until: None, note: None, by: None };
+        engine.pause(&targets, &pause).await.unwrap();
+        engine.resume(&targets).await.unwrap();
+        let calendar = CalendarPut { tenant, name: format!("c{round}"), spec: "{}".into() };
+        store.put_calendars(&[calendar], engine.now()).await.unwrap();
+        let key = LaneKey::new(&format!("lane-{}", uuid::Uuid::now_v7()), None, &[]);
+        let lane = store.lanes(&[key], LaneMode::Owned).await.unwrap()[0].id;
+        store.turn_lane(lane, LaneMode::Claimed).await.unwrap();
+        let jobs = store.find_jobs(&[(tenant, "nap".into())]).await.unwrap();
+        store.delete_jobs(&write(), &[jobs[0].as_ref().unwrap().id]).await.unwrap();
+    }
+    // What those before left lying asleep or waiting to be told.
+    let all = made(book);
+    let stop = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    let records = store.runs(&all).await.unwrap();
+    let notes = store.find_jobs(&[(tenant, "note".into())]).await.unwrap()[0].as_ref().unwrap().id;
+    let left = records.iter().flatten().filter(|record| record.run.job != notes).map(|record| record.run.id);
+    engine.cancel(&left.collect::<Vec<_>>(), &stop).await.unwrap();
+    until_ended(&engine, &all).await;
+    engine.stop(Span::secs(10)).await.unwrap();
+}
+
+/// The runs that a program was told to be made, this one or those before.
+fn made(path: &str) -> Vec<RunId> {
+    let lines = ledger(path.as_ref());
+    lines.iter().filter_map(|line| line.strip_prefix("made ")).map(|id| RunId(id.parse().unwrap())).collect()
+}
+
+async fn until_ended(engine: &Engine, runs: &[RunId]) {
+    until(engine, runs, |status| matches!(status, Status::Ended(_))).await;
+}
+
+/// Waits for a state. Not everything that brings it about is told as an event.
+async fn until(engine: &Engine, runs: &[RunId], holds: impl Fn(Status) -> bool) {
+    loop {
+        let records = engine.store().runs(runs).await.unwrap();
+        if records.iter().flatten().all(|record| holds(record.run.state.status())) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Runs the program; the point it died at, if any, is in its log.
+fn run(place: &Place, keeper: &Keeper, armed: Option<&str>) -> std::process::ExitStatus {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "crash::callers::the_program_that_calls", "--nocapture"]);
+    match keeper {
+        Keeper::Sqlite(path) => command.env(STORE, path),
+        Keeper::Postgres { url, schema } => command.env(STORE, url).env(SCHEMA, schema),
+    };
+    command.env(LEDGER, place.path("ledger")).envs(armed.map(|armed| (VARIABLE, armed)));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() || output.status.signal() == Some(6), "{armed:?}: {said}");
+    output.status
+}
+
+/// A program dies around each write that it asks for, and the next one finds
+/// everything as the first was told.
+fn sweep(place: &Place, keeper: &Keeper) {
+    for point in WRITES.iter().filter(|point| point.origin == Origin::Caller) {
+        for moment in Moment::ALL {
+            let armed = point.armed(moment, 1);
+            assert_eq!(run(place, keeper, Some(&armed)).signal(), Some(6), "{armed} was not reached");
+        }
+    }
+    assert!(run(place, keeper, None).success());
+    audit(place, keeper);
+    keeper.forget();
+}
+
+fn audit(place: &Place, keeper: &Keeper) {
+    let lines = ledger(&place.path("ledger"));
+    let books = block_on(async {
+        let store = open(keeper).await;
+        let ids = made(&place.text("ledger"));
+        ids.iter().copied().zip(store.runs(&ids).await.unwrap()).collect::<Vec<_>>()
+    });
+    for (id, record) in books {
+        let record = record.unwrap_or_else(|| panic!("{id} was made, and is not there"));
+        let Status::Ended(verdict) = record.run.state.status() else { panic!("{record:?} was left") };
+        assert!(matches!(verdict, Verdict::Succeeded | Verdict::Cancelled), "{record:?}");
+        let executed = lines.iter().filter(|line| line.starts_with(&format!("executed {id} "))).collect::<Vec<_>>();
+        let mut processes = executed.clone();
+        processes.dedup();
+        assert_eq!(executed.len(), processes.len(), "{id} was executed twice by one process: {executed:?}");
+        let answers = lines.iter().filter_map(|line| line.strip_prefix(&format!("cancel {id} ")));
+        for answer in answers {
+            let told = [CancelAnswer::Cancelled, CancelAnswer::Ended].map(|known| format!("{known:?}") == answer);
+            assert!(!told[0] || verdict == Verdict::Cancelled, "{id}: {answer}, and {verdict:?} is stored");
+            assert!(!told[1] || verdict == Verdict::Succeeded, "{id}: {answer}, and {verdict:?} is stored");
+        }
+    }
+}
+
+#[test]
+fn a_program_may_die_around_each_write_it_asks_for_on_sqlite() {
+    let place = Place::in_memory();
+    let keeper = Keeper::Sqlite(place.path("rota.db"));
+    sweep(&place, &keeper);
+}
+
+#[test]
+fn a_program_may_die_around_each_write_it_asks_for_on_postgres() {
+    let server = Server::start();
+    sweep(&Place::in_memory(), &Keeper::postgres(&server));
+}

@@ -1,0 +1,36 @@
+// The suite's worker in TypeScript: node suite.js SERVER NAME DRAIN_SECONDS
+
+import { HandlerError, Worker, type Call } from "./rota-worker.js";
+// @ts-expect-error: the types of Node are not at hand
+import { appendFileSync, existsSync } from "node:fs";
+
+declare const process: { argv: string[]; pid: number; on(signal: string, listener: () => void): void };
+
+interface Payload {
+  ledger: string;
+  gate: string;
+  n: number;
+}
+
+const [server = "", name = "", drain = "30"] = process.argv.slice(2);
+const worker = new Worker({ server, name, drainLimitMs: Number(drain) * 1_000, slots: 20 });
+
+worker.handler("suite", async (call: Call) => {
+  const { ledger, gate, n } = call.payload as Payload;
+  const write = (word: string): void => appendFileSync(ledger, `${word} ${call.attempt.run} ${process.pid}\n`);
+  write("begun");
+  call.log("begun");
+  call.progress({ percent: 50 });
+  while (!existsSync(gate)) {
+    if (call.signal.aborted) {
+      write("stopped");
+      throw new HandlerError("told to stop");
+    }
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  write("ended");
+  return { n, pid: process.pid };
+});
+
+for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, () => worker.stop());
+await worker.run();
