@@ -158,13 +158,8 @@ pub fn reference() -> String {
         "# Problems\n\n*Made from the table in `rota-api`; a test holds this page to it.*\n\nEverything that is refused is refused with a problem document\n(RFC 9457, `application/problem+json`): `type` is the address of the explanation\non the server that answered, `code` is stable and for programs, `detail` and\n`errors` are for people. Each entry of `errors` has the `path` of the bad field.\n",
     );
     for code in Code::ALL {
-        page.push_str(&format!(
-            "\n## `{}`\n\n**{} {}.** {}\n",
-            code.as_str(),
-            code.status(),
-            code.title(),
-            code.about()
-        ));
+        let (name, status, title, about) = (code.as_str(), code.status(), code.title(), code.about());
+        page.extend(["\n## `", name, "`\n\n**", &status.to_string(), " ", title, ".** ", about, "\n"]);
     }
     page
 }

@@ -246,6 +246,7 @@ fn paused(pauses: &[(Level, Pause)], now: Timestamp) -> Vec<Reason> {
 
 /// All that is known of a schedule that somebody wonders about.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct ScheduleFacts<'a> {
     pub schedule: &'a Schedule,
     /// What firing would go by; none where it owes nothing.

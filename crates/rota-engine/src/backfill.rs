@@ -154,17 +154,17 @@ impl Engine {
 type Found = (std::sync::Arc<ScheduleEntry>, std::sync::Arc<JobEntry>);
 
 async fn read(node: &Node, schedule: ScheduleId) -> Result<Result<Found, Refusal>, StoreError> {
-    let none = |why: &str| Ok(Err(Refusal::NoSchedule(why.to_owned())));
+    let unread = |why: &str| Ok(Err(Refusal::NoSchedule(why.to_owned())));
     let record = node.store.schedules(&[schedule]).await?.pop().flatten();
-    let Some(record) = record.filter(|record| !record.deleted) else { return none("it was deleted") };
+    let Some(record) = record.filter(|record| !record.deleted) else { return unread("it was deleted") };
     let entry = match node.catalog.schedules(&[(schedule, record.revision)]).await?.pop() {
         Some(ScheduleFound::Here(entry)) => entry,
-        Some(ScheduleFound::Broken(why)) => return none(&why),
-        Some(ScheduleFound::Changed) | None => return none("it is being changed"),
+        Some(ScheduleFound::Broken(why)) => return unread(&why),
+        Some(ScheduleFound::Changed) | None => return unread("it is being changed"),
     };
     match node.catalog.jobs(&[record.job]).await?.pop().flatten() {
         Some(job) => Ok(Ok((entry, job))),
-        None => none("its job was deleted"),
+        None => unread("its job was deleted"),
     }
 }
 

@@ -188,7 +188,9 @@ impl Launch {
         let told = match not_before(&self.node, &limited, now).await {
             Ok(told) => told,
             Err(error) => {
-                able.into_iter().for_each(|able| self.hold(able.ready, now));
+                for able in able {
+                    self.hold(able.ready, now);
+                }
                 return Err(error);
             }
         };

@@ -53,7 +53,7 @@ impl Printer {
     }
 
     /// Whether a question would be seen and could be answered.
-    pub fn can_ask(&self) -> bool {
+    pub fn can_ask() -> bool {
         io::stdin().is_terminal() && io::stderr().is_terminal()
     }
 
@@ -176,10 +176,10 @@ fn refused(problem: &Problem) -> String {
     let told = matches!(problem.errors.as_slice(), [one] if problem.detail.contains(&one.message));
     for error in problem.errors.iter().filter(|_| !told) {
         let path = if error.path.is_empty() { "(document)" } else { &error.path };
-        text.push_str(&format!("  {}: {}\n", plain(path), plain(&error.message)));
+        text.extend([format!("  {}: {}\n", plain(path), plain(&error.message))]);
     }
     if let Some(hint) = hint(&problem.code) {
-        text.push_str(&format!("hint: {hint}\n"));
+        text.extend([format!("hint: {hint}\n")]);
     }
     text
 }

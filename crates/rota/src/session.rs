@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         if yes {
             return Ok(());
         }
-        if !self.printer.can_ask() {
+        if !Printer::can_ask() {
             let message =
                 format!("{question}\nnobody can be asked here: give --yes if it is meant, or --dry-run to look first");
             return Err(Failure::bad_input("not_confirmed", message));

@@ -3,6 +3,8 @@
 //! On a terminal a row stays on one line and what does not fit is cut short; what
 //! is piped is never cut, so that `grep` and `awk` find all of it.
 
+use std::fmt::Display;
+
 use comfy_table::{Cell as Drawn, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, presets::NOTHING};
 
 use crate::printer::plain;
@@ -57,8 +59,8 @@ impl Cell {
     }
 
     /// A number, set to the right.
-    pub fn number(number: impl ToString) -> Self {
-        Self { text: number.to_string(), tone: Tone::Plain, right: true }
+    pub fn number(number: impl Display) -> Self {
+        Self { text: format!("{number}"), tone: Tone::Plain, right: true }
     }
 }
 
@@ -127,7 +129,7 @@ impl Table {
         if let Some(first) = table.column_mut(0) {
             first.set_constraint(ColumnConstraint::ContentWidth);
         }
-        table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+        table.lines().flat_map(|line| [line.trim_end().to_owned(), "\n".to_owned()]).collect()
     }
 }
 

@@ -259,7 +259,9 @@ impl Desk {
     /// Everything in hand is to be handed back.
     pub fn hand_back(&self) {
         let all: Vec<LeaseRef> = self.with(|papers| papers.running.keys().copied().collect());
-        all.into_iter().for_each(|lease| self.order(lease, Order::HandBack));
+        for lease in all {
+            self.order(lease, Order::HandBack);
+        }
     }
 }
 

@@ -265,11 +265,12 @@ impl AtWork {
             let leaving = SyncRequest { leaving: true, ..self.request(&Say::default(), Duration::ZERO, 0, true) };
             self.worker.client.sync(&leaving).await.map(drop)
         };
-        match tokio::time::timeout(LAST_WORDS, last).await {
-            Ok(said) => said,
-            // Its leases run out by themselves.
-            Err(_) => Ok(tracing::warn!("left without having been heard")),
+        if let Ok(said) = tokio::time::timeout(LAST_WORDS, last).await {
+            return said;
         }
+        // Its leases run out by themselves.
+        tracing::warn!("left without having been heard");
+        Ok(())
     }
 
     /// Goes on exchanging, without taking work, until something holds.

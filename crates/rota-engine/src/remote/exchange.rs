@@ -240,7 +240,7 @@ fn chunk(piece: &LogPiece, attempt: u16, bytes: &mut usize, bytes_max: usize) ->
     }
     let at = piece.lines.first()?.at;
     let seq = seq_of(piece);
-    (!lines.is_empty()).then(|| LogChunk { run: piece.lease.run, attempt, seq, at, lines })
+    (!lines.is_empty()).then_some(LogChunk { run: piece.lease.run, attempt, seq, at, lines })
 }
 
 /// A lost attempt is tried again under the same number, so the fence has a part
@@ -290,7 +290,9 @@ async fn report(node: &Arc<Node>, asked: &Exchange, slip: &Arc<Slip>, now: Times
             Ok(())
         }
         Err(error) => {
-            unknown.into_iter().for_each(|n| sessions.told(asked.finished[n].0, Told::Pending));
+            for n in unknown {
+                sessions.told(asked.finished[n].0, Told::Pending);
+            }
             Err(error)
         }
     }

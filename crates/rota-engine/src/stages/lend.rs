@@ -155,7 +155,9 @@ impl Lend {
         let found = match self.versions(&taken).await {
             Ok(found) => found,
             Err(error) => {
-                taken.into_iter().for_each(|(worker, run)| self.hold(worker, run, now));
+                for (worker, run) in taken {
+                    self.hold(worker, run, now);
+                }
                 return Err(error);
             }
         };
@@ -164,7 +166,9 @@ impl Lend {
         let rates = match not_before(&self.node, &with_rates, now).await {
             Ok(rates) => rates,
             Err(error) => {
-                taken.into_iter().for_each(|(worker, run)| self.hold(worker, run, now));
+                for (worker, run) in taken {
+                    self.hold(worker, run, now);
+                }
                 return Err(error);
             }
         };

@@ -101,13 +101,11 @@ pub async fn list(may: May<RunRead>, listing: Listing<WorkerFilter>) -> Result<J
 #[utoipa::path(post, path = "/workers/{id}/drain", tag = "workers", params(("id" = Uuid, Path)),
     responses((status = ACCEPTED)))]
 pub async fn drain(may: May<JobExecute>, Id(id): Id<Uuid>) -> Result<StatusCode, Problem> {
-    match may.engine.drain_worker(Some(may.caller.tenant), WorkerId(id)).await? {
-        true => {
-            may.changed("worker.drain", format_args!("worker/{id}"), None, None);
-            Ok(StatusCode::ACCEPTED)
-        }
-        false => Err(Problem::no_such("worker")),
+    if !may.engine.drain_worker(Some(may.caller.tenant), WorkerId(id)).await? {
+        return Err(Problem::no_such("worker"));
     }
+    may.changed("worker.drain", format_args!("worker/{id}"), None, None);
+    Ok(StatusCode::ACCEPTED)
 }
 
 fn on_the_wire(worker: store::Worker, now: jiff::Timestamp) -> Worker {

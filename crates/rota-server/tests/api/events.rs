@@ -26,10 +26,10 @@ impl Feed {
     /// The next event and its data.
     async fn next(&mut self) -> (String, Value) {
         loop {
-            if let Some((frame, rest)) = self.text.split_once("\n\n") {
+            if let Some(end) = self.text.find("\n\n") {
+                let frame: String = self.text.drain(..end + 2).collect();
                 let field = |name: &str| frame.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
                 let told = field("event: ").zip(field("data: "));
-                self.text = rest.to_owned();
                 if let Some((event, data)) = told {
                     return (event, serde_json::from_str(&data).unwrap());
                 }

@@ -8,7 +8,7 @@ use crate::bed::{Bed, job};
 const LINES: [(&str, &str); 1] = [("content-type", "application/x-ndjson")];
 
 fn lines(values: &[Value]) -> Body {
-    values.iter().map(|value| format!("{value}\n")).collect::<String>().into()
+    values.iter().flat_map(|value| [value.to_string(), "\n".to_owned()]).collect::<String>().into()
 }
 
 /// A refused line takes no other along, and each is answered under its number.

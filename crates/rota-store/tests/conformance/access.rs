@@ -81,7 +81,7 @@ pub async fn a_token_is_found_by_its_digest_and_comes_back_whole(h: &Harness) {
 /// A write whose answer was lost is asked again; it must not undo a revocation.
 pub async fn a_token_kept_again_is_left_as_it_is(h: &Harness) {
     let token = token(h, "ci");
-    h.store.put_tokens(&[token.clone()]).await.unwrap();
+    h.store.put_tokens(std::slice::from_ref(&token)).await.unwrap();
     h.store.revoke_tokens(&[token.id], at(1)).await.unwrap();
     h.store.put_tokens(&[token.clone(), Token { name: "other".into(), ..token.clone() }]).await.unwrap();
     let found = h.store.find_tokens(&[token.digest]).await.unwrap();
@@ -102,7 +102,7 @@ pub async fn a_revoked_token_is_revoked_once_and_for_ever(h: &Harness) {
 
 pub async fn the_last_use_of_a_token_only_grows(h: &Harness) {
     let token = token(h, "ci");
-    h.store.put_tokens(&[token.clone()]).await.unwrap();
+    h.store.put_tokens(std::slice::from_ref(&token)).await.unwrap();
     for (uses, last) in [(vec![5], 5), (vec![3], 5), (vec![7, 6], 7), (vec![], 7)] {
         let uses: Vec<_> = uses.into_iter().map(|millis| (token.id, at(millis))).collect();
         h.store.touch_tokens(&uses).await.unwrap();
@@ -160,9 +160,9 @@ pub async fn racing_makers_of_one_user_make_one(h: &Harness) {
 
 pub async fn a_user_is_changed_by_id_and_keeps_what_is_not_said(h: &Harness) {
     let ann = user(h, "ann");
-    h.store.put_users(&[ann.clone()], at(0)).await.unwrap();
+    h.store.put_users(std::slice::from_ref(&ann), at(0)).await.unwrap();
     let edit = UserPut { role: Role::Admin, installation: true, password: None, wish: UserWish::Known, ..ann.clone() };
-    assert_eq!(h.store.put_users(&[edit.clone()], at(5)).await.unwrap(), [Guarded::Applied]);
+    assert_eq!(h.store.put_users(std::slice::from_ref(&edit), at(5)).await.unwrap(), [Guarded::Applied]);
     let found = h.store.users(&[(h.tenant, "ann".into())]).await.unwrap().remove(0).unwrap();
     assert_eq!((found.role, found.installation, found.password.as_str()), (Role::Admin, true, "$argon2id$first"));
     assert_eq!((found.created_at, found.updated_at), (at(0), at(5)));
@@ -187,7 +187,7 @@ pub async fn users_are_listed_by_name_within_their_tenant(h: &Harness) {
 /// A role that was taken away must be gone with the next request.
 pub async fn a_session_shows_its_user_as_it_is_now(h: &Harness) {
     let ann = user(h, "ann");
-    h.store.put_users(&[ann.clone()], at(0)).await.unwrap();
+    h.store.put_users(std::slice::from_ref(&ann), at(0)).await.unwrap();
     let kept = session(ann.id, "s", 0, 100);
     let strange = session(UserId(h.run_id().0), "x", 0, 100);
     let answers = h.store.put_sessions(&[kept.clone(), strange.clone(), kept.clone()]).await.unwrap();
@@ -223,7 +223,7 @@ pub async fn a_new_password_and_a_deletion_end_every_session(h: &Harness) {
 /// Logging in takes a while; a password that is changed meanwhile must win.
 pub async fn a_session_begun_before_a_change_of_its_user_is_stale(h: &Harness) {
     let ann = user(h, "ann");
-    h.store.put_users(&[ann.clone()], at(10)).await.unwrap();
+    h.store.put_users(std::slice::from_ref(&ann), at(10)).await.unwrap();
     let answers = h.store.put_sessions(&[session(ann.id, "old", 9, 99), session(ann.id, "new", 10, 99)]).await.unwrap();
     assert_eq!(answers, [Guarded::Stale, Guarded::Applied]);
     assert_eq!(h.store.find_sessions(&[SecretDigest::of("old")]).await.unwrap(), [None]);
@@ -275,7 +275,7 @@ pub async fn audit_entries_are_listed_newest_first_with_filters_and_pages(h: &Ha
 pub async fn an_audit_entry_added_again_is_there_once(h: &Harness) {
     let entry = entry(h, 0, "ann", "job.save");
     for _ in 0..2 {
-        h.store.append_audit(&[entry.clone()]).await.unwrap();
+        h.store.append_audit(std::slice::from_ref(&entry)).await.unwrap();
     }
     assert_eq!(listed(h, AuditQuery::of(h.tenant, 10)).await, [entry]);
     h.store.append_audit(&[]).await.unwrap();
@@ -307,7 +307,7 @@ pub async fn a_nul_in_a_name_is_refused(h: &Harness) {
 
 pub async fn upkeep_takes_what_no_longer_counts(h: &Harness) {
     let ann = user(h, "ann");
-    h.store.put_users(&[ann.clone()], at(0)).await.unwrap();
+    h.store.put_users(std::slice::from_ref(&ann), at(0)).await.unwrap();
     let sessions = [session(ann.id, "short", 0, DAY), session(ann.id, "long", 0, 90 * DAY)];
     h.store.put_sessions(&sessions).await.unwrap();
     let entries = [entry(h, 0, "ann", "old"), entry(h, 25 * DAY, "ann", "young")];

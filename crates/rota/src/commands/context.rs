@@ -14,7 +14,7 @@ use crate::{
 
 #[derive(Args)]
 pub struct LoginArgs {
-    /// The server, such as https://rota.example or localhost:7070
+    /// The server, such as `https://rota.example` or `localhost:7070`
     url: String,
     /// What to call it [default: its host]
     #[arg(long)]
@@ -66,7 +66,7 @@ pub fn login(args: &LoginArgs, printer: &mut Printer) -> Result<(), Failure> {
     let token = match (&args.token_file, &args.token) {
         (Some(path), _) => Some(token_from(path)?),
         (None, Some(_)) => Some(token_from_stdin()?),
-        (None, None) => asked(printer)?,
+        (None, None) => asked()?,
     };
     let name = args.name.clone().unwrap_or_else(|| named_after(&server));
     let target = Target { server: server.clone(), token: token.clone(), tenant: args.tenant.clone() };
@@ -87,8 +87,8 @@ pub fn login(args: &LoginArgs, printer: &mut Printer) -> Result<(), Failure> {
 }
 
 /// Asks for the token where somebody can answer; it is not shown.
-fn asked(printer: &mut Printer) -> Result<Option<String>, Failure> {
-    if !printer.can_ask() {
+fn asked() -> Result<Option<String>, Failure> {
+    if !Printer::can_ask() {
         return Ok(None);
     }
     let question = inquire::Password::new("Token (empty if the server has no login):").without_confirmation();

@@ -46,6 +46,7 @@ enum Command {
 }
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 struct RedriveArgs {
     /// Their ids; without any, all that the filter finds
     #[arg(value_name = "RUN")]

@@ -24,8 +24,7 @@ enum Shell {
     Bash,
     Elvish,
     Fish,
-    #[value(name = "powershell")]
-    PowerShell,
+    Powershell,
     Zsh,
 }
 
@@ -46,7 +45,7 @@ pub fn completions(args: &CompletionsArgs, mut command: Command, printer: &mut P
         Shell::Bash => clap_complete::generate(shells::Bash, &mut command, "rota", &mut text),
         Shell::Elvish => clap_complete::generate(shells::Elvish, &mut command, "rota", &mut text),
         Shell::Fish => clap_complete::generate(shells::Fish, &mut command, "rota", &mut text),
-        Shell::PowerShell => clap_complete::generate(shells::PowerShell, &mut command, "rota", &mut text),
+        Shell::Powershell => clap_complete::generate(shells::PowerShell, &mut command, "rota", &mut text),
         Shell::Zsh => clap_complete::generate(shells::Zsh, &mut command, "rota", &mut text),
     }
     Ok(printer.text(&String::from_utf8_lossy(&text))?)
@@ -77,7 +76,7 @@ fn markdown(mut command: Command) -> String {
     command.build();
     let mut page = HEAD.to_owned();
     for (code, meaning) in EXIT_CODES {
-        page.push_str(&format!("| {code} | {meaning} |\n"));
+        page.extend([format!("| {code} | {meaning} |\n")]);
     }
     page.push_str("\n## Flags of every command that asks a server\n\n| flag | meaning |\n|---|---|\n");
     let nouns = command.get_subcommands().find(|command| command.get_name() == "job");
@@ -85,7 +84,7 @@ fn markdown(mut command: Command) -> String {
         page.push_str(&row(arg));
     }
     for sub in command.get_subcommands().filter(|sub| is_told(sub)) {
-        page.push_str(&format!("\n## rota {}\n\n{}\n", sub.get_name(), about(sub)));
+        page.extend([format!("\n## rota {}\n\n{}\n", sub.get_name(), about(sub))]);
         section(sub, &mut page);
     }
     page
@@ -100,13 +99,13 @@ fn section(command: &Command, page: &mut String) {
     let mut subs = command.get_subcommands().filter(|sub| is_told(sub)).peekable();
     if subs.peek().is_none() {
         let usage = command.clone().render_usage().to_string();
-        page.push_str(&format!("\n    {}\n", usage.trim_start_matches("Usage: ")));
+        page.extend([format!("\n    {}\n", usage.trim_start_matches("Usage: "))]);
         arguments(command, page);
         return;
     }
     for sub in subs {
         let path = sub.get_bin_name().unwrap_or_else(|| sub.get_name());
-        page.push_str(&format!("\n### {path}\n\n{}\n", about(sub)));
+        page.extend([format!("\n### {path}\n\n{}\n", about(sub))]);
         section(sub, page);
     }
 }
@@ -119,7 +118,7 @@ fn arguments(command: &Command, page: &mut String) {
     let told = |arg: &&Arg| !arg.is_global_set() && !arg.is_hide_set() && arg.get_id() != "help";
     let rows: Vec<String> = command.get_arguments().filter(told).map(row).collect();
     if !rows.is_empty() {
-        page.push_str(&format!("\n| | meaning |\n|---|---|\n{}", rows.concat()));
+        page.extend([format!("\n| | meaning |\n|---|---|\n{}", rows.concat())]);
     }
 }
 
@@ -131,12 +130,12 @@ fn row(arg: &Arg) -> String {
     let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();
     let choices: Vec<String> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
     if !choices.is_empty() && arg.get_action().takes_values() {
-        help.push_str(&format!(" ({})", choices.join(", ")));
+        help.extend([format!(" ({})", choices.join(", "))]);
     }
     let values: Vec<String> =
         arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
     if !values.is_empty() && arg.get_action().takes_values() && !arg.is_hide_default_value_set() {
-        help.push_str(&format!(" [default: {}]", values.join(" ")));
+        help.extend([format!(" [default: {}]", values.join(" "))]);
     }
     format!("| `{}` | {} |\n", name(arg).replace('|', "\\|"), help.replace('|', "\\|").replace('<', "\\<"))
 }

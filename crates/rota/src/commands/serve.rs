@@ -136,11 +136,11 @@ fn greet(config: &Config, address: SocketAddr, printer: &mut Printer) -> anyhow:
             "
 Rota runs the job `demo` every 10 seconds. Where to look:
 
-  http://{address}/readyz    whether this node is ready
-  http://{address}/metrics   what it counts: rota_runs_ended_total rises
+  rota run list --job demo           its runs (target/release/rota, from a checkout)
+  http://{address}/docs/         the API, to try it
+  http://{address}/metrics       what this node counts: rota_runs_ended_total rises
 
-Jobs of your own: put documents into a directory, and start with --jobs DIR.
-Ctrl-C stops.
+Jobs of your own: docs/quickstart.md takes ten minutes. Ctrl-C stops.
 
 "
         ))?;

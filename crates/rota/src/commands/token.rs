@@ -43,7 +43,7 @@ pub enum Command {
 #[derive(Args)]
 pub struct CreateArgs {
     /// What it is for, such as ci or ann
-    #[arg(id = "token_name", value_name = "NAME")]
+    #[arg(id = "token-name", value_name = "NAME")]
     name: String,
     /// For an administrator of the whole installation
     #[arg(long, conflicts_with_all = ["role", "permission"])]

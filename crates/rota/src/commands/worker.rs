@@ -47,7 +47,7 @@ pub struct WorkerArgs {
     /// The server to work for
     #[arg(long, value_name = "URL", default_value = "http://localhost:7070")]
     server: String,
-    /// An API token to log in with; better given as ROTA_TOKEN, where other
+    /// An API token to log in with; better given as `ROTA_TOKEN`, where other
     /// users of the machine cannot read it
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,

@@ -20,11 +20,11 @@ const TOKEN_BYTES_MAX: u64 = 16 << 10;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
-    /// The server to ask [default: ROTA_SERVER, the context in use, or
-    /// http://127.0.0.1:7070]
+    /// The server to ask [default: `ROTA_SERVER`, the context in use, or
+    /// `http://127.0.0.1:7070`]
     #[arg(long, value_name = "URL", global = true)]
     pub server: Option<String>,
-    /// A file that holds the token [default: ROTA_TOKEN, or the context's]
+    /// A file that holds the token [default: `ROTA_TOKEN`, or the context's]
     #[arg(long, value_name = "FILE", global = true)]
     pub token_file: Option<PathBuf>,
     /// The context to use, by its name

@@ -25,6 +25,7 @@ use crate::{
 };
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct ApplyArgs {
     #[command(flatten)]
     session: SessionArgs,

@@ -1,7 +1,7 @@
 //! What is to change, worked out before anything does.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -58,7 +58,7 @@ pub struct Plan {
 
 impl Plan {
     pub async fn make(session: &Session<'_>, paths: &[PathBuf], scope: Option<&Scope>) -> Result<Self, Failure> {
-        let jobs = job_files::read_paths(paths)?;
+        let jobs = in_order(job_files::read_paths(paths)?);
         if let Some(scope) = scope {
             all_inside(&jobs, scope)?;
         }
@@ -113,6 +113,24 @@ impl Plan {
             printer.table(table)
         })
     }
+}
+
+/// A job that starts after others is saved after them, whatever their files are
+/// called: the server knows only what it has. A circle is the server's to refuse.
+fn in_order(mut jobs: Vec<JobFile>) -> Vec<JobFile> {
+    let mut ordered: Vec<JobFile> = Vec::with_capacity(jobs.len());
+    while !jobs.is_empty() {
+        let names: HashSet<String> = jobs.iter().map(|job| job.document.name.clone()).collect();
+        let waits = |job: &JobFile| job.document.after_jobs().iter().any(|after| names.contains(after));
+        let (later, free): (Vec<JobFile>, Vec<JobFile>) = jobs.into_iter().partition(waits);
+        let stuck = free.is_empty();
+        ordered.extend(free);
+        jobs = later;
+        if stuck {
+            ordered.append(&mut jobs);
+        }
+    }
+    ordered
 }
 
 /// A document outside the scope would be saved now and never be pruned.

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use crate::{
     failure::Failure,
+    printer::Printer,
     remote::{Believes, Query},
     session::Session,
     yaml,
@@ -42,7 +43,7 @@ pub async fn edit(session: &mut Session<'_>, job: &str) -> Result<(), Failure> {
             }
             Err(refusal) => refusal,
         };
-        if refusal.exit_code() != 2 || !session.printer.can_ask() {
+        if refusal.exit_code() != 2 || !Printer::can_ask() {
             session.printer.note(&format!("what you wrote is in {}", file.path.display()))?;
             return Err(refusal);
         }

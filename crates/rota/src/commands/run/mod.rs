@@ -75,7 +75,7 @@ enum Command {
         #[arg(long)]
         again: bool,
     },
-    /// Make many runs from a stream, a JSON object a line: {"job", "payload"?, "labels"?, "run_at"?, "priority"?}
+    /// Make many runs from a stream, a JSON object a line: `{"job": …}` and what a trigger takes
     Enqueue {
         /// The file; - for standard input
         #[arg(value_name = "FILE")]

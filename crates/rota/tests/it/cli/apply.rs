@@ -82,6 +82,14 @@ fn what_is_exported_is_applied_without_a_change() {
         desk.write(&format!("jobs/{n:02}.yaml"), &text);
         wanted += 1;
     }
+    // Named last and started after by the examples, so it must be saved first.
+    for upstream in ["load-orders", "load-returns"] {
+        desk.write(
+            &format!("jobs/zz-{upstream}.yaml"),
+            &format!("name: {upstream}\nsteps: [{{ id: a, sleep: {{ for: 1s }} }}]\n"),
+        );
+        wanted += 1;
+    }
     desk.write("jobs/calendars/days.yaml", "name: days\nmode: include\nweekdays: [mon, fri]\n");
     assert!(wanted > 5);
     desk.rota(&["apply", "-f", "jobs"]).ok();

@@ -1,6 +1,9 @@
 //! Logging in, and which server is asked.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
+};
 
 use super::{Desk, at_home, said};
 use crate::node::Place;
@@ -10,26 +13,41 @@ fn a_context_is_kept_for_its_owner_alone_and_is_asked_from_then_on() {
     let desk = Desk::open();
     let home = |arguments: &[&str]| said(at_home(&desk.place, arguments));
     let server = desk.server();
+    let token = token(&server);
     let mut login = at_home(&desk.place, &["login", &server, "--name", "here", "--token", "-"]);
     let mut child = login.stdin(std::process::Stdio::piped()).spawn().unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"t0ken-of-ann\n").unwrap();
+    child.stdin.take().unwrap().write_all(format!("{token}\n").as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert!(!String::from_utf8_lossy(&output.stdout).contains("t0ken"), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains(&token), "{output:?}");
 
     let file = desk.place.path("home/.config/rota/contexts.toml");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(std::fs::read_to_string(&file).unwrap().contains("t0ken-of-ann"));
+    assert!(std::fs::read_to_string(&file).unwrap().contains(&token));
     assert_eq!(home(&["job", "list", "-o", "json"]).json(), serde_json::json!([]));
 
     let listed = home(&["context", "list"]).ok();
     assert!(listed.contains("here") && listed.contains(&server) && listed.contains('*'), "{listed}");
     let listed = home(&["context", "list", "-o", "json"]).ok();
-    assert!(listed.contains("\"token\": true") && !listed.contains("t0ken"), "{listed}");
+    assert!(listed.contains("\"token\": true") && !listed.contains(&token), "{listed}");
 
     assert!(home(&["context", "use", "there"]).failed(3).contains("there is no context `there`"));
     assert!(home(&["logout"]).ok().contains("forgot `here`"));
-    assert!(!std::fs::read_to_string(&file).unwrap().contains("t0ken"));
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(&token));
+}
+
+/// A token of the server's own: one that it does not know is refused, open or not.
+fn token(server: &str) -> String {
+    let asked = serde_json::json!({ "name": "ann", "role": "editor" }).to_string();
+    let (host, body) = (server.trim_start_matches("http://"), asked.len());
+    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    let head = "content-type: application/json\r\nconnection: close";
+    write!(stream, "POST /api/v1/tokens HTTP/1.1\r\nhost: {host}\r\n{head}\r\ncontent-length: {body}\r\n\r\n{asked}")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let made: serde_json::Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    made["secret"].as_str().unwrap().to_owned()
 }
 
 /// A token in the list of processes is a token given away.

@@ -185,6 +185,8 @@ fn a_dead_letter_is_listed_and_made_again() {
     assert!(desk.rota(&["dead", "redrive"]).failed(2).contains("--all"));
     assert_eq!(desk.rota(&["dead", "redrive", "--job", "flaky", "--dry-run"]).ok(), "1 would be made again\n");
     assert_eq!(desk.rota(&["dead", "redrive", "--job", "flaky", "--yes"]).ok(), "1 made again\n");
+    assert_eq!(desk.rota(&["dead", "redrive", &id]).code, 4, "a run is made again once");
+    assert_eq!(desk.rota(&["dead", "redrive", &id, "--again"]).code, 0);
     assert_eq!(desk.rota(&["run", "wait", "flaky"]).code, 1);
     assert_eq!(desk.rota(&["run", "events", &id, "-o", "json"]).code, 0);
     assert!(desk.node.stop().0.success());
@@ -194,8 +196,8 @@ fn a_dead_letter_is_listed_and_made_again() {
 fn many_runs_come_from_a_stream_and_refused_lines_are_told() {
     let desk = Desk::open();
     desk.rota(&["job", "create", "--name", "greet", "--command", "true"]).ok();
-    let good: String = (0..2_500).map(|n| format!("{{\"job\":\"greet\",\"payload\":{n}}}\n")).collect();
-    assert_eq!(desk.rota_given(&["run", "enqueue", "-"], &good).ok(), "2500 made\n");
+    let good: Vec<String> = (0..2_500).map(|n| format!("{{\"job\":\"greet\",\"payload\":{n}}}\n")).collect();
+    assert_eq!(desk.rota_given(&["run", "enqueue", "-"], &good.concat()).ok(), "2500 made\n");
     let mixed = "{\"job\":\"greet\"}\n\nnonsense\n{\"job\":\"nobody\"}\n";
     let said = desk.rota_given(&["run", "enqueue", "-"], mixed);
     assert_eq!(said.out, "1 made\n");
@@ -253,10 +255,10 @@ fn calendars_are_saved_and_shown() {
 #[test]
 fn a_long_list_is_read_page_by_page() {
     let desk = Desk::open();
-    let jobs: String = (0..1_100)
+    let jobs: Vec<String> = (0..1_100)
         .map(|n| format!("{{\"name\":\"job-{n:04}\",\"steps\":[{{\"id\":\"s\",\"sleep\":{{\"for\":\"1s\"}}}}]}}\n"))
         .collect();
-    assert_eq!(desk.rota_given(&["job", "import", "-"], &jobs).ok(), "1100 saved\n");
+    assert_eq!(desk.rota_given(&["job", "import", "-"], &jobs.concat()).ok(), "1100 saved\n");
     let some = desk.rota(&["job", "list", "--limit", "3"]);
     assert_eq!(some.out.lines().count(), 4, "{}", some.out);
     assert!(some.err.contains("the first 3; there are more"), "{}", some.err);
