@@ -135,6 +135,10 @@ impl Bed {
         };
         let response = self.send(request.unwrap()).await;
         let (status, headers) = (response.status(), response.headers().clone());
+        // A feed has no end to wait for; that it began is the answer.
+        if headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream") {
+            return (status, headers, Value::Null);
+        }
         let bytes = to_bytes(response.into_body(), 1 << 24).await.unwrap();
         (status, headers, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }

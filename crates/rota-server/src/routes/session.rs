@@ -16,12 +16,14 @@ use rota_core::{
     store::{Guarded, Session, User},
 };
 
+use super::NoFilter;
 use crate::{
     Node,
     access::{COOKIE, Caller, Known, May, Peer, Via, audit::Trail, is_foreign_page, new_secret},
     body::Body,
     guard,
     problem::Problem,
+    query::Query,
 };
 
 /// Log in with a password. The answer sets a cookie that scripts cannot read.
@@ -122,7 +124,11 @@ pub async fn delete(may: May<Known>, headers: HeaderMap) -> Result<Response, Pro
 
 /// Who asks, as this server sees it.
 #[utoipa::path(get, path = "/whoami", tag = "access", responses((status = OK, body = Whoami)))]
-pub async fn read(may: May<Known>, State(node): State<Node>) -> Result<Json<Whoami>, Problem> {
+pub async fn read(
+    may: May<Known>,
+    State(node): State<Node>,
+    Query(NoFilter {}): Query<NoFilter>,
+) -> Result<Json<Whoami>, Problem> {
     let tenant = node.access().tenants.by_id(may.caller.tenant, &may.engine).await?;
     let tenant = tenant.ok_or_else(|| Problem::no_such("tenant"))?;
     Ok(Json(whoami(&may.caller, TenantRef { id: tenant.id.0, name: tenant.name.clone() })))

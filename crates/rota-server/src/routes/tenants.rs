@@ -1,9 +1,6 @@
 //! Tenants, for whoever speaks for the installation.
 
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::State};
 use rota_api::{
     access::{Tenant, TenantRequest},
     page::Page,
@@ -19,7 +16,7 @@ use crate::{
     access::{Installation, May, audit::kept, wire},
     body::Body,
     problem::Problem,
-    query::{Listing, Paging},
+    query::{Id, Listing, Paging},
 };
 
 /// Bytes of a tenant's own quotas.
@@ -42,7 +39,7 @@ pub async fn list(may: May<Installation>, listing: Listing<NoFilter>) -> Result<
 /// Read a tenant.
 #[utoipa::path(get, path = "/tenants/{name}", tag = "access", params(("name" = String, Path)),
     responses((status = OK, body = Tenant)))]
-pub async fn read(may: May<Installation>, Path(name): Path<String>) -> Result<Json<Tenant>, Problem> {
+pub async fn read(may: May<Installation>, Id(name): Id<String>) -> Result<Json<Tenant>, Problem> {
     let found = find(&may, &name).await?.ok_or_else(|| Problem::no_such("tenant"))?;
     wire::tenant(found).map(Json)
 }
@@ -53,7 +50,7 @@ pub async fn read(may: May<Installation>, Path(name): Path<String>) -> Result<Js
 pub async fn put(
     may: May<Installation>,
     State(node): State<Node>,
-    Path(name): Path<String>,
+    Id(name): Id<String>,
     body: Body<TenantRequest>,
 ) -> Result<Json<Tenant>, Problem> {
     let Body(request) = body;

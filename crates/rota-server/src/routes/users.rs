@@ -1,6 +1,6 @@
 //! People who log in with a password.
 
-use axum::{Json, extract::Path, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use rota_api::{
     access::{User, UserPatch, UserRequest},
     page::Page,
@@ -18,7 +18,7 @@ use crate::{
     access::{Admin, May, audit::kept, wire},
     body::Body,
     problem::Problem,
-    query::{Listing, Paging},
+    query::{Id, Listing, Paging},
 };
 
 fn role(text: &str) -> Result<Role, Problem> {
@@ -67,7 +67,7 @@ pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Pa
 /// Read a person's properties.
 #[utoipa::path(get, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
     responses((status = OK, body = User)))]
-pub async fn read(may: May<Admin>, Path(name): Path<String>) -> Result<Json<User>, Problem> {
+pub async fn read(may: May<Admin>, Id(name): Id<String>) -> Result<Json<User>, Problem> {
     Ok(Json(wire::user(&find(&may, &name).await?)))
 }
 
@@ -78,7 +78,7 @@ pub async fn read(may: May<Admin>, Path(name): Path<String>) -> Result<Json<User
 pub async fn change(
     may: May<Admin>,
     axum::extract::State(node): axum::extract::State<Node>,
-    Path(name): Path<String>,
+    Id(name): Id<String>,
     body: Body<UserPatch>,
 ) -> Result<Json<User>, Problem> {
     let Body(patch) = body;
@@ -108,7 +108,7 @@ pub async fn change(
 /// Delete a person, with their sessions.
 #[utoipa::path(delete, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
     responses((status = NO_CONTENT)))]
-pub async fn delete(may: May<Admin>, Path(name): Path<String>) -> Result<StatusCode, Problem> {
+pub async fn delete(may: May<Admin>, Id(name): Id<String>) -> Result<StatusCode, Problem> {
     let user = find(&may, &name).await?;
     may.engine.store().delete_users(&[user.id]).await?;
     may.changed("user.delete", format_args!("user/{name}"), kept(&wire::user(&user)), None);

@@ -53,6 +53,8 @@ pub fn router() -> OpenApiRouter<Node> {
 #[utoipa::path(post, path = "/workers/sync", tag = "workers", request_body = SyncRequest,
     responses((status = OK, body = SyncAnswer)))]
 pub async fn sync(may: May<JobExecute>, Body(request): Body<SyncRequest>) -> Result<Json<SyncAnswer>, Problem> {
+    // Runs say themselves what became of them.
+    may.changed_nothing();
     check(&request)?;
     let leases: Vec<LeaseRef> =
         request.finished.iter().map(|finished| LeaseRef { run: finished.run, fence: finished.fence }).collect();
@@ -99,8 +101,11 @@ pub async fn list(may: May<RunRead>, listing: Listing<WorkerFilter>) -> Result<J
 #[utoipa::path(post, path = "/workers/{id}/drain", tag = "workers", params(("id" = Uuid, Path)),
     responses((status = ACCEPTED)))]
 pub async fn drain(may: May<JobExecute>, Id(id): Id<Uuid>) -> Result<StatusCode, Problem> {
-    let known = may.engine.drain_worker(Some(may.caller.tenant), WorkerId(id)).await?;
-    if known { Ok(StatusCode::ACCEPTED) } else { Err(Problem::no_such("worker")) }
+    if !may.engine.drain_worker(Some(may.caller.tenant), WorkerId(id)).await? {
+        return Err(Problem::no_such("worker"));
+    }
+    may.changed("worker.drain", format_args!("worker/{id}"), None, None);
+    Ok(StatusCode::ACCEPTED)
 }
 
 fn on_the_wire(worker: store::Worker, now: jiff::Timestamp) -> Worker {

@@ -85,7 +85,8 @@ pub fn strangers() -> Vec<String> {
     strangers_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
 }
 
-/// Variables of ours that are no settings.
+/// Variables of ours that are no settings of a node. The command line's own may be
+/// set for everything that is started.
 const OTHERS: [&str; 5] =
     [layers::CONFIG_VARIABLE, ADMIN_VARIABLE, JWT_SECRET_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
 
@@ -330,7 +331,7 @@ impl Reading<'_> {
             keys,
             issuer: self.optional("jwt.issuer"),
             audience: self.optional("jwt.audience"),
-            tenant_claim: self.optional("jwt.tenant_claim"),
+            tenant_claim: self.optional("jwt.tenant_claim").filter(|claim: &String| claim != "none"),
             role_claim: self.optional("jwt.role_claim").unwrap_or_default(),
             permissions_claim: self.optional("jwt.permissions_claim").unwrap_or_default(),
         })

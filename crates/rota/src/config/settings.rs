@@ -120,7 +120,7 @@ pub const SETTINGS: &[Setting] = &[
         "jwt.tenant_claim",
         "NAME",
         "tenant",
-        "The claim with the tenant's name; empty where everybody belongs to the default tenant",
+        "The claim with the tenant's name; none where everybody belongs to the default tenant",
     ),
     Setting::one(
         "jwt.role_claim",

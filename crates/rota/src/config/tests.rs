@@ -93,7 +93,7 @@ fn an_address_that_others_reach_needs_a_login_or_a_word() {
 #[test]
 fn keys_of_jwts_must_fit_their_algorithms() {
     let secret = ("ROTA_JWT_SECRET", "a secret of at least thirty-two bytes");
-    let (config, _) = read_with(&["--jwt-algorithms", "HS256,HS512", "--jwt-tenant-claim", ""], &[secret]).unwrap();
+    let (config, _) = read_with(&["--jwt-algorithms", "HS256,HS512", "--jwt-tenant-claim", "none"], &[secret]).unwrap();
     let jwt = config.access.jwt.unwrap();
     assert_eq!((jwt.tenant_claim, jwt.role_claim.as_str()), (None, "role"));
     let pem = file("no key");
