@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     codec::{corrupt, from_json, micros, time, time_opt, to_json},
+    failpoint,
     filter::{LOOK_MAX, PAGE_MAX},
 };
 
@@ -34,7 +35,7 @@ macro_rules! tried {
         let mut tries = 0;
         loop {
             tries += 1;
-            match $call.await {
+            match failpoint::named($what, $call).await {
                 Err(fault) if fault.is_transient() && tries < TRIES_MAX => {}
                 other => break other.map_err(|fault| fault.told($what)),
             }
