@@ -597,7 +597,10 @@ impl Tap for Witness {
                 for run in &runs {
                     Self::leased(seen, run.lease(), claim.worker, Fence(run.fence.0 - 1));
                 }
-                Self::held(seen, claim.worker, claim.until);
+                // One who asks in vain writes nothing, and holds no longer for it.
+                if !runs.is_empty() {
+                    Self::held(seen, claim.worker, claim.until);
+                }
             }
         });
         self.look("claim");
