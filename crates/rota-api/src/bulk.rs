@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::{
@@ -71,9 +71,11 @@ pub struct JobLine {
     pub error: Option<Problem>,
 }
 
-/// Which runs; what is left out does not narrow.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Which runs; what is left out does not narrow. Lists have live ones first,
+/// newest first; then ended ones by their end, latest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct RunsFilter {
     /// Of this job, by number or name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,11 +86,14 @@ pub struct RunsFilter {
     /// Made by this schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<i64>,
-    /// In one of these.
+    /// In one of these; in a query it may be given several times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[param(style = Form, explode)]
     pub status: Vec<Status>,
-    /// With all of these, each written `key=value`.
+    /// With all of these, each written `key=value`; in a query it may be given
+    /// several times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[param(style = Form, explode)]
     pub label: Vec<String>,
     /// Live ones created, and ended ones ended, at this instant or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]

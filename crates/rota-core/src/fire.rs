@@ -113,7 +113,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    fn covers(&self, at: Timestamp) -> bool {
+    pub(crate) fn covers(&self, at: Timestamp) -> bool {
         self.since <= at && self.until.is_none_or(|until| at < until)
     }
 }

@@ -38,6 +38,27 @@ impl LaneKey {
     }
 }
 
+/// What a worker can execute.
+#[derive(Clone, Copy, Debug)]
+pub struct Offered<'a> {
+    /// Empty for all.
+    pub queues: &'a [String],
+    pub traits: &'a [String],
+    pub handlers: &'a [String],
+    /// Some built-in kind of step. Lanes do not tell the kinds apart: what a worker
+    /// does not execute comes back.
+    pub built_in: bool,
+}
+
+impl Offered<'_> {
+    /// Whether the runs of a lane may be for such a worker.
+    pub fn takes(&self, lane: &LaneKey) -> bool {
+        let queue = self.queues.is_empty() || self.queues.contains(&lane.queue);
+        let work = lane.handler.as_ref().map_or(self.built_in, |name| self.handlers.contains(name));
+        queue && work && lane.requires.iter().all(|wanted| self.traits.contains(wanted))
+    }
+}
+
 /// A lane as the store knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {

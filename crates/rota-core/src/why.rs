@@ -232,8 +232,7 @@ fn before_start(facts: &RunFacts<'_>, now: Timestamp) -> Vec<Reason> {
 }
 
 fn paused(pauses: &[(Level, Pause)], now: Timestamp) -> Vec<Reason> {
-    let holds = |pause: &Pause| pause.since <= now && pause.until.is_none_or(|until| now < until);
-    let in_force = pauses.iter().filter(|(_, pause)| holds(pause));
+    let in_force = pauses.iter().filter(|(_, pause)| pause.holds(now));
     in_force
         .map(|(level, pause)| Reason::Paused {
             level: *level,

@@ -204,7 +204,7 @@ impl Gate {
         }
         let queue = self.lanes.get(&pair.lane).map(|lane| lane.key.queue.clone()).unwrap_or_default();
         let targets = [PauseTarget::Tenant(pair.tenant), PauseTarget::Queue(pair.tenant, queue)];
-        !targets.iter().any(|target| self.pauses.get(target).is_some_and(|pause| holds(pause, now)))
+        !targets.iter().any(|target| self.pauses.get(target).is_some_and(|pause| pause.holds(now)))
     }
 
     /// Every lane that is known here.
@@ -222,10 +222,6 @@ impl Gate {
         lanes.sort_unstable();
         lanes
     }
-}
-
-fn holds(pause: &Pause, now: Timestamp) -> bool {
-    pause.since <= now && pause.until.is_none_or(|until| now < until)
 }
 
 #[derive(Debug)]

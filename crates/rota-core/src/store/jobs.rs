@@ -290,6 +290,11 @@ impl Pause {
     pub fn span(&self) -> fire::Pause {
         fire::Pause { since: self.since, until: self.until }
     }
+
+    /// Whether it is in force.
+    pub fn holds(&self, at: Timestamp) -> bool {
+        self.span().covers(at)
+    }
 }
 
 /// What can be paused as a whole.

@@ -8,7 +8,7 @@ use super::{Guarded, StoreError};
 use crate::{
     duration::Span,
     ids::{NodeId, Partition, TenantId, WorkerId},
-    lane::LaneKey,
+    lane::{LaneKey, Offered},
     rate::{Rate, Taken},
 };
 
@@ -74,12 +74,9 @@ pub struct WorkerInfo {
 impl WorkerInfo {
     /// Whether such a worker can execute the runs of a lane.
     pub fn offers(&self, lane: &LaneKey) -> bool {
-        let queue = self.queues.is_empty() || self.queues.contains(&lane.queue);
-        let work = match &lane.handler {
-            Some(name) => self.handlers.contains(name),
-            None => self.built_in || !self.kinds.is_empty(),
-        };
-        queue && work && lane.requires.iter().all(|wanted| self.traits.contains(wanted))
+        let built_in = self.built_in || !self.kinds.is_empty();
+        let Self { queues, traits, handlers, .. } = self;
+        Offered { queues, traits, handlers, built_in }.takes(lane)
     }
 }
 

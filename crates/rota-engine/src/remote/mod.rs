@@ -23,7 +23,7 @@ use rota_core::{
     dispatch::ClaimPlan,
     duration::Span,
     ids::{TenantId, WorkerId},
-    lane::LaneKey,
+    lane::{LaneKey, Offered},
     ports::{Attempt, Progress, Stream},
     run::{Labels, Lease, Report, Trigger},
 };
@@ -51,15 +51,10 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Whether the runs of a lane may be for this worker. Lanes do not tell
-    /// built-in kinds apart: what it does not execute comes back.
+    /// Whether the runs of a lane may be for this worker.
     pub fn takes(&self, key: &LaneKey) -> bool {
-        let queue = self.queues.is_empty() || self.queues.contains(&key.queue);
-        let handler = match &key.handler {
-            Some(name) => self.handlers.contains(name),
-            None => !self.kinds.is_empty(),
-        };
-        queue && handler && key.requires.iter().all(|wanted| self.traits.contains(wanted))
+        let Self { queues, traits, handlers, kinds } = self;
+        Offered { queues, traits, handlers, built_in: !kinds.is_empty() }.takes(key)
     }
 }
 

@@ -37,7 +37,7 @@ use utoipa::IntoParams;
 
 use super::{
     jobs::{job_ref, made_run, run_ask, save_one},
-    runs::{RunFilter, cancel_ask},
+    runs::{cancel_ask, query as runs_query},
 };
 use crate::{
     access::{JobExecute, JobWrite, May, RunCancel},
@@ -298,8 +298,7 @@ impl Lines {
 /// Live ones that the filter finds, up to 100,000 at a time.
 #[utoipa::path(post, path = "/bulk/cancel", tag = "bulk", request_body = BulkCancel, responses((status = OK, body = BulkDone)))]
 pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Result<Json<BulkDone>, Problem> {
-    let filter: RunFilter = body::typed(serde_json::to_value(&request.filter).unwrap_or_default())?;
-    let query = filter.query(&may.engine, may.caller.tenant).await?;
+    let query = runs_query(&request.filter, &may.engine, may.caller.tenant).await?;
     let ask =
         cancel_ask(&may.caller.who, CancelRequest { reason: request.reason, grace: request.grace }, Span::secs(30))?;
     let Some(query) = query.map(only_live).filter(|query| !query.statuses.is_empty()) else {
@@ -351,9 +350,8 @@ async fn count(may: &May<RunCancel>, query: &RunQuery) -> Result<(u64, bool), Pr
 /// that was made again before is left alone unless `again` is set.
 #[utoipa::path(post, path = "/bulk/redrive", tag = "bulk", request_body = BulkRedrive, responses((status = OK, body = BulkDone)))]
 pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
-    let filter: RunFilter = body::typed(serde_json::to_value(&request.filter).unwrap_or_default())?;
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
-    let Some(mut query) = filter.query(&may.engine, may.caller.tenant).await? else {
+    let Some(mut query) = runs_query(&request.filter, &may.engine, may.caller.tenant).await? else {
         may.changed_nothing();
         return Ok(Json(done));
     };

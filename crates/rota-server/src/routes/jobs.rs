@@ -118,8 +118,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Once {
 
 impl Once {
     /// The request with this body; none where no key was sent.
-    pub fn request(self, may: &(TenantId, &Engine), body: &[u8]) -> Option<Request> {
-        let (tenant, engine) = *may;
+    pub fn request(self, tenant: TenantId, engine: &Engine, body: &[u8]) -> Option<Request> {
         let fingerprint = self.said.chain_update("\n").chain_update(body).finalize().into();
         Some(Request { tenant, key: self.key?, fingerprint, expires_at: KEY_KEPT.after(engine.now()) })
     }
@@ -168,7 +167,7 @@ pub async fn list(may: May<JobRead>, listing: Listing<JobFilter>) -> Result<Json
 pub async fn create(may: May<JobWrite>, once: Once, document: Document) -> Result<Response, Problem> {
     let Document { value, bytes } = document;
     let document = read_document(value)?;
-    let request = once.request(&(may.caller.tenant, &may.engine), &bytes);
+    let request = once.request(may.caller.tenant, &may.engine, &bytes);
     let saved = save(&may, &document, Expect::Nothing, request).await;
     let saved = saved.map_err(|problem| taken(problem, &document.name))?;
     Ok((StatusCode::CREATED, etag(saved.version), Json(saved)).into_response())
@@ -437,7 +436,7 @@ pub async fn trigger(
     if !document.is_manual() {
         return Err(Problem::new(Code::NotManual, format!("the job `{}` says triggers.manual: false", record.name)));
     }
-    let request = once.request(&(may.caller.tenant, &may.engine), &bytes.bytes);
+    let request = once.request(may.caller.tenant, &may.engine, &bytes.bytes);
     let ask = run_ask(may.caller.tenant, JobRef::Id(record.id), bytes.request, Source::Manual, &may.caller.who)?;
     let made = may.engine.enqueue_once(vec![ask], request).await?;
     let made = made_run(made.into_iter().next().unwrap_or(Made::NoJob))?;

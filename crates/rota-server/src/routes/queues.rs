@@ -56,7 +56,7 @@ pub async fn list(may: May<JobRead>, Query(NoFilter {}): Query<NoFilter>) -> Res
     for (target, pause) in may.engine.store().pauses().await?.pauses {
         if let PauseTarget::Queue(tenant, name) = target
             && tenant == may.caller.tenant
-            && pause.until.is_none_or(|until| until > now)
+            && pause.holds(now)
         {
             queues.entry(name).or_default().pause = Some(wire::pause(pause));
         }

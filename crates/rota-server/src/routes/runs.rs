@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use rota_api::{
+    bulk::RunsFilter,
     page::Page,
     problem::Code,
     run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status, Why},
@@ -42,92 +43,64 @@ const REASON_BYTES_MAX: usize = 1_000;
 /// times as long as lines are gathered.
 const LOGS_FOLLOW: Span = Span::secs(1);
 
-/// Which runs to list: live ones first, newest first; then ended ones by their
-/// end, latest first.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct RunFilter {
-    /// Of this job, by number or name.
-    job: Option<String>,
-    /// Of jobs that have this tag now.
-    tag: Option<String>,
-    /// Made by this schedule.
-    schedule: Option<i64>,
-    /// In this status; may be given several times.
-    #[serde(default)]
-    #[param(style = Form, explode)]
-    status: Vec<Status>,
-    /// With this label, as `key=value`; may be given several times.
-    #[serde(default)]
-    #[param(style = Form, explode)]
-    label: Vec<String>,
-    /// Live ones created, and ended ones ended, at this instant or later.
-    from: Option<jiff::Timestamp>,
-    /// And before this one.
-    to: Option<jiff::Timestamp>,
-}
-
-impl RunFilter {
-    /// What the store is asked. None where the filter names a job that is not
-    /// there: then there are no runs.
-    pub async fn query(&self, engine: &Engine, tenant: TenantId) -> Result<Option<RunQuery>, Problem> {
-        let job = match &self.job {
-            None => None,
-            Some(job) => match find(engine, tenant, &job_ref(job)).await {
-                Ok(job) => Some(job.id),
-                Err(problem) if problem.document().code == Code::NotFound.as_str() => return Ok(None),
-                Err(problem) => return Err(problem),
-            },
-        };
-        if self.label.len() > LABELS_MAX {
-            return Err(Problem::bad_parameter("label", format!("at most {LABELS_MAX} labels")));
-        }
-        let labels = self.label.iter().map(|label| match label.split_once('=') {
-            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-            _ => Err(Problem::bad_parameter("label", "must be written key=value")),
-        });
-        Ok(Some(RunQuery {
-            tenant: Some(tenant),
-            job,
-            tag: self.tag.clone(),
-            schedule: self.schedule.map(ScheduleId),
-            statuses: self.status.iter().copied().map(wire::status_of_wire).collect(),
-            labels: labels.collect::<Result<_, _>>()?,
-            from: self.from,
-            to: self.to,
-            after: None,
-            limit: 0,
-        }))
+/// What the store is asked. None where the filter names a job that is not
+/// there: then there are no runs.
+pub async fn query(filter: &RunsFilter, engine: &Engine, tenant: TenantId) -> Result<Option<RunQuery>, Problem> {
+    let job = match &filter.job {
+        None => None,
+        Some(job) => match find(engine, tenant, &job_ref(job)).await {
+            Ok(job) => Some(job.id),
+            Err(problem) if problem.document().code == Code::NotFound.as_str() => return Ok(None),
+            Err(problem) => return Err(problem),
+        },
+    };
+    if filter.label.len() > LABELS_MAX {
+        return Err(Problem::bad_parameter("label", format!("at most {LABELS_MAX} labels")));
     }
+    let labels = filter.label.iter().map(|label| match label.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(Problem::bad_parameter("label", "must be written key=value")),
+    });
+    Ok(Some(RunQuery {
+        tenant: Some(tenant),
+        job,
+        tag: filter.tag.clone(),
+        schedule: filter.schedule.map(ScheduleId),
+        statuses: filter.status.iter().copied().map(wire::status_of_wire).collect(),
+        labels: labels.collect::<Result<_, _>>()?,
+        from: filter.from,
+        to: filter.to,
+        after: None,
+        limit: 0,
+    }))
 }
 
 /// List runs.
-#[utoipa::path(get, path = "/runs", tag = "runs", params(RunFilter, Paging), responses((status = OK, body = Page<Run>)))]
-pub async fn list(may: May<RunRead>, listing: Listing<RunFilter>) -> Result<Json<Page<Run>>, Problem> {
-    let query = listing.filter.query(&may.engine, may.caller.tenant).await?;
+#[utoipa::path(get, path = "/runs", tag = "runs", params(RunsFilter, Paging), responses((status = OK, body = Page<Run>)))]
+pub async fn list(may: May<RunRead>, listing: Listing<RunsFilter>) -> Result<Json<Page<Run>>, Problem> {
+    let query = query(&listing.filter, &may.engine, may.caller.tenant).await?;
     page(&may.engine, &listing, query).await
 }
 
 /// List the runs of a job.
-#[utoipa::path(get, path = "/jobs/{job}/runs", tag = "runs", params(("job" = String, Path, description = "Its number or its name"), RunFilter, Paging),
+#[utoipa::path(get, path = "/jobs/{job}/runs", tag = "runs", params(("job" = String, Path, description = "Its number or its name"), RunsFilter, Paging),
     responses((status = OK, body = Page<Run>)))]
 pub async fn of_job(
     may: May<RunRead>,
     JobPath(job): JobPath,
-    listing: Listing<RunFilter>,
+    listing: Listing<RunsFilter>,
 ) -> Result<Json<Page<Run>>, Problem> {
     let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
     if listing.filter.job.is_some() {
         return Err(Problem::bad_parameter("job", "the address names the job"));
     }
-    let query = listing.filter.query(&may.engine, may.caller.tenant).await?;
+    let query = query(&listing.filter, &may.engine, may.caller.tenant).await?;
     page(&may.engine, &listing, query.map(|query| RunQuery { job: Some(record.id), ..query })).await
 }
 
 async fn page(
     engine: &Engine,
-    listing: &Listing<RunFilter>,
+    listing: &Listing<RunsFilter>,
     query: Option<RunQuery>,
 ) -> Result<Json<Page<Run>>, Problem> {
     let after = listing.cursor()?;
@@ -314,12 +287,12 @@ fn lines_of(chunk: &LogChunk) -> impl Iterator<Item = LogLine> {
 }
 
 /// Dead letters: runs that used up their attempts.
-#[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(RunFilter, Paging), responses((status = OK, body = Page<Run>)))]
-pub async fn dead(may: May<RunRead>, listing: Listing<RunFilter>) -> Result<Json<Page<Run>>, Problem> {
+#[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(RunsFilter, Paging), responses((status = OK, body = Page<Run>)))]
+pub async fn dead(may: May<RunRead>, listing: Listing<RunsFilter>) -> Result<Json<Page<Run>>, Problem> {
     if !listing.filter.status.is_empty() {
         return Err(Problem::bad_parameter("status", "dead letters are dead"));
     }
-    let query = listing.filter.query(&may.engine, may.caller.tenant).await?;
+    let query = query(&listing.filter, &may.engine, may.caller.tenant).await?;
     let dead = vec![wire::status_of_wire(Status::Dead)];
     page(&may.engine, &listing, query.map(|query| RunQuery { statuses: dead, ..query })).await
 }

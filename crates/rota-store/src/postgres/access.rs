@@ -22,26 +22,8 @@ use super::{
 };
 use crate::{
     codec::{corrupt, from_json, micros, time, time_opt, to_json},
-    failpoint,
     filter::{LOOK_MAX, PAGE_MAX},
 };
-
-/// So often a method that lost a race is run again; each is the same however
-/// often it is run.
-const TRIES_MAX: u32 = 8;
-
-macro_rules! tried {
-    ($what:literal, $call:expr) => {{
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match failpoint::named($what, $call).await {
-                Err(fault) if fault.is_transient() && tries < TRIES_MAX => {}
-                other => break other.map_err(|fault| fault.told($what)),
-            }
-        }
-    }};
-}
 
 #[async_trait]
 impl AccessStore for PostgresStore {

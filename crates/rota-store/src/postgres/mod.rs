@@ -15,6 +15,24 @@
 //!
 //! Nothing here chooses a transition, waits for time, or reads a clock.
 
+/// So often a method that lost a race is run again; each is the same however
+/// often it is run.
+const TRIES_MAX: u32 = 8;
+
+/// Runs it under its name until it meets no race, and tells what else went wrong.
+macro_rules! tried {
+    ($what:literal, $call:expr) => {{
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match $crate::failpoint::named($what, $call).await {
+                Err(fault) if fault.is_transient() && tries < $crate::postgres::TRIES_MAX => {}
+                other => break other.map_err(|fault| fault.told($what)),
+            }
+        }
+    }};
+}
+
 mod access;
 mod after;
 mod cancel;

@@ -27,23 +27,6 @@ use rota_core::{
 use super::PostgresStore;
 use crate::failpoint;
 
-/// So often a method that lost a race is run again.
-const TRIES_MAX: u32 = 8;
-
-/// Runs it until it meets no race, and tells what else went wrong.
-macro_rules! tried {
-    ($what:literal, $call:expr) => {{
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match failpoint::named($what, $call).await {
-                Err(fault) if fault.is_transient() && tries < TRIES_MAX => {}
-                other => break other.map_err(|fault| fault.told($what)),
-            }
-        }
-    }};
-}
-
 impl Store for PostgresStore {
     fn kind(&self) -> &'static str {
         "postgres"
