@@ -147,6 +147,8 @@ pub enum Finding {
     RunOwnerless { run: RunId },
     /// Counters of slots that did not fit the live runs; they do now.
     SlotsLeaked { count: u32 },
+    /// Runs that waited for others which were gone; they wait no more.
+    JoinsStuck { count: u32 },
 }
 
 /// What a follower is told.

@@ -96,6 +96,7 @@ pub const WRITES: &[Point] = &[
     Point::of(Origin::Work, "sweep runs"),
     Point::of(Origin::Work, "tend the store"),
     Point::of(Origin::Repair, "recount slots"),
+    Point::of(Origin::Repair, "mend joins"),
     Point::of(Origin::Leaving, "give partitions"),
     Point::of(Origin::Leaving, "leave"),
     Point::of(Origin::Caller, "enqueue runs"),

@@ -428,4 +428,8 @@ pub trait RunStore: Send + Sync {
     /// Puts right the counters of slots that do not fit the live runs, and
     /// answers how many that were.
     async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError>;
+
+    /// Opens the joins of runs that wait for others which are gone, and answers
+    /// how many ties were wrong.
+    async fn mend_joins(&self, write: &Write) -> Result<u32, StoreError>;
 }

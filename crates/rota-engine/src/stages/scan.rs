@@ -2,8 +2,8 @@
 //!
 //! Schedules that nobody fired in time; `after_finish` schedules whose run ended
 //! without arming them; runs marked as running that nobody executes; slots whose
-//! counters do not fit the live runs. The gauge of findings reads 0 as long as
-//! everything else works.
+//! counters do not fit the live runs; runs that wait for others which are gone.
+//! The gauge of findings reads 0 as long as everything else works.
 //!
 //! A pass looks at a page of schedules and goes on from there at the next, so
 //! that ten million of them cost no more than a few.
@@ -93,8 +93,10 @@ impl Scan {
     }
 
     async fn arm(&self, record: &ScheduleRecord, ended_at: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
-        // Its run may have just ended, and armed it, after the page was read.
-        if self.node.store.cursors(&[record.id]).await?.pop().flatten().is_some() {
+        // Its run may have ended and armed it after the page was read, and it may
+        // even have fired again.
+        let armed = self.node.store.cursors(&[record.id]).await?.pop().flatten().is_some();
+        if armed || self.node.store.schedules(&[record.id]).await?.pop().flatten().as_ref() != Some(record) {
             return Ok(false);
         }
         let Ok(spec) = serde_json::from_str::<ScheduleSpec>(&record.spec) else { return Ok(false) };
@@ -132,6 +134,15 @@ impl Scan {
         Ok(count)
     }
 
+    async fn joins(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let count = self.node.store.mend_joins(&self.node.write(now)).await?;
+        if count > 0 {
+            self.found(Finding::JoinsStuck { count });
+            self.node.hints.wake(Topic::Ready);
+        }
+        Ok(count as usize)
+    }
+
     async fn slots(&self, now: Timestamp) -> Result<usize, StoreError> {
         let count = self.node.store.recount_slots(&self.node.write(now)).await?;
         if count > 0 {
@@ -159,6 +170,7 @@ impl Stage for Scan {
             done += self.unarmed(now).await?;
             if self.passes.is_multiple_of(RECOUNT_EVERY) {
                 done += self.slots(now).await?;
+                done += self.joins(now).await?;
             }
             self.passes = self.passes.wrapping_add(1);
         }

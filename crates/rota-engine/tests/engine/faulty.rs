@@ -222,6 +222,10 @@ pub trait Tap: Send + Sync {
         wait(store.recount_slots(write))
     }
 
+    fn mend_joins(&self, store: &dyn Store, write: &Write) -> Result<u32, StoreError> {
+        wait(store.mend_joins(write))
+    }
+
     fn beat(&self, store: &dyn Store, beat: &NodeBeat, now: Timestamp) -> Result<Guarded, StoreError> {
         wait(store.beat(beat, now))
     }
@@ -675,6 +679,11 @@ impl RunStore for Faulty {
     async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
         let write = write.clone();
         self.call("recount_slots", Kind::Named, move |store, tap| tap.recount_slots(store, &write)).await
+    }
+
+    async fn mend_joins(&self, write: &Write) -> Result<u32, StoreError> {
+        let write = write.clone();
+        self.call("mend_joins", Kind::Named, move |store, tap| tap.mend_joins(store, &write)).await
     }
 }
 

@@ -47,6 +47,7 @@ mod hints;
 mod history;
 mod insert;
 mod jobs;
+mod joins;
 mod leases;
 mod logs;
 mod look;

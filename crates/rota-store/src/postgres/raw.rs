@@ -3,7 +3,9 @@
 //!
 //! Inserts runs and moves them to history, in the same tables and in as few
 //! commits and round trips, and with dead rows cleared away as often, but with
-//! none of the guards, answers, fairness, slots, roll-ups or batch rows.
+//! none of the guards, answers, fairness, slots, roll-ups or batch rows. Where
+//! runs are claimed, they are found by their order and read as a worker needs
+//! them, which is what claiming means.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::ToSql};
@@ -17,8 +19,11 @@ const INSERT: &str = "INSERT INTO run (id, job, order_key, ready_at, created_at,
      SELECT id, n % 1000 + 1, $2, $2, $2, n % 100 + 1, 1, n % 3 + 1, 0, $4, 2, 0, 0, 0, 2, $3 \
      FROM unnest($1::uuid[]) WITH ORDINALITY u (id, n)";
 
-const CLAIM: &str =
-    "UPDATE run SET status = 3, fence = fence + 1, holder = $2, started_at = $3 WHERE id = ANY($1::uuid[])";
+const CLAIM: &str = "UPDATE run SET status = 3, fence = fence + 1, holder = $2, started_at = $3 \
+     WHERE ctid = ANY(ARRAY(SELECT x.ctid FROM generate_series(1, 3) l (lane), LATERAL ( \
+         SELECT ctid FROM run WHERE status = 2 AND lane = l.lane ORDER BY tenant, order_key, id \
+         LIMIT $1 FOR UPDATE SKIP LOCKED) x LIMIT $1)) \
+     RETURNING id, job, version, attempt, fence, payload";
 
 const MOVE: &str = "WITH ended AS (DELETE FROM run WHERE id = ANY($1::uuid[]) RETURNING *) \
      INSERT INTO history (id, job, ended_at, order_key, ready_at, created_at, started_at, tenant, version, lane, \
@@ -58,20 +63,23 @@ async fn cleared(store: &PostgresStore) -> Result<(), Fault> {
 
 async fn life(store: &PostgresStore, load: RawLoad, part: i16, now: Timestamp) -> Result<(), Fault> {
     let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
-    let (at, worker) = (micros(now), Uuid::nil());
+    let (at, worker, batch) = (micros(now), Uuid::nil(), load.batch as i64);
     let (mut ready, mut claimed): (Vec<Uuid>, Vec<Uuid>) = (Vec::new(), Vec::new());
     let mut left = load.runs;
     while left > 0 || !ready.is_empty() || !claimed.is_empty() {
         let ids: Vec<Uuid> = (0..load.batch.min(left)).map(|_| Uuid::now_v7()).collect();
         let made: [&(dyn ToSql + Sync); 4] = [&ids, &at, &payload, &part];
-        let held: [&(dyn ToSql + Sync); 3] = [&ready, &worker, &at];
+        let held: [&(dyn ToSql + Sync); 3] = [&batch, &worker, &at];
         let moved: [&(dyn ToSql + Sync); 2] = [&claimed, &at];
         let claiming = async { if load.claimed { store.read(CLAIM, &held).await } else { Ok(Vec::new()) } };
         let (inserted, taken, ended): (Answer, Answer, Answer) =
             tokio::join!(store.read(INSERT, &made), claiming, store.read(MOVE, &moved));
-        inserted.and(taken).and(ended)?;
+        inserted.and(ended)?;
         left -= ids.len() as u64;
         claimed = std::mem::replace(&mut ready, ids);
+        if load.claimed {
+            claimed = taken?.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        }
     }
     Ok(())
 }

@@ -260,6 +260,10 @@ impl RunStore for PostgresStore {
     async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
         failpoint::named("recount slots", self.recount(write.now)).await
     }
+
+    async fn mend_joins(&self, write: &Write) -> Result<u32, StoreError> {
+        failpoint::named("mend joins", self.mend(write)).await
+    }
 }
 
 #[async_trait]

@@ -475,6 +475,46 @@ async fn many_nodes_open_at_once_and_a_newer_schema_is_refused() {
     store.drop_schema().await.unwrap();
 }
 
+/// The server's certificate is for `localhost` and signed by the tests' authority.
+#[tokio::test]
+async fn the_address_says_how_tls_is_checked() {
+    let root = |name: &str| format!("&sslrootcert={}/tests/tls/{name}.pem", env!("CARGO_MANIFEST_DIR"));
+    let (ours, theirs) = (root("authority"), root("stranger"));
+    let plain = url().replace("?sslmode=disable", "");
+    let by_name = plain.replace("@127.0.0.1:", "@localhost:");
+    let cases = [
+        (plain.clone(), Some(true)),
+        (format!("{plain}?sslmode=disable"), Some(false)),
+        (format!("{plain}?sslmode=prefer"), Some(true)),
+        (format!("{plain}?sslmode=require"), Some(true)),
+        (format!("{plain}?sslmode=require{ours}"), Some(true)),
+        (format!("{plain}?sslmode=require{theirs}"), None),
+        (format!("{plain}?sslmode=verify-ca{ours}"), Some(true)),
+        (format!("{plain}?sslmode=verify-ca{theirs}"), None),
+        (format!("{plain}?sslmode=verify-full{ours}"), None),
+        (format!("{by_name}?sslmode=verify-full{ours}"), Some(true)),
+        (format!("{by_name}?sslmode=verify-full{theirs}"), None),
+        (format!("{by_name}?sslmode=verify-full"), None),
+        (format!("{by_name}?sslmode=verify-full&sslrootcert=/nowhere"), None),
+        (format!("{plain}?sslmode=maybe"), None),
+    ];
+    for (url, encrypted) in cases {
+        let case = url.rsplit_once('@').expect("an address with a user").1;
+        let options = Options { schema: Some(format!("t_{}", Uuid::now_v7().simple())), ..Options::default() };
+        match (PostgresStore::open(&url, options).await, encrypted) {
+            (Ok(store), Some(encrypted)) => {
+                let client = store.work.get().await.unwrap();
+                let row = client.query_one("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", &[]).await;
+                assert_eq!(row.unwrap().get::<_, bool>(0), encrypted, "{case}");
+                store.drop_schema().await.unwrap();
+            }
+            (Err(OpenError::Connect(_) | OpenError::Tls(_)), None) => {}
+            (Ok(_), None) => panic!("{case}: it opened"),
+            (Err(error), _) => panic!("{case}: {error:?}"),
+        }
+    }
+}
+
 /// Anyone may enqueue from their own transaction, and nulls in their payload
 /// are theirs.
 #[tokio::test]

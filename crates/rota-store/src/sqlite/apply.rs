@@ -368,7 +368,8 @@ impl<'c> Work<'c> {
         Ok(())
     }
 
-    fn join(&mut self, ended: Uuid, parent: Option<Uuid>, needed: bool) -> Result<(), StoreError> {
+    /// Counts down what waited for a run that has ended.
+    pub fn join(&mut self, ended: Uuid, parent: Option<Uuid>, needed: bool) -> Result<(), StoreError> {
         let mut waiters: Vec<Uuid> = parent.into_iter().collect();
         if needed {
             let sql = "DELETE FROM need WHERE needed = ?1 RETURNING waiter";
@@ -380,15 +381,21 @@ impl<'c> Work<'c> {
         }
         waiters.sort();
         for waiter in waiters {
-            let Some(row) = self.row(waiter)? else { continue };
-            let run = row.clone().run()?;
-            let entry = match run.enters_on_join(1, self.now) {
-                Some(claim) => Some(self.slot(claim.key.0, Some(claim.limit as i32))?.reenter()),
-                None => None,
-            };
-            if let Ok(change) = run.join(1, entry, self.now) {
-                self.change(&row, &run, &change)?;
-            }
+            self.count_down(waiter, 1)?;
+        }
+        Ok(())
+    }
+
+    /// So many of those that a run waits for have ended.
+    pub fn count_down(&mut self, waiter: Uuid, ended: u16) -> Result<(), StoreError> {
+        let Some(row) = self.row(waiter)? else { return Ok(()) };
+        let run = row.clone().run()?;
+        let entry = match run.enters_on_join(ended, self.now) {
+            Some(claim) => Some(self.slot(claim.key.0, Some(claim.limit as i32))?.reenter()),
+            None => None,
+        };
+        if let Ok(change) = run.join(ended, entry, self.now) {
+            self.change(&row, &run, &change)?;
         }
         Ok(())
     }

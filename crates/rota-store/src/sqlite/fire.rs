@@ -1,5 +1,7 @@
 //! Firing: due cursors, and the commit of what they owed.
 
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress, SkipRange, SkipReason},
@@ -67,35 +69,32 @@ impl SqliteStore {
 }
 
 /// Reads a little of each partition, and more only where that did not do: a
-/// partition that gave all it was asked for may hold more, and what is later
-/// than its last cursor is not yet known to be next.
+/// partition that gave all it was asked for may hold more, and what comes after
+/// its last cursor is not yet known to be next.
 fn due(connection: &Connection, parts: &[Partition], until: i64, limit: usize) -> Result<Vec<DueCursor>, StoreError> {
     let sql = "SELECT part, due_at, schedule, planned_at, fired, revision FROM cursor \
          WHERE part = ?1 AND due_at <= ?2 ORDER BY due_at, schedule LIMIT ?3";
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
-    let mut each = limit / parts.len().max(1) + 16;
+    let place = |due: &DueCursor| (due.cursor.due_at, due.schedule);
+    // Partitions hold about as many each: a little more than their share will do.
+    let mut each = limit / parts.len().max(1) * 3 / 2 + 16;
     loop {
         let mut found: Vec<DueCursor> = Vec::new();
-        let mut known_to = i64::MAX;
+        let mut known_to = None;
         for part in parts {
             let before = found.len();
             let mut rows = select.query(params![part.0, until, each as i64]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
                 found.push(due_cursor(row)?);
             }
-            if found.len() - before == each
-                && let Some(last) = found.last()
-            {
-                known_to = known_to.min(micros(last.cursor.due_at));
+            if found.len() - before == each {
+                let last = found.last().map(place);
+                known_to = known_to.map_or(last, |known: (Timestamp, ScheduleId)| last.map(|last| last.min(known)));
             }
         }
-        found.sort_by_key(|due| (due.cursor.due_at, due.schedule));
-        let sure = found.partition_point(|due| micros(due.cursor.due_at) < known_to);
-        if known_to == i64::MAX || sure >= limit {
-            found.truncate(limit);
-            return Ok(found);
-        }
-        if each >= limit {
+        found.sort_unstable_by_key(place);
+        let sure = known_to.map_or(found.len(), |known| found.partition_point(|due| place(due) <= known));
+        if known_to.is_none() || sure >= limit || each >= limit {
             found.truncate(limit);
             return Ok(found);
         }
@@ -116,9 +115,10 @@ fn due_cursor(row: &rusqlite::Row<'_>) -> Result<DueCursor, StoreError> {
     })
 }
 
+static LIVE_OF: LazyLock<String> = LazyLock::new(|| select_run("WHERE run.schedule = ?1 ORDER BY run.id LIMIT 1000"));
+
 fn live_of(connection: &Connection, schedule: ScheduleId) -> Result<Vec<LiveRun>, StoreError> {
-    let sql = select_run("WHERE run.schedule = ?1 ORDER BY run.id LIMIT 1000");
-    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+    let mut select = connection.prepare_cached(&LIVE_OF).map_err(failed)?;
     let rows = select.query_map([schedule.0], run_row).map_err(failed)?;
     rows.map(|row| {
         let run = row.map_err(failed)?.run()?;

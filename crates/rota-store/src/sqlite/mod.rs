@@ -16,6 +16,7 @@ mod fire;
 mod history;
 mod insert;
 mod jobs;
+mod joins;
 mod leases;
 mod logs;
 mod look;
@@ -159,9 +160,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 
 fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(512);
-    // A statement's plan must not depend on the values bound to it: it would be
-    // prepared again for each.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    steady(connection)?;
     // The page size counts only for a file that is yet to be made.
     connection.execute_batch(&format!(
         "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
@@ -169,6 +168,12 @@ fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> 
          PRAGMA cache_size = -{};",
         options.cache_kib
     ))
+}
+
+/// A statement's plan must not depend on the values bound to it: it would be
+/// prepared again for each.
+fn steady(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 /// Connections for readers, made as they are needed.
@@ -206,6 +211,7 @@ impl Readers {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)?;
         connection.set_prepared_statement_cache_capacity(128);
+        steady(&connection)?;
         connection.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384;")?;
         Ok(connection)
     }

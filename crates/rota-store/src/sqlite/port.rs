@@ -256,6 +256,10 @@ impl RunStore for SqliteStore {
     async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
         self.do_recount_slots(write).await
     }
+
+    async fn mend_joins(&self, write: &Write) -> Result<u32, StoreError> {
+        self.do_mend_joins(write).await
+    }
 }
 
 #[async_trait]

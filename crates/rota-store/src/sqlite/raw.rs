@@ -3,8 +3,9 @@
 //!
 //! Inserts runs, moves them to history, fills the history's indexes, in the
 //! same tables of the same file and in as few commits, with none of the
-//! guards, answers, fairness, slots, roll-ups or batch rows. Whoever runs it
-//! has the file to itself.
+//! guards, answers, fairness, slots, roll-ups or batch rows. Where runs are
+//! claimed, they are found by their order and read as a worker needs them, which
+//! is what claiming means. Whoever runs it has the file to itself.
 
 use std::path::Path;
 
@@ -44,7 +45,7 @@ fn life(connection: &Connection, load: RawLoad, now: Timestamp) -> rusqlite::Res
         move_to_history(connection, &history::table(day), &claimed, now)?;
         claimed = std::mem::take(&mut ready);
         if load.claimed {
-            claim(connection, &claimed, now)?;
+            claimed = claim(connection, claimed.len(), now)?;
         }
         ready = insert(connection, made, count, &payload, now)?;
         if indexer.is_due(connection, false)? {
@@ -78,13 +79,25 @@ fn insert(
         .collect()
 }
 
-fn claim(connection: &Connection, runs: &[Uuid], now: Timestamp) -> rusqlite::Result<()> {
+fn claim(connection: &Connection, count: usize, now: Timestamp) -> rusqlite::Result<Vec<Uuid>> {
+    let sql = "SELECT id, job, version, attempt, fence, payload FROM run WHERE status = 2 AND lane = ?1 \
+         ORDER BY tenant, order_key, id LIMIT ?2";
+    let mut select = connection.prepare_cached(sql)?;
     let sql = "UPDATE run SET status = 3, fence = fence + 1, holder = ?2, started_at = ?3 WHERE id = ?1";
     let mut update = connection.prepare_cached(sql)?;
-    for id in runs {
+    let mut runs: Vec<(Uuid, String)> = Vec::with_capacity(count);
+    for lane in 1..=3 {
+        let read = |row: &rusqlite::Row<'_>| Ok((super::rows::uuid_at(row, 0)?, row.get(5)?));
+        for run in select.query_map(params![lane, (count - runs.len()) as i64], read)? {
+            runs.push(run?);
+        }
+    }
+    // In the order of their rows, so that neighbours are changed together.
+    runs.sort_unstable();
+    for (id, _) in &runs {
         update.execute(params![id.as_bytes(), Uuid::nil().as_bytes(), micros(now)])?;
     }
-    Ok(())
+    Ok(runs.into_iter().map(|(id, _)| id).collect())
 }
 
 fn move_to_history(connection: &Connection, day: &str, runs: &[Uuid], now: Timestamp) -> rusqlite::Result<()> {

@@ -278,3 +278,28 @@ pub async fn children_ending_while_their_parent_parks_are_counted(h: &Harness) {
         h.succeed(&run, at(2)).await;
     }
 }
+
+/// A run that waits for what is gone would wait for ever.
+pub async fn a_join_that_should_have_opened_is_opened(h: &Harness) {
+    let nothing_wrong = async |now| assert_eq!(h.store.mend_joins(&h.write(now)).await.unwrap(), 0);
+    let (_, need) = h.leased(at(0)).await;
+    let join = h.make(after(h, &[need.id]), at(0)).await;
+    nothing_wrong(at(1)).await;
+    if !h.place.tie_to_nobody(join).await {
+        return;
+    }
+    assert_eq!(h.store.mend_joins(&h.write(at(1))).await.unwrap(), 1);
+    nothing_wrong(at(1)).await;
+    assert_eq!(h.status(join).await, Status::Blocked, "its other need lives");
+    h.settle(&need, succeeded(), at(2)).await;
+    assert_eq!(h.status(join).await, Status::Queued);
+
+    let (_, need) = h.leased(at(3)).await;
+    let join = h.make(after(h, &[need.id]), at(3)).await;
+    h.place.spoil_joins().await;
+    h.settle(&need, succeeded(), at(4)).await;
+    assert_eq!(h.status(join).await, Status::Blocked, "nobody told it");
+    assert_eq!(h.store.mend_joins(&h.write(at(5))).await.unwrap(), 1);
+    assert_eq!(h.status(join).await, Status::Queued);
+    nothing_wrong(at(6)).await;
+}

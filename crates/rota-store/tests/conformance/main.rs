@@ -270,6 +270,7 @@ promises! {
         a_sweep_keeps_to_its_limit,
     }
     joins {
+        a_join_that_should_have_opened_is_opened,
         a_join_opens_with_the_last_of_its_needs,
         needs_settled_in_one_batch_open_the_join_once,
         every_kind_of_end_opens_the_join,

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
-use rota_core::store::Store;
+use rota_core::{ids::RunId, store::Store};
 use rota_store::{
     postgres::{self, PostgresStore},
     sqlite::{self, SqliteStore},
@@ -19,6 +19,9 @@ pub enum Place {
 
 /// Makes a counter wrong: one more is held than there are runs.
 const SPOIL_SLOTS: &str = "UPDATE slot SET held = held + 1";
+
+/// Cuts the ties of all runs that wait for others.
+const SPOIL_JOINS: &str = "DELETE FROM need";
 
 impl Place {
     pub async fn open(backend: Backend) -> (Self, Arc<dyn Store>) {
@@ -61,6 +64,22 @@ impl Place {
     /// but the store's own, which does no such thing.
     pub async fn spoil_slots(&self) -> bool {
         self.sql(SPOIL_SLOTS).await
+    }
+
+    /// Has all runs wait for nobody. False as with slots.
+    pub async fn spoil_joins(&self) -> bool {
+        self.sql(SPOIL_JOINS).await
+    }
+
+    /// Ties a run to one that never was. False as with slots.
+    pub async fn tie_to_nobody(&self, waiter: RunId) -> bool {
+        let id = waiter.0.simple();
+        let (id, nobody) = match self {
+            Self::Schema { .. } => (format!("'{id}'"), format!("'{}'", uuid::Uuid::now_v7())),
+            _ => (format!("x'{id}'"), format!("x'{}'", uuid::Uuid::now_v7().simple())),
+        };
+        let tie = format!("INSERT INTO need (needed, waiter) VALUES ({nobody}, {id})");
+        self.sql(&format!("{tie}; UPDATE run SET pending = pending + 1 WHERE id = {id}")).await
     }
 
     /// Writes a row into the inbox, as a caller's own transaction does.

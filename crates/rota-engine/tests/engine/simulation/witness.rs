@@ -307,6 +307,10 @@ impl Witness {
         if leaked > 0 {
             self.with(|seen| seen.wrong(format!("{leaked} slots do not fit the live runs")));
         }
+        let stuck = wait(self.store.mend_joins(write)).unwrap();
+        if stuck > 0 {
+            self.with(|seen| seen.wrong(format!("{stuck} joins should have opened")));
+        }
     }
 
     /// Every instant has one end; every schedule is armed, or its run lives: not so
@@ -752,6 +756,14 @@ impl Tap for Witness {
             self.with(|seen| seen.wrong(format!("{leaked} slots did not fit the live runs")));
         }
         Ok(leaked)
+    }
+
+    fn mend_joins(&self, store: &dyn Store, write: &Write) -> Result<u32, StoreError> {
+        let stuck = wait(store.mend_joins(write))?;
+        if stuck > 0 {
+            self.with(|seen| seen.wrong(format!("{stuck} joins should have opened")));
+        }
+        Ok(stuck)
     }
 
     fn take_partitions(

@@ -4,13 +4,7 @@
 //! Three figures: how many runs a second go through, how long a run waits for
 //! its start when there is little to do, and how late schedules fire.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use anyhow::Context;
 use clap::Args;
@@ -24,15 +18,18 @@ use rota_engine::{Engine, JobRef, Options, RunAsk, executors::HandlerError, stat
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{LoadArgs, bar, fill, load::scatter, target::Target};
+use super::{
+    LoadArgs, fill,
+    flow::{read, stop, throughput},
+    load::scatter,
+    target::Target,
+};
 use crate::{
     clock,
     failure::Failure,
     printer::{Output, Printer},
 };
 
-/// Runs that are made and have not ended, at most.
-const UNDERWAY_MAX: u64 = 20_000;
 /// A tenant's jobs; the last of them has a concurrency key.
 const JOBS: usize = 10;
 /// How long light load and schedules are watched.
@@ -107,7 +104,7 @@ async fn measure(target: &Target, args: &EngineArgs, history: u64) -> Result<Rep
     };
     let engine = start(&store, options.clone()).await?;
     let load = Load::prepare(&engine, !args.load.plain).await?;
-    let runs_per_s = throughput(&engine, &load, args).await?;
+    let runs_per_s = throughput(&engine, args.load.runs, args.load.batch, |number| load.ask(number)).await?;
     stop(&engine).await?;
     // A fresh engine counts from nothing.
     let engine = start(&store, options.clone()).await?;
@@ -148,10 +145,6 @@ async fn start(store: &Arc<dyn Store>, options: Options) -> Result<Engine, Failu
     };
     let builder = Engine::builder(Arc::clone(store)).options(options).handler("noop", handler);
     Ok(builder.start().await.context("starting the engine")?)
-}
-
-async fn stop(engine: &Engine) -> Result<(), Failure> {
-    Ok(engine.stop(Span::secs(30)).await.context("stopping the engine")?)
 }
 
 /// Tenants and jobs to choose from.
@@ -203,38 +196,6 @@ fn document(name: &str, queue: &str, keyed: bool) -> Result<JobDocument, Failure
         job["concurrency"] = json!({ "limit": 1, "key": "{{ payload.key }}" });
     }
     read(&job)
-}
-
-fn read(job: &Value) -> Result<JobDocument, Failure> {
-    let read = JobDocument::from_json(job.to_string().as_bytes());
-    Ok(read.map_err(|problems| anyhow::anyhow!("the benchmark's own job is refused: {problems:?}"))?)
-}
-
-/// Makes runs from two sides as fast as they end, and answers how fast that is.
-async fn throughput(engine: &Engine, load: &Load, args: &EngineArgs) -> Result<u64, Failure> {
-    let bar = bar(args.load.runs, "runs");
-    let next = AtomicU64::new(0);
-    let started = Instant::now();
-    let make = || async {
-        loop {
-            let first = next.fetch_add(args.load.batch, Ordering::Relaxed);
-            if first >= args.load.runs {
-                return Ok::<_, Failure>(());
-            }
-            while first.saturating_sub(engine.stats().ended_in_all()) > UNDERWAY_MAX {
-                clock::sleep(Span::millis(1)).await;
-            }
-            let asks = (first..args.load.runs.min(first + args.load.batch)).map(|number| load.ask(number)).collect();
-            engine.enqueue(asks).await.context("making runs")?;
-            bar.inc(args.load.batch);
-        }
-    };
-    tokio::try_join!(make(), make())?;
-    while engine.stats().ended_in_all() < args.load.runs {
-        clock::sleep(Span::millis(1)).await;
-    }
-    bar.finish_and_clear();
-    Ok((args.load.runs as f64 / started.elapsed().as_secs_f64()) as u64)
 }
 
 /// A run every few milliseconds, each by itself.

@@ -1,8 +1,11 @@
 //! `rota bench`: measures this machine, in ratios to a raw loop in the same
 //! run, because machines are noisy and absolute figures travel badly.
 
+mod bulk;
+mod callbacks;
 mod drive;
 mod engine;
+mod flow;
 mod load;
 mod remote;
 mod schedules;
@@ -39,6 +42,10 @@ pub enum Command {
     Engine(engine::EngineArgs),
     /// Drive workers in other processes over HTTP
     Remote(remote::RemoteArgs),
+    /// Make runs in bulk through the API
+    Bulk(bulk::BulkArgs),
+    /// Drive HTTP calls, from the making to history
+    Callbacks(callbacks::CallbacksArgs),
     #[command(hide = true)]
     RemoteWorker(remote::WorkerArgs),
     /// Load schedules in bulk, and find the due ones among them
@@ -113,6 +120,8 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
             Command::Store(args) => store(args, printer).await,
             Command::Engine(args) => engine::run(args, printer).await,
             Command::Remote(args) => remote::run(args, printer).await,
+            Command::Bulk(args) => bulk::run(args, printer).await,
+            Command::Callbacks(args) => callbacks::run(args, printer).await,
             Command::RemoteWorker(args) => remote::work(args).await,
             Command::Schedules(args) => schedules::run(args, printer).await,
         }

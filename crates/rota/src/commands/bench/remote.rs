@@ -5,38 +5,27 @@
 //! handler that does nothing. What is measured is the whole way of a run, from
 //! its making to its place in history.
 
-use std::{
-    process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
+use std::{process::Stdio, sync::Arc};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use rota_client::{Client, Worker};
-use rota_core::{
-    duration::Span,
-    job::JobDocument,
-    store::{Expect, TenantPut, Tier},
-};
+use rota_core::duration::Span;
 use rota_engine::{Engine, JobRef, Options, RunAsk};
-use rota_server::{Hosts, Node, Server};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
-use super::{bar, fill, target::Target};
+use super::{
+    fill,
+    flow::{self, Served},
+    target::Target,
+};
 use crate::{
     clock,
     failure::Failure,
     printer::{Output, Printer},
 };
 
-/// Runs that are made and have not ended, at most.
-const UNDERWAY_MAX: u64 = 20_000;
 const JOBS: usize = 10;
 
 #[derive(Args)]
@@ -61,7 +50,7 @@ pub struct RemoteArgs {
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=5_000))]
     slots: u32,
     /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "human")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
@@ -122,27 +111,24 @@ async fn measure(target: &Target, args: &RemoteArgs, history: u64) -> Result<Rep
     let kind = store.kind();
     let options = Options { sole: true, ..Options::default() };
     let engine = Engine::builder(Arc::clone(&store)).options(options).start().await.context("starting the engine")?;
-    let put = TenantPut { name: "bench-remote".into(), tier: Tier::Unlimited, quotas: None };
-    let tenants = engine.store().put_tenants(&[put], clock::now()).await.context("saving the tenant")?;
-    let tenant = *tenants.first().ok_or_else(|| anyhow!("the store did not answer for the tenant"))?;
-    let server = Server::bind(([127, 0, 0, 1], 0).into()).await.context("binding an address")?;
-    let url = format!("http://{}", server.address());
-    let node = Node::default();
-    node.started(engine.clone(), tenant);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let answering = tokio::spawn(server.serve(node, Hosts::default(), async {
-        // Whoever is gone cannot say stop, and means it.
-        drop(stopped.await);
-    }));
-    let jobs = save_jobs(&engine, tenant).await?;
+    let tenant = flow::tenant(&engine, "bench-remote").await?;
+    let served = Served::start(&engine, tenant).await?;
+    let mut jobs = Vec::with_capacity(JOBS);
+    for n in 0..JOBS {
+        let job = json!({
+            "name": format!("bench-remote-{n}"), "queue": format!("bench-{}", n % 3),
+            "steps": [{ "id": "s", "handler": { "name": "far" } }],
+        });
+        jobs.push(flow::save(&engine, tenant, &job).await?);
+    }
     let mut workers = Vec::new();
     for _ in 0..args.workers {
-        workers.push(worker(&url, args.slots)?);
+        workers.push(worker(&served.url, args.slots)?);
     }
     while engine.node().remote.workers() < args.workers as usize {
         clock::sleep(Span::millis(10)).await;
     }
-    let runs_per_s = throughput(&engine, args, |number| {
+    let runs_per_s = flow::throughput(&engine, args.runs, args.batch, |number| {
         let job = jobs[(number % jobs.len() as u64) as usize];
         RunAsk::of(tenant, JobRef::Id(job)).with_payload(json!({ "n": number, "text": "x".repeat(150) }))
     })
@@ -151,9 +137,8 @@ async fn measure(target: &Target, args: &RemoteArgs, history: u64) -> Result<Rep
     for mut worker in workers {
         worker.kill().await.context("ending a worker")?;
     }
-    engine.stop(Span::secs(30)).await.context("stopping the engine")?;
-    drop(stop);
-    answering.await.context("the HTTP server failed")?;
+    flow::stop(&engine).await?;
+    served.stop().await?;
     Ok(Report {
         store: kind,
         runs: args.runs,
@@ -174,46 +159,4 @@ fn worker(url: &str, slots: u32) -> Result<tokio::process::Child, Failure> {
         .kill_on_drop(true)
         .spawn();
     Ok(child.context("starting a worker")?)
-}
-
-async fn save_jobs(engine: &Engine, tenant: rota_core::ids::TenantId) -> Result<Vec<rota_core::ids::JobId>, Failure> {
-    let mut jobs = Vec::new();
-    for n in 0..JOBS {
-        let document = json!({
-            "name": format!("bench-remote-{n}"), "queue": format!("bench-{}", n % 3),
-            "steps": [{ "id": "s", "handler": { "name": "far" } }],
-        });
-        let read = JobDocument::from_json(document.to_string().as_bytes());
-        let document = read.map_err(|problems| anyhow!("the benchmark's own job is refused: {problems:?}"))?;
-        let saved = engine.save_job(tenant, &document, None, Expect::Anything).await.context("saving a job")?;
-        jobs.push(saved.job);
-    }
-    Ok(jobs)
-}
-
-/// Makes runs as fast as they end, and answers how fast that is.
-async fn throughput(engine: &Engine, args: &RemoteArgs, ask: impl Fn(u64) -> RunAsk) -> Result<u64, Failure> {
-    let bar = bar(args.runs, "runs");
-    let next = AtomicU64::new(0);
-    let started = Instant::now();
-    let make = || async {
-        loop {
-            let first = next.fetch_add(args.batch, Ordering::Relaxed);
-            if first >= args.runs {
-                return Ok::<_, Failure>(());
-            }
-            while first.saturating_sub(engine.stats().ended_in_all()) > UNDERWAY_MAX {
-                clock::sleep(Span::millis(1)).await;
-            }
-            let asks = (first..args.runs.min(first + args.batch)).map(&ask).collect();
-            engine.enqueue(asks).await.context("making runs")?;
-            bar.inc(args.batch);
-        }
-    };
-    tokio::try_join!(make(), make())?;
-    while engine.stats().ended_in_all() < args.runs {
-        clock::sleep(Span::millis(1)).await;
-    }
-    bar.finish_and_clear();
-    Ok((args.runs as f64 / started.elapsed().as_secs_f64()) as u64)
 }

@@ -1,0 +1,41 @@
+//! Mending joins: a run that waits for others which are gone is counted down.
+
+use rota_core::store::{StoreError, Write};
+
+use super::{PostgresStore, fault::Fault, settle::Aftermath, tx::Tx};
+
+/// Runs that are waited for and not there. Who ends takes its ties along, so
+/// there are none.
+const GONE: &str = "SELECT DISTINCT n.needed FROM need n \
+     WHERE NOT EXISTS (SELECT 1 FROM run r WHERE r.id = n.needed) LIMIT 1000";
+
+/// Runs that wait for more than they are tied to, and for how many more.
+const UNTIED: &str = "SELECT r.id, (r.pending - coalesce(n.ties, 0))::smallint FROM run r \
+     LEFT JOIN (SELECT waiter, count(*) AS ties FROM need GROUP BY waiter) n ON n.waiter = r.id \
+     WHERE r.status = 6 AND r.pending > coalesce(n.ties, 0) LIMIT 1000";
+
+impl PostgresStore {
+    pub(super) async fn mend(&self, write: &Write) -> Result<u32, StoreError> {
+        self.mend_tried(write).await.map_err(|fault| fault.told("mend joins"))
+    }
+
+    async fn mend_tried(&self, write: &Write) -> Result<u32, Fault> {
+        let tx = Tx::on(&self.work).await?;
+        let found = tx.pipe(&[(GONE, &[]), (UNTIED, &[])]).await?;
+        let mut after = Aftermath::default();
+        for row in &found[0] {
+            after.needed.push(row.try_get(0)?);
+        }
+        for row in &found[1] {
+            let more: i16 = row.try_get(1)?;
+            after.parents.insert(row.try_get(0)?, more.max(0) as u16);
+        }
+        let wrong = (after.needed.len() + after.parents.len()) as u32;
+        if wrong > 0 {
+            self.follow(&tx, write.now, &mut after).await?;
+            self.hand_over(&tx, None, &after.queued).await?;
+        }
+        tx.commit().await?;
+        Ok(wrong)
+    }
+}
