@@ -28,7 +28,7 @@ use rota_core::{
     run::{RunState, Source},
     store::{JobQuery, PauseTarget, RunQuery},
 };
-use rota_engine::{Made, Redrive, RunAsk};
+use rota_engine::{CancelledMany, Made, Redrive, RunAsk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
@@ -305,9 +305,13 @@ pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Res
         may.changed_nothing();
         return Ok(Json(BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run }));
     };
-    let (matched, more) = count(&may, &query).await?;
-    let done = if request.dry_run { 0 } else { may.engine.cancel_all(query, &ask, TOUCHED_MAX).await? };
-    let done = BulkDone { matched, done, more, dry_run: request.dry_run };
+    let done = if request.dry_run {
+        let (matched, more) = count(&may, &query).await?;
+        BulkDone { matched, done: 0, more, dry_run: true }
+    } else {
+        let CancelledMany { found, asked, more } = may.engine.cancel_all(query, &ask, TOUCHED_MAX).await?;
+        BulkDone { matched: found, done: asked, more, dry_run: false }
+    };
     told(&may, "run.cancel_many", "runs", &request.filter, &done);
     Ok(Json(done))
 }
