@@ -32,7 +32,10 @@ use rota_engine::{CancelledMany, Made, Redrive, RunAsk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::{Instant, timeout_at},
+};
 use utoipa::IntoParams;
 
 use super::{
@@ -42,6 +45,7 @@ use super::{
 use crate::{
     access::{JobExecute, JobWrite, May, RunCancel},
     body::{self, Body},
+    bounds::{Bounds, Place},
     problem::Problem,
     query::Query,
 };
@@ -51,8 +55,6 @@ const LINES: usize = 1_000;
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// Batches of answers that wait for their reader.
 const ANSWERS_KEPT: usize = 100;
-/// A client may be silent for so long.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Runs or jobs that one request by filter touches; it says so where there are more.
 const TOUCHED_MAX: u64 = 100_000;
 const PAGE: u32 = 1_000;
@@ -84,7 +86,9 @@ pub async fn runs(may: May<JobExecute>, Query(answers): Query<Answers>, request:
         loop {
             let batch = lines.next().await;
             let end = batch.is_end;
+            let place = lines.place().await;
             let told = trigger_batch(&may, batch, answers.refused_only).await;
+            drop(place);
             if sender.send(told).await.is_err() || end {
                 return;
             }
@@ -169,6 +173,7 @@ pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: R
         loop {
             let batch = lines.next().await;
             let end = batch.is_end;
+            let place = lines.place().await;
             let mut told = Vec::with_capacity(batch.lines.len());
             for (line, text) in batch.lines {
                 let saved = match value(&text) {
@@ -182,6 +187,7 @@ pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: R
             }
             // The answer has begun to leave, so nobody else keeps them.
             may.keep_changes().await;
+            drop(place);
             let broken = batch.broken.into_iter();
             told.extend(broken.map(|(line, problem)| JobLine {
                 line,
@@ -239,24 +245,41 @@ struct Lines {
     rest: Vec<u8>,
     line: u64,
     ended: bool,
+    /// The next line must have come within this time.
+    line_time: Duration,
+    place: Option<Place>,
 }
 
 impl Lines {
     fn of(request: Request) -> Self {
-        Self { chunks: request.into_body().into_data_stream(), rest: Vec::new(), line: 0, ended: false }
+        let line_time = request.extensions().get::<Bounds>().copied().unwrap_or_default().body_time;
+        let place = request.extensions().get::<Place>().cloned();
+        let chunks = request.into_body().into_data_stream();
+        Self { chunks, rest: Vec::new(), line: 0, ended: false, line_time, place }
+    }
+
+    /// A place among the requests in work, for one batch: between batches the
+    /// stream waits for its client, and takes nobody's place.
+    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
+        self.place.clone()?.wait().await
     }
 
     async fn next(&mut self) -> Batch {
         let mut lines = Vec::new();
+        let mut line_by = Instant::now() + self.line_time;
         loop {
+            let before = self.line;
             self.split(&mut lines);
+            if self.line > before {
+                line_by = Instant::now() + self.line_time;
+            }
             if lines.len() >= LINES || self.ended {
                 return Batch { lines, broken: None, is_end: self.ended && self.rest.is_empty() };
             }
             if self.rest.len() > LINE_BYTES_MAX {
                 return self.broken_off(lines, Problem::too_large(LINE_BYTES_MAX));
             }
-            match timeout(SILENCE_MAX, self.chunks.next()).await {
+            match timeout_at(line_by, self.chunks.next()).await {
                 Ok(Some(Ok(chunk))) => self.rest.extend_from_slice(&chunk),
                 Ok(None) => {
                     self.ended = true;
@@ -265,7 +288,7 @@ impl Lines {
                     }
                 }
                 Ok(Some(Err(_))) => return self.broken_off(lines, Problem::bad_request("the body broke off")),
-                Err(_) => return self.broken_off(lines, Problem::bad_request("nothing came for too long")),
+                Err(_) => return self.broken_off(lines, Problem::slow_body()),
             }
         }
     }

@@ -153,7 +153,7 @@ async fn measure(target: &Target, args: &RemoteArgs, history: u64) -> Result<Rep
     }
     engine.stop(Span::secs(30)).await.context("stopping the engine")?;
     drop(stop);
-    answering.await.context("the HTTP server failed")?;
+    answering.await.context("the HTTP server failed")?.context("serving the address")?;
     Ok(Report {
         store: kind,
         runs: args.runs,
