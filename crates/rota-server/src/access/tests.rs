@@ -1013,3 +1013,29 @@ async fn feeds_are_bounded_for_a_tenant_and_for_the_node() {
     bed.close().await;
 }
 
+/// Whoever reads the description must learn how to be known, and what being unknown
+/// is answered with.
+#[test]
+fn the_description_says_how_a_caller_is_known() {
+    let described = serde_json::to_value(routes::description()).unwrap();
+    let schemes = &described["components"]["securitySchemes"];
+    assert_eq!((&schemes["bearer"]["type"], &schemes["bearer"]["scheme"]), (&json!("http"), &json!("bearer")));
+    assert_eq!((&schemes["session"]["in"], &schemes["session"]["name"]), (&json!("cookie"), &json!(COOKIE)));
+    for (path, item) in described["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let what = format!("{method} {path}: {operation}");
+            let open = is_in(&OPEN, &method.to_uppercase(), path);
+            let ways: Vec<String> = operation["security"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|way| way.as_object().unwrap().keys().cloned())
+                .collect();
+            assert_eq!(ways, if open { vec![] } else { vec!["bearer", "session"] }, "{what}");
+            for status in ["401", "403", "429", "503", "default"] {
+                let content = &operation["responses"][status]["content"]["application/problem+json"];
+                assert_eq!(content["schema"]["$ref"], "#/components/schemas/Problem", "{what}");
+            }
+        }
+    }
+}
