@@ -412,6 +412,12 @@ impl Engine {
         Ok(known.into_iter().map(|known| if known { made.next() } else { None }).collect())
     }
 
+    /// Puts dead letters away, in somebody's name. False for one that was made again.
+    pub async fn discard(&self, runs: &[RunId], by: &str) -> Result<Vec<bool>, EngineError> {
+        let now = self.node.clock.now();
+        Ok(self.until_known(|| self.node.store.discard(runs, by, now)).await?)
+    }
+
     /// Asks until the answer is known, or gives up.
     async fn until_known<T, F>(&self, ask: impl Fn() -> F) -> Result<T, StoreError>
     where

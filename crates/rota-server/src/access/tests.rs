@@ -25,7 +25,7 @@ use rota_core::{
     ids::{TokenId, UserId},
     store::{AuditQuery, Store, TenantPut, Tier, Token, UserPut, UserWish},
 };
-use rota_engine::{Engine, Options};
+use rota_engine::{Engine, Event, Options, executors::HandlerError};
 use rota_store::sqlite::{self, SqliteStore};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -51,6 +51,7 @@ async fn bounded(options: AccessOptions, store: Arc<dyn Store>, bounds: Bounds) 
     let engine = Engine::builder(store)
         .options(Options { sole: true, ..Options::default() })
         .handler("h", |_| async { Ok(json!(null)) })
+        .handler("bad", |_| async { Err(HandlerError::new("it broke")) })
         .start()
         .await
         .unwrap();
@@ -1010,6 +1011,80 @@ async fn feeds_are_bounded_for_a_tenant_and_for_the_node() {
     assert_eq!(code(refused).await, "busy");
     drop((first, second));
     assert_eq!(bed.follow_as(&bed.tokens["editor"]).await.status(), StatusCode::OK, "a place is free again");
+    bed.close().await;
+}
+
+/// The ids of dead letters, as they are listed.
+async fn dead(bed: &Bed, query: &str) -> Vec<String> {
+    let (status, _, page) = bed.by("viewer", "GET", &format!("/api/v1/dead-letters{query}"), None).await;
+    assert_eq!(status, StatusCode::OK, "{page}");
+    page["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A dead letter waits for somebody until somebody has dealt with it, and never
+/// comes back; history keeps it all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_is_open_until_it_is_made_again_or_put_away() {
+    let bed = bed().await;
+    let job = json!({ "name": "bad", "retry": { "max_attempts": 1 }, "steps": [{ "id": "s", "handler": { "name": "bad" } }] });
+    assert_eq!(bed.by("editor", "POST", "/api/v1/jobs", Some(&job)).await.0, StatusCode::CREATED);
+    let mut events = bed.engine.subscribe();
+    let mut until_dead = async |count: usize| {
+        for _ in 0..count {
+            while !matches!(events.recv().await.unwrap(), Event::RunEnded { .. }) {}
+        }
+    };
+    for _ in 0..3 {
+        assert_eq!(bed.by("operator", "POST", "/api/v1/jobs/bad/trigger", None).await.0, StatusCode::ACCEPTED);
+    }
+    until_dead(3).await;
+    let open = dead(&bed, "").await;
+    assert_eq!(open.len(), 3);
+    // One is put away, by whoever may; twice is once.
+    let discard = format!("/api/v1/dead-letters/{}/discard", open[0]);
+    for _ in 0..2 {
+        assert_eq!(bed.by("operator", "POST", &discard, None).await.0, StatusCode::NO_CONTENT);
+    }
+    assert_eq!(dead(&bed, "").await, open[1..]);
+    let (_, _, page) = bed.by("viewer", "GET", "/api/v1/dead-letters?state=discarded&job=bad", None).await;
+    let item = &page["items"][0];
+    assert_eq!((&item["id"], &item["settled_by"]), (&json!(open[0]), &json!("token:operator")), "{page}");
+    assert!(item["age_ms"].is_u64() && item["settled_at"].is_string() && item["failure"].is_object(), "{item}");
+    // One is made again, and its child dies in its place.
+    let retry = format!("/api/v1/runs/{}/retry", open[1]);
+    let (status, _, child) = bed.by("operator", "POST", &retry, None).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    until_dead(1).await;
+    let child = child["id"].as_str().unwrap().to_owned();
+    assert_eq!(dead(&bed, "").await, [child.clone(), open[2].clone()]);
+    assert_eq!(dead(&bed, "?state=redriven").await, [open[1].clone()]);
+    let (status, _, problem) =
+        bed.by("operator", "POST", &format!("/api/v1/dead-letters/{}/discard", open[1]), None).await;
+    assert_eq!((status, problem["code"].as_str()), (StatusCode::CONFLICT, Some("conflict")), "{problem}");
+    // The rest by a filter, counted first.
+    let mut many = json!({ "filter": { "job": "bad" }, "dry_run": true });
+    let (_, _, counted) = bed.by("operator", "POST", "/api/v1/bulk/discard", Some(&many)).await;
+    assert_eq!((&counted["matched"], &counted["done"]), (&json!(2), &json!(0)), "{counted}");
+    assert_eq!(dead(&bed, "").await.len(), 2);
+    many["dry_run"] = json!(false);
+    let (_, _, done) = bed.by("operator", "POST", "/api/v1/bulk/discard", Some(&many)).await;
+    assert_eq!((&done["matched"], &done["done"]), (&json!(2), &json!(2)), "{done}");
+    assert_eq!(dead(&bed, "").await, Vec::<String>::new());
+    assert_eq!(dead(&bed, "?state=all").await.len(), 4);
+    // What was put away is not made again with others, and what was made again not twice.
+    let (_, _, done) = bed.by("operator", "POST", "/api/v1/bulk/redrive", Some(&json!({ "filter": {} }))).await;
+    assert_eq!((&done["matched"], &done["done"]), (&json!(1), &json!(0)), "{done}");
+    let (_, _, made) =
+        bed.by("editor", "POST", "/api/v1/jobs", Some(&json!({ "name": "good", "steps": job["steps"] }))).await;
+    assert_eq!(made["version"], 1, "{made}");
+    let later = json!({ "run_at": "2100-01-01T00:00:00Z" });
+    let (_, _, live) = bed.by("operator", "POST", "/api/v1/jobs/good/trigger", Some(&later)).await;
+    let path = format!("/api/v1/dead-letters/{}/discard", live["id"].as_str().unwrap());
+    assert_eq!(bed.by("operator", "POST", &path, None).await.0, StatusCode::CONFLICT, "it is no dead letter");
+    let audit = bed.audit(bed.ours).await;
+    for (action, object) in [("dead.discard", format!("run/{}", open[0])), ("dead.discard_many", "runs".to_owned())] {
+        assert!(audit.contains(&("token:operator".into(), action.into(), object)), "{action}: {audit:?}");
+    }
     bed.close().await;
 }
 

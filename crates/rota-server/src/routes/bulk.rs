@@ -39,6 +39,7 @@ use tokio::{
 use utoipa::IntoParams;
 
 use super::{
+    dead::not_discarded,
     jobs::{job_ref, made_run, run_ask, save_one},
     runs::{cancel_ask, query as runs_query},
 };
@@ -56,8 +57,8 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 /// Batches of answers that wait for their reader.
 const ANSWERS_KEPT: usize = 100;
 /// Runs or jobs that one request by filter touches; it says so where there are more.
-const TOUCHED_MAX: u64 = 100_000;
-const PAGE: u32 = 1_000;
+pub const TOUCHED_MAX: u64 = 100_000;
+pub const PAGE: u32 = 1_000;
 
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -340,7 +341,7 @@ pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Res
 }
 
 /// Writes down what a request by filter did; a dry run did nothing.
-fn told<P>(may: &May<P>, action: &'static str, object: &str, filter: &impl Serialize, done: &BulkDone) {
+pub fn told<P>(may: &May<P>, action: &'static str, object: &str, filter: &impl Serialize, done: &BulkDone) {
     if done.dry_run {
         return may.changed_nothing();
     }
@@ -374,7 +375,8 @@ async fn count(may: &May<RunCancel>, query: &RunQuery) -> Result<(u64, bool), Pr
 /// Make runs again by a filter.
 ///
 /// Ended ones that the filter finds; dead letters unless it names a status. One
-/// that was made again before is left alone unless `again` is set.
+/// that was made again before is left alone unless `again` is set, and one that was
+/// discarded always.
 #[utoipa::path(post, path = "/bulk/redrive", tag = "bulk", request_body = BulkRedrive, responses((status = OK, body = BulkDone)))]
 pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
@@ -393,6 +395,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
         let page = may.engine.store().list_runs(&query).await?;
         let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
         let ids: Vec<RunId> = ended.map(|record| record.run.id).collect();
+        let ids = not_discarded(&may.engine, ids).await?;
         done.matched += ids.len() as u64;
         if !request.dry_run && !ids.is_empty() {
             let made = may.engine.redrive(&ids, &how).await?;

@@ -3,6 +3,7 @@
 mod audit;
 mod bulk;
 mod calendars;
+mod dead;
 mod events;
 mod jobs;
 mod queues;
@@ -115,7 +116,9 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(runs::why))
         .routes(routes!(runs::events))
         .routes(routes!(runs::logs))
-        .routes(routes!(runs::dead))
+        .routes(routes!(dead::list))
+        .routes(routes!(dead::discard))
+        .routes(routes!(dead::discard_many))
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::read))
         .routes(routes!(schedules::show_next))

@@ -11,7 +11,7 @@ use rota_api::{
     bulk::RunsFilter,
     page::Page,
     problem::Code,
-    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status, Why},
+    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Why},
 };
 use rota_core::{
     duration::Span,
@@ -278,15 +278,4 @@ fn lines_of(chunk: &LogChunk) -> impl Iterator<Item = LogLine> {
         stream: line.stream,
         text: line.text,
     })
-}
-
-/// Dead letters: runs that used up their attempts.
-#[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(RunsFilter, Paging), responses((status = OK, body = Page<Run>)))]
-pub async fn dead(may: May<RunRead>, listing: Listing<RunsFilter>) -> Result<Json<Page<Run>>, Problem> {
-    if !listing.filter.status.is_empty() {
-        return Err(Problem::bad_parameter("status", "dead letters are dead"));
-    }
-    let query = query(&listing.filter, &may.engine, may.caller.tenant).await?;
-    let dead = vec![wire::status_of_wire(Status::Dead)];
-    page(&may.engine, &listing, query.map(|query| RunQuery { statuses: dead, ..query })).await
 }

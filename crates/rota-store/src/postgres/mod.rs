@@ -41,6 +41,7 @@ mod claim;
 #[cfg(test)]
 mod cut;
 mod days;
+mod dead;
 mod fault;
 mod fire;
 mod hints;

@@ -12,6 +12,7 @@ mod apply;
 mod cancel;
 mod checkpoint;
 mod claim;
+mod dead;
 mod fire;
 mod history;
 mod insert;
