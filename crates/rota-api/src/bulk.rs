@@ -148,6 +148,16 @@ pub struct BulkRedrive {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+pub struct BulkDiscard {
+    /// An empty filter means every open dead letter of the tenant.
+    pub filter: RunsFilter,
+    /// Only count.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct BulkPause {
     pub filter: JobsFilter,
     #[serde(default, skip_serializing_if = "Option::is_none")]

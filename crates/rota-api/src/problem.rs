@@ -112,6 +112,8 @@ codes! {
         "The address exists and does not answer that method; the `Allow` header lists those it does."
     NotAcceptable "not_acceptable" 406 "Not acceptable"
         "The answer has no form that the `Accept` header admits."
+    SlowBody "slow_body" 408 "Slow body"
+        "The body, or the next line of a stream, did not come in time. Nothing of it was done."
     Conflict "conflict" 409 "Conflict"
         "What the request wants does not go together with how things stand, such as a name that is taken. `detail` says what stands in the way."
     RunEnded "run_ended" 409 "The run has ended"
@@ -148,6 +150,8 @@ codes! {
         "Nothing was changed as far as is known. Ask again; with the same `Idempotency-Key`, asking again does nothing twice."
     NotReady "not_ready" 503 "Not ready"
         "The node is starting or draining. Ask again, or ask another node."
+    Busy "busy" 503 "Busy"
+        "The node has as many connections, requests in work or feeds as it takes at once; nothing was done. `Retry-After` says when to ask again; other nodes may have room."
     TooSlow "too_slow" 503 "Too slow"
         "The answer was not ready in time; asking again may help."
 }

@@ -49,6 +49,35 @@ impl Status {
     }
 }
 
+/// How a dead letter was dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadState {
+    /// It waits for somebody.
+    Open,
+    /// A new run was made of it.
+    Redriven,
+    /// Somebody put it away.
+    Discarded,
+    /// In a filter: whichever.
+    All,
+}
+
+/// A run that used up its attempts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeadLetter {
+    #[serde(flatten)]
+    pub run: Run,
+    /// How long ago it died, in milliseconds.
+    pub age_ms: u64,
+    pub state: DeadState,
+    /// Who dealt with it, and when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_at: Option<Timestamp>,
+}
+
 /// One execution of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {

@@ -48,6 +48,18 @@ pub enum EngineError {
     Save(#[from] SaveError),
 }
 
+/// What became of a wish to stop many runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CancelledMany {
+    /// Live runs that were found.
+    pub found: u64,
+    /// Those that ended by it, or were asked to stop; the others had been asked
+    /// before, or ended meanwhile.
+    pub asked: u64,
+    /// There are more than were to be found.
+    pub more: bool,
+}
+
 /// Puts an engine together.
 pub struct Builder {
     store: Arc<dyn Store>,
@@ -236,27 +248,31 @@ impl Engine {
             statuses.extend([Status::Running, Status::Waiting]);
         }
         let query = RunQuery { job: Some(job), statuses, ..RunQuery::default() };
-        Ok(Some(self.cancel_all(query, ask, u64::MAX).await?))
+        Ok(Some(self.cancel_all(query, ask, u64::MAX).await?.asked))
     }
 
-    /// Asks the live runs that `query` finds to stop, up to `most`, and answers
-    /// how many it asked.
-    pub async fn cancel_all(&self, query: RunQuery, ask: &CancelAsk, most: u64) -> Result<u64, EngineError> {
-        let mut query = RunQuery { limit: MANY, ..query };
-        let mut asked = 0;
+    /// Asks the live runs that `query` finds to stop, up to `most` of them. They are
+    /// counted as they are asked, so what is answered is what was done.
+    pub async fn cancel_all(&self, query: RunQuery, ask: &CancelAsk, most: u64) -> Result<CancelledMany, EngineError> {
+        let mut query = query;
+        let mut done = CancelledMany::default();
         loop {
+            query.limit = u32::try_from(most - done.found).unwrap_or(MANY).min(MANY);
             let page = self.node.store.list_runs(&query).await?;
-            let room = usize::try_from(most - asked).unwrap_or(usize::MAX);
-            let runs: Vec<RunId> = page.runs.iter().map(|record| record.run.id).take(room).collect();
+            let runs: Vec<RunId> = page.runs.iter().map(|record| record.run.id).collect();
+            done.found += runs.len() as u64;
             if !runs.is_empty() {
                 let answers = self.cancel(&runs, ask).await?;
                 let hit = |answer: &&CancelAnswer| matches!(answer, CancelAnswer::Cancelled | CancelAnswer::Asked);
-                asked += answers.iter().filter(hit).count() as u64;
+                done.asked += answers.iter().filter(hit).count() as u64;
             }
             match page.next {
                 // What ended is beyond the live ones, and there is nothing to stop.
-                Some(next @ RunCursor::Live(_)) if asked < most => query.after = Some(next),
-                _ => return Ok(asked),
+                Some(next @ RunCursor::Live(_)) if done.found < most => query.after = Some(next),
+                next => {
+                    done.more = matches!(next, Some(RunCursor::Live(_)));
+                    return Ok(done);
+                }
             }
         }
     }
@@ -394,6 +410,12 @@ impl Engine {
         let known: Vec<bool> = planned.iter().map(Option::is_some).collect();
         let mut made = self.make(planned.into_iter().flatten().collect(), self.node.write(now)).await?.into_iter();
         Ok(known.into_iter().map(|known| if known { made.next() } else { None }).collect())
+    }
+
+    /// Puts dead letters away, in somebody's name. False for one that was made again.
+    pub async fn discard(&self, runs: &[RunId], by: &str) -> Result<Vec<bool>, EngineError> {
+        let now = self.node.clock.now();
+        Ok(self.until_known(|| self.node.store.discard(runs, by, now)).await?)
     }
 
     /// Asks until the answer is known, or gives up.

@@ -34,7 +34,7 @@ pub mod territory;
 mod why;
 
 pub use self::{
-    engine::{Builder, Engine, EngineError},
+    engine::{Builder, CancelledMany, Engine, EngineError},
     events::{Event, Feed, Told},
     making::{JobRef, Made, Redrive, RunAsk},
     options::Options,

@@ -3,6 +3,9 @@
 //! A line of log or a word of progress never waits: it is put on a pile that a
 //! pass writes away. Of progress only the latest counts; of log lines an
 //! attempt keeps so many bytes, and says where it was cut.
+//!
+//! What an attempt logged is written before its end is settled, so that a run that
+//! has ended has its whole log. Where nobody logs, that costs one look at a counter.
 
 use std::{
     collections::HashMap,
@@ -17,7 +20,7 @@ use rota_core::{
     ids::RunId,
     ports::{Clock, Progress, Reports, Stream},
     run::Lease,
-    store::LogChunk,
+    store::{LogChunk, Store, StoreError},
 };
 use serde_json::json;
 
@@ -39,12 +42,21 @@ struct Piles {
 #[derive(Debug)]
 pub struct Gathered {
     piles: Mutex<Piles>,
+    /// Chunks that the store has not answered for: on the pile, or on their way.
+    unwritten: AtomicUsize,
+    /// Held while chunks are on their way.
+    writing: tokio::sync::Mutex<()>,
     bytes_max: usize,
 }
 
 impl Gathered {
     pub fn new(bytes_max: usize) -> Self {
-        Self { piles: Mutex::default(), bytes_max }
+        Self {
+            piles: Mutex::default(),
+            unwritten: AtomicUsize::new(0),
+            writing: tokio::sync::Mutex::default(),
+            bytes_max,
+        }
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Piles) -> T) -> T {
@@ -56,12 +68,30 @@ impl Gathered {
         taken.into_values().map(|(lease, progress)| (lease, text(&progress))).collect()
     }
 
-    pub fn take_logs(&self) -> Vec<LogChunk> {
+    /// Writes away what was logged before this was asked for, whoever is at it.
+    pub async fn write_logs(&self, store: &dyn Store) -> Result<usize, StoreError> {
+        if self.unwritten.load(Ordering::Acquire) == 0 {
+            return Ok(0);
+        }
+        let _alone = self.writing.lock().await;
+        let chunks = self.take_logs();
+        if chunks.is_empty() {
+            return Ok(0);
+        }
+        if let Err(error) = store.append_logs(&chunks).await {
+            self.keep_logs(chunks);
+            return Err(error);
+        }
+        self.unwritten.fetch_sub(chunks.len(), Ordering::AcqRel);
+        Ok(chunks.len())
+    }
+
+    fn take_logs(&self) -> Vec<LogChunk> {
         self.with(|piles| std::mem::take(&mut piles.logs))
     }
 
     /// Puts back chunks that the store did not take.
-    pub fn keep_logs(&self, mut chunks: Vec<LogChunk>) {
+    fn keep_logs(&self, mut chunks: Vec<LogChunk>) {
         self.with(|piles| {
             chunks.append(&mut piles.logs);
             piles.logs = chunks;
@@ -113,6 +143,7 @@ impl AttemptReports {
             let seq = self.seq.fetch_add(1, Ordering::Relaxed);
             let (run, attempt, lines) = (self.lease.run, self.attempt, line + "\n");
             piles.logs.push(LogChunk { run, attempt, seq, at, lines });
+            self.gathered.unwritten.fetch_add(1, Ordering::AcqRel);
         });
     }
 }

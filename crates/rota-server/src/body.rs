@@ -9,8 +9,13 @@ use rota_api::problem::Code;
 use rota_core::job::{decode::decode, read};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::time::timeout;
 
-use crate::{BODY_BYTES_MAX, problem::Problem};
+use crate::{
+    BODY_BYTES_MAX,
+    bounds::{Bounds, Place},
+    problem::Problem,
+};
 
 /// A JSON body as a typed request. An empty body is an empty object.
 pub struct Body<T>(pub T);
@@ -68,14 +73,26 @@ fn kind(headers: &HeaderMap) -> Result<Kind, Problem> {
     }
 }
 
+/// The whole body, within its time. While it is waited for, the request is not in
+/// work: a slow client takes nobody's place.
 async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
-    Bytes::from_request(request, state).await.map_err(|rejection: BytesRejection| {
+    let time = request.extensions().get::<Bounds>().copied().unwrap_or_default().body_time;
+    let place = request.extensions().get::<Place>().cloned();
+    if let Some(place) = &place {
+        place.leave();
+    }
+    let read = timeout(time, Bytes::from_request(request, state)).await.map_err(|_| Problem::slow_body())?;
+    let bytes = read.map_err(|rejection: BytesRejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             Problem::too_large(BODY_BYTES_MAX)
         } else {
             Problem::bad_request("the body broke off")
         }
-    })
+    })?;
+    if let Some(place) = &place {
+        place.back()?;
+    }
+    Ok(bytes)
 }
 
 fn value(kind: Kind, bytes: &[u8]) -> Result<Value, Problem> {

@@ -7,7 +7,7 @@
 //! `localhost`, or a name that the operator listed; and where a browser says
 //! from which page it asks, that page must be one of ours.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -16,10 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{BODY_BYTES_MAX, problem::Problem};
-
-/// No answer may take longer.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+use crate::{BODY_BYTES_MAX, bounds::Bounds, problem::Problem};
 
 /// Bodies under this address are read as they come, line by line.
 const STREAMED: &str = "/api/v1/bulk/";
@@ -71,14 +68,23 @@ fn is_port(text: &str) -> bool {
     text.parse::<u16>().is_ok()
 }
 
+/// What the guard goes by.
+#[derive(Clone)]
+pub struct Guard {
+    pub hosts: Arc<Hosts>,
+    pub bounds: Bounds,
+}
+
 /// Refuses what must not come in, and bounds the time of the rest.
-pub async fn check(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    match refusal(&hosts, &request) {
-        Some(problem) => problem.into_response(),
-        None => match tokio::time::timeout(ANSWER_TIME_MAX, next.run(request)).await {
-            Ok(response) => response,
-            Err(_) => Problem::too_slow().into_response(),
-        },
+pub async fn check(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
+    if let Some(problem) = refusal(&guard.hosts, &request) {
+        return problem.into_response();
+    }
+    // Whoever reads the body knows how long it may take.
+    request.extensions_mut().insert(guard.bounds);
+    match tokio::time::timeout(guard.bounds.answer_time, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::too_slow().into_response(),
     }
 }
 

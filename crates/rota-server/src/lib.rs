@@ -3,9 +3,13 @@
 //!
 //! A request passes the [`guard`] before any route sees it: its host must be
 //! one that this node goes by, its body must not be larger than is read, and
-//! it is answered within a bounded time. Connections are bounded in number, and
-//! so are the headers a client may send and the time it may take to send them.
-//! Whatever is refused is refused with a problem document.
+//! it is answered within a bounded time. Connections are bounded in number, as are
+//! the requests in work, the headers a client may send and the time it may take
+//! to send or to read anything ([`bounds`], [`patience`]). Whatever is refused is
+//! refused with a problem document.
+//!
+//! All of it runs on threads of its own ([`threads`]): whatever requests do there,
+//! no stage of the engine waits for it.
 //!
 //! The address is bound before the store is opened, so that a port that is taken
 //! is told first, and a node that is still starting is seen to live.
@@ -21,10 +25,12 @@
 
 mod access;
 mod body;
+mod bounds;
 mod cursor;
 mod guard;
 mod health;
 mod metrics;
+mod patience;
 mod problem;
 mod query;
 mod routes;
@@ -50,25 +56,35 @@ use hyper_util::{
 };
 use rota_core::ids::TenantId;
 use rota_engine::Engine;
-use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    runtime::{Builder, Runtime},
+    sync::Semaphore,
+    time::timeout,
+};
 
 pub use self::{
     access::{ADMIN_VARIABLE, Access, AccessOptions, JwtKeys, JwtOptions, Login, Peer, hash_password, new_secret},
+    bounds::Bounds,
     guard::Hosts,
     problem::Problem,
 };
+use self::{bounds::Feeds, patience::Patient};
 
 /// Bytes of a body that anything here reads.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a request's line and headers together.
 const HEADER_BYTES_MAX: usize = 32 << 10;
 const HEADERS_MAX: usize = 64;
-/// A client that is slower than this with its headers, or silent for so long
-/// between two requests, is not waited for. No round number: a scraper that asks
-/// every 15 or 30 seconds must not find its connection closed as it asks.
-const HEADER_TIME_MAX: Duration = Duration::from_secs(40);
-/// Connections at once; the next one waits in the system's queue.
-const CONNECTIONS_MAX: usize = 1_024;
+/// Clients that are told at once that there is no room for them; the next one is
+/// not told.
+const REFUSALS_MAX: usize = 64;
+/// How long such a client may take to hear it.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+/// Threads of the API that wait for something the system does not tell of: a file
+/// being read, a password being compared.
+const BLOCKING_MAX: usize = 16;
 /// How long a failure to accept is left alone, so that a machine that is out of
 /// file descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -77,22 +93,50 @@ const LAST_REQUESTS: Duration = Duration::from_secs(3);
 
 /// What the routes know of the node, from before it has started until after it
 /// has stopped. Clones are the same.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Node(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
     /// The engine, and the tenant of an installation that knows only one.
     engine: OnceLock<(Engine, TenantId)>,
     draining: AtomicBool,
     access: Access,
+    bounds: Bounds,
+    /// Places for requests in work.
+    requests: Arc<Semaphore>,
+    feeds: Feeds,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::new(Access::default(), Bounds::default())
+    }
 }
 
 impl Node {
-    /// A node whose callers are known by `access`; by default nobody need say who
-    /// they are.
-    pub fn new(access: Access) -> Self {
-        Self(Arc::new(Shared { access, ..Shared::default() }))
+    /// A node whose callers are known by `access`, and held to `bounds`; by default
+    /// nobody need say who they are.
+    pub fn new(access: Access, bounds: Bounds) -> Self {
+        Self(Arc::new(Shared {
+            engine: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            access,
+            bounds,
+            requests: Arc::new(Semaphore::new(bounds.requests_max)),
+            feeds: Feeds::default(),
+        }))
+    }
+
+    fn bounds(&self) -> Bounds {
+        self.0.bounds
+    }
+
+    fn requests(&self) -> &Arc<Semaphore> {
+        &self.0.requests
+    }
+
+    fn feeds(&self) -> &Feeds {
+        &self.0.feeds
     }
 
     fn access(&self) -> &Access {
@@ -123,9 +167,22 @@ impl Node {
     }
 }
 
+/// Threads that answer requests and do nothing else; `each` is called on every one
+/// of them before it begins.
+pub fn threads(count: usize, each: fn()) -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(count)
+        .max_blocking_threads(BLOCKING_MAX)
+        .thread_name("rota-api")
+        .on_thread_start(each)
+        .enable_all()
+        .build()
+}
+
 /// An address that is bound and not served yet.
 pub struct Server {
-    listener: TcpListener,
+    /// Belongs to no runtime until it is served on one.
+    listener: std::net::TcpListener,
     address: SocketAddr,
 }
 
@@ -133,7 +190,7 @@ impl Server {
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+        Ok(Self { listener: listener.into_std()?, address })
     }
 
     /// Where it can be reached; the port that the system chose, where it did.
@@ -141,23 +198,27 @@ impl Server {
         self.address
     }
 
-    /// Answers requests until `stop`, and then those that are under way.
-    pub async fn serve(self, node: Node, hosts: Hosts, stop: impl Future<Output = ()>) {
+    /// Answers requests until `stop`, and then those that are under way, on the
+    /// runtime that this is polled by.
+    pub async fn serve(self, node: Node, hosts: Hosts, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let listener = TcpListener::from_std(self.listener)?;
+        let bounds = node.bounds();
         let service = TowerToHyperService::new(router(node, hosts));
-        let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let connections = Arc::new(Semaphore::new(bounds.connections_max));
+        let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         let graceful = GracefulShutdown::new();
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIME_MAX)
+            .header_read_timeout(bounds.head_time)
             .max_headers(HEADERS_MAX)
             .max_header_size(HEADER_BYTES_MAX);
         tokio::pin!(stop);
         loop {
             let stream = tokio::select! {
-                stream = accept(&self.listener, &connections) => stream,
+                stream = accept(&listener) => stream,
                 () = &mut stop => break,
             };
-            let (stream, peer, permit) = match stream {
+            let (stream, peer) = match stream {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");
@@ -165,12 +226,23 @@ impl Server {
                     continue;
                 }
             };
+            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+                if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
+                    tokio::spawn(async move {
+                        // Whoever does not listen need not hear it.
+                        drop(timeout(REFUSAL_TIME, refuse(stream)).await);
+                        drop(permit);
+                    });
+                }
+                continue;
+            };
             let service = service.clone();
             let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
                 request.extensions_mut().insert(peer);
                 service.call(request)
             });
-            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), answer));
+            let connection =
+                graceful.watch(http.serve_connection(TokioIo::new(Patient::new(stream, bounds.reading_time)), answer));
             tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection broke off");
@@ -178,35 +250,55 @@ impl Server {
                 drop(permit);
             });
         }
-        drop(self.listener);
+        drop(listener);
         if timeout(LAST_REQUESTS, graceful.shutdown()).await.is_err() {
             tracing::warn!("requests were still under way when the server stopped");
         }
+        Ok(())
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    connections: &Arc<Semaphore>,
-) -> io::Result<(tokio::net::TcpStream, Peer, tokio::sync::OwnedSemaphorePermit)> {
-    let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, Peer)> {
     let (stream, peer) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, Peer(peer.ip().to_canonical()), permit))
+    Ok((stream, Peer(peer.ip().to_canonical())))
+}
+
+/// Says that there is no room for another connection, whatever is asked for.
+async fn refuse(mut stream: TcpStream) -> io::Result<()> {
+    let problem = Problem::busy();
+    let body = serde_json::to_string(problem.document())?;
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: {}\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n",
+        problem.seconds().unwrap_or(1),
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await?;
+    // Closing with something unread would take the answer back.
+    let mut asked = [0; 4096];
+    while stream.read(&mut asked).await? > 0 {}
+    Ok(())
 }
 
 /// Every route there is, behind the guard.
 pub fn router(node: Node, hosts: Hosts) -> Router {
+    let api = routes::router()
+        .layer(middleware::from_fn_with_state(node.clone(), access::audit::keep))
+        .layer(middleware::from_fn_with_state(node.clone(), bounds::admit));
+    let guard = guard::Guard { hosts: Arc::new(hosts), bounds: node.bounds() };
     Router::new()
         .route("/", get(health::index))
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(metrics::scrape))
-        .merge(routes::router().layer(middleware::from_fn_with_state(node.clone(), access::audit::keep)))
+        .merge(api)
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .fallback(async || Problem::not_found())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard::check))
+        .layer(middleware::from_fn_with_state(guard, guard::check))
         .with_state(node)
 }
 

@@ -76,6 +76,14 @@ impl Problem {
         Self::new(Code::TooSlow, "the answer was not ready in time; asking again may help")
     }
 
+    pub fn slow_body() -> Self {
+        Self::new(Code::SlowBody, "the body did not come in time")
+    }
+
+    pub fn busy() -> Self {
+        Self::new(Code::Busy, "the node has as many requests as it takes at once").retry_after(1)
+    }
+
     pub fn not_ready(why: impl Into<String>) -> Self {
         Self::new(Code::NotReady, why).retry_after(1)
     }

@@ -1,5 +1,7 @@
 //! Routes and refusals, without a socket and before an engine has started.
 
+mod sockets;
+
 use axum::{
     body::{Body, to_bytes},
     http::{Request, StatusCode, header},

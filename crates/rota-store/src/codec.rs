@@ -14,7 +14,7 @@ use rota_core::{
         Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Trigger, Verdict, WaitFor,
     },
     slot::SlotKey,
-    store::{StoreError, WorkerInfo},
+    store::{DeadFate, StoreError, WorkerInfo},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
@@ -397,4 +397,19 @@ pub fn to_json<T: Serialize>(value: &T) -> Result<String, StoreError> {
 
 pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|error| corrupt("stored JSON", error))
+}
+
+pub const fn fate_code(fate: DeadFate) -> i16 {
+    match fate {
+        DeadFate::Redriven => 0,
+        DeadFate::Discarded => 1,
+    }
+}
+
+pub fn fate(code: i16) -> Result<DeadFate, StoreError> {
+    match code {
+        0 => Ok(DeadFate::Redriven),
+        1 => Ok(DeadFate::Discarded),
+        other => Err(StoreError::Corrupt(format!("{other} is no fate of a dead letter"))),
+    }
 }

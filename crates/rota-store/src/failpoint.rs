@@ -120,6 +120,7 @@ pub const WRITES: &[Point] = &[
     Point::of(Origin::Elsewhere, "keep sessions"),
     Point::of(Origin::Elsewhere, "end sessions"),
     Point::of(Origin::Elsewhere, "add to the audit log"),
+    Point::of(Origin::Elsewhere, "put dead letters away"),
 ];
 
 #[cfg(feature = "failpoints")]

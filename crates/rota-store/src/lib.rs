@@ -7,6 +7,7 @@ mod codec;
 pub mod failpoint;
 mod filter;
 mod fired;
+pub mod guests;
 pub mod postgres;
 pub mod sqlite;
 

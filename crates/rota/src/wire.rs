@@ -21,12 +21,14 @@ use rota_engine::{
     },
     hints::LocalHints,
 };
-use rota_server::{Access, Hosts, Node};
+use rota_server::{Access, Bounds, Hosts, Node};
 use rota_store::{
+    guests,
     postgres::{self, PostgresHints, PostgresStore},
     sqlite::{self, SqliteStore},
 };
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     config::{Config, StoreAddress},
@@ -129,9 +131,22 @@ pub async fn tenant(store: &dyn Store, now: Timestamp) -> anyhow::Result<TenantI
     ids.first().copied().ok_or_else(|| anyhow!("the store did not answer for the tenant"))
 }
 
-/// A node that knows its callers as it was told.
+/// A node that knows its callers as it was told, and bounds them so.
 pub fn node(config: &Config) -> anyhow::Result<Node> {
-    Ok(Node::new(Access::new(config.access.clone()).map_err(|why| anyhow!(why))?))
+    let access = Access::new(config.access.clone()).map_err(|why| anyhow!(why))?;
+    let bounds =
+        Bounds { connections_max: config.http_connections, requests_max: config.http_requests, ..Bounds::default() };
+    Ok(Node::new(access, bounds))
+}
+
+/// The threads of the engine, which are its alone.
+pub fn engine_threads() -> io::Result<Runtime> {
+    Builder::new_multi_thread().thread_name("rota-engine").enable_all().build()
+}
+
+/// The threads of the API: what they ask of the store has its own share of it.
+pub fn api_threads(config: &Config) -> io::Result<Runtime> {
+    rota_server::threads(config.http_threads, guests::mark_thread)
 }
 
 /// Who may be asked for.

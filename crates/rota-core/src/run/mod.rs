@@ -390,6 +390,15 @@ impl NewRun {
         if needs == 0 && self.ready_at <= now { self.slot.as_ref() } else { None }
     }
 
+    /// The run that this one is made of again.
+    pub fn redrives(&self) -> Option<RunId> {
+        if self.trigger.source != Source::Redrive {
+            return None;
+        }
+        let from = self.trigger.metadata.as_ref()?.get("from")?.as_str()?;
+        from.parse().ok().map(RunId)
+    }
+
     /// The same run without any claim on others, and not ready at `now`, so that
     /// nobody is told of it: for one that is only kept as a record.
     #[must_use]

@@ -101,6 +101,30 @@ pub struct LogQuery {
     pub limit: u32,
 }
 
+/// How a dead letter was dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadFate {
+    /// A new run was made of it.
+    Redriven,
+    /// Somebody put it away.
+    Discarded,
+}
+
+/// What somebody did about a run that had ended. History itself never changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadMark {
+    pub fate: DeadFate,
+    pub by: Option<String>,
+    pub at: Timestamp,
+}
+
+impl DeadMark {
+    /// Marks outlive the runs they are of by this: a run that is still listed has
+    /// its mark, however long its day takes to go.
+    pub const KEPT_BEYOND: Span = Span::secs(2 * 86_400);
+}
+
 /// What upkeep keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Tend {
@@ -140,6 +164,15 @@ pub trait HistoryStore: Send + Sync {
     async fn append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError>;
 
     async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError>;
+
+    /// What was done about runs that had ended; none where nobody did anything. A run
+    /// that is made again is marked in the transaction that makes it
+    /// ([`NewRun::redrives`](crate::run::NewRun::redrives)).
+    async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError>;
+
+    /// Puts ended runs away. What was marked before stays as it was; answers whether
+    /// each is put away now, however often it is asked.
+    async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError>;
 
     /// Does one short slice of upkeep: folds roll-ups, orders indexes, drops
     /// what is too old. Never holds the writer for more than about 10 ms.

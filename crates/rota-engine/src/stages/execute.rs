@@ -180,14 +180,7 @@ impl Execute {
             // A word of progress that is lost is overtaken by the next.
             self.node.store.progress(&progress).await?;
         }
-        let chunks = self.node.reports.take_logs();
-        done += chunks.len();
-        if !chunks.is_empty()
-            && let Err(error) = self.node.store.append_logs(&chunks).await
-        {
-            self.node.reports.keep_logs(chunks);
-            return Err(error);
-        }
+        done += self.node.reports.write_logs(self.node.store.as_ref()).await?;
         Ok(done)
     }
 }

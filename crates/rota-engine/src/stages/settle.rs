@@ -5,6 +5,8 @@
 //! may be at it. The right to settle (an epoch or a lease) is checked by the
 //! store: what is not ours any more changes nothing, and that is an answer.
 //!
+//! What the attempts logged is written first: a run that has ended has its whole log.
+//!
 //! A batch that the store did not answer for stays here, under its own name,
 //! until it does: outcomes survive an outage, and none is applied twice.
 
@@ -46,14 +48,20 @@ struct Batch {
     refused: Option<(u32, Timestamp)>,
 }
 
+/// So often a batch waits for logs that the store refuses. An end is worth more
+/// than the lines before it.
+const LOG_TRIES: u32 = 3;
+
 pub struct Settle {
     node: Arc<Node>,
     pending: Option<Batch>,
+    /// How often in a row the logs were refused.
+    logs_refused: u32,
 }
 
 impl Settle {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, pending: None }
+        Self { node, pending: None, logs_refused: 0 }
     }
 
     fn gather(&self, now: Timestamp) -> Option<Batch> {
@@ -107,7 +115,29 @@ impl Settle {
         }
     }
 
+    /// Has the logs written of the attempts that are to be settled.
+    async fn write_logs(&mut self) -> Result<(), StoreError> {
+        match self.node.reports.write_logs(self.node.store.as_ref()).await {
+            Err(error) if self.logs_refused < LOG_TRIES => {
+                self.logs_refused += 1;
+                Err(error)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "runs are settled before their logs are written");
+                Ok(())
+            }
+            Ok(_) => {
+                self.logs_refused = 0;
+                Ok(())
+            }
+        }
+    }
+
     async fn commit(&mut self, batch: Batch) -> Result<usize, StoreError> {
+        if let Err(error) = self.write_logs().await {
+            self.pending = Some(batch);
+            return Err(error);
+        }
         match self.node.store.settle(&batch.write, &batch.settlements).await {
             Ok(settled) => Ok(self.take_settled(batch, settled)),
             Err(error) => {

@@ -9,6 +9,7 @@ use rota_core::{
 use rota_engine::{
     Options,
     executors::{Call, HandlerError},
+    stages::Stage as _,
 };
 use serde_json::json;
 
@@ -160,6 +161,34 @@ async fn log_lines_and_progress_reach_the_store() {
     let lines: Vec<&str> = logs.iter().flat_map(|chunk| chunk.lines.lines()).collect();
     assert!(lines.len() == 2 && lines[0].contains("first") && lines[1].contains("second"), "{lines:?}");
     assert_eq!(bed.record(id).await.progress.as_deref(), Some("{\"percent\":40}"));
+}
+
+/// Whoever reads the log of a run that has ended must not miss its last lines, also
+/// where the store was away just then.
+#[tokio::test]
+async fn a_run_that_has_ended_has_its_whole_log() {
+    let bed = Bed::new().await;
+    let builder = bed.builder(Options::default()).handler("talk", |call: Call| async move {
+        call.log("first");
+        call.log("last");
+        Ok::<_, HandlerError>(serde_json::Value::Null)
+    });
+    let mut node = Hands::new(builder.node());
+    node.lead().await;
+    node.look().await;
+    bed.save(&node.node, job("talks", "talk")).await;
+    let id = node.enqueue(&bed, "talks").await;
+    node.dispatch().await;
+    node.drain().await;
+    bed.faults.set_away(true);
+    assert!(node.settle.pass(bed.now()).await.is_err());
+    bed.faults.set_away(false);
+    assert_eq!(bed.status(id).await, Status::Queued, "it has not ended yet");
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+    let logs = bed.store.logs(&LogQuery { run: id, attempt: None, after: None, limit: 10 }).await.unwrap();
+    let lines: Vec<&str> = logs.iter().flat_map(|chunk| chunk.lines.lines()).collect();
+    assert!(lines.len() == 2 && lines[1].contains("last"), "{lines:?}");
 }
 
 /// A job that waited too long must not start as if nothing had happened.

@@ -717,6 +717,16 @@ impl HistoryStore for Faulty {
         self.call("logs", Kind::Read, move |store, _| wait(store.logs(&query))).await
     }
 
+    async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError> {
+        let runs = runs.to_vec();
+        self.call("dead_marks", Kind::Read, move |store, _| wait(store.dead_marks(&runs))).await
+    }
+
+    async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        let (runs, by) = (runs.to_vec(), by.to_owned());
+        self.call("discard", Kind::Plain, move |store, _| wait(store.discard(&runs, &by, now))).await
+    }
+
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {
         let tend = *tend;
         self.call("tend", Kind::Plain, move |store, _| wait(store.tend(&tend))).await

@@ -242,17 +242,24 @@ impl<P: Need> FromRequestParts<Node> for May<P> {
     async fn from_request_parts(parts: &mut Parts, node: &Node) -> Result<Self, Problem> {
         let engine = node.engine().ok_or_else(|| Problem::not_ready("the node is starting"))?.clone();
         let access = node.access();
-        let (caller, tier) = {
-            let (caller, home) = access.identify(parts, node, &engine).await?;
-            let tenant = access.chosen(&parts.headers, &caller, home, &engine).await?;
-            (Caller { tenant: tenant.id, ..caller }, tenant.tier)
-        };
+        let (caller, tier) = access.caller(parts, node, &engine).await?;
         access.limits.take(caller.tenant, tier, engine.now())?;
         allowed::<P>(&caller)?;
         let trail = parts.extensions.get::<Trail>().cloned().unwrap_or_default();
         trail.asked_by(&caller);
         Ok(Self { engine, caller, trail, permission: PhantomData })
     }
+}
+
+/// Whether whoever sent a request a while ago may still do what it asked for. While
+/// the store does not answer nobody can have been shut out.
+pub async fn still_may<P: Need>(parts: &Parts, node: &Node, tenant: TenantId) -> bool {
+    let Some(engine) = node.engine() else { return false };
+    let found = node.access().caller(parts, node, engine).await.and_then(|(caller, _)| {
+        allowed::<P>(&caller)?;
+        Ok(caller.tenant == tenant)
+    });
+    found.unwrap_or_else(|problem| problem.document().status >= 500)
 }
 
 fn allowed<P: Need>(caller: &Caller) -> Result<(), Problem> {
@@ -272,6 +279,13 @@ fn unknown() -> Problem {
 }
 
 impl Access {
+    /// Who asks, for the tenant that the request is about, and that tenant's tier.
+    async fn caller(&self, parts: &Parts, node: &Node, engine: &Engine) -> Result<(Caller, Tier), Problem> {
+        let (caller, home) = self.identify(parts, node, engine).await?;
+        let tenant = self.chosen(&parts.headers, &caller, home, engine).await?;
+        Ok((Caller { tenant: tenant.id, ..caller }, tenant.tier))
+    }
+
     /// Who asks, and the tenant it belongs to.
     async fn identify(&self, parts: &Parts, node: &Node, engine: &Engine) -> Result<(Caller, TenantId), Problem> {
         if let Some(credentials) = parts.headers.get(header::AUTHORIZATION) {

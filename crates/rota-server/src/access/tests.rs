@@ -25,13 +25,13 @@ use rota_core::{
     ids::{TokenId, UserId},
     store::{AuditQuery, Store, TenantPut, Tier, Token, UserPut, UserWish},
 };
-use rota_engine::{Engine, Options};
+use rota_engine::{Engine, Event, Options, executors::HandlerError};
 use rota_store::sqlite::{self, SqliteStore};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::{Hosts, router, routes};
+use crate::{Bounds, Hosts, router, routes};
 
 /// A node with two tenants, and tokens in one of them.
 struct Bed {
@@ -44,16 +44,21 @@ struct Bed {
 
 /// In memory, and no stage at work but those that a node needs to be one.
 async fn bed_with(options: AccessOptions, store: Arc<dyn Store>) -> Bed {
+    bounded(options, store, Bounds::default()).await
+}
+
+async fn bounded(options: AccessOptions, store: Arc<dyn Store>, bounds: Bounds) -> Bed {
     let engine = Engine::builder(store)
         .options(Options { sole: true, ..Options::default() })
         .handler("h", |_| async { Ok(json!(null)) })
+        .handler("bad", |_| async { Err(HandlerError::new("it broke")) })
         .start()
         .await
         .unwrap();
     let put = |name: &str, tier| TenantPut { name: name.into(), tier, quotas: None };
     let puts = [put("default", Tier::Unlimited), put("theirs", Tier::Unlimited), put("small", Tier::Free)];
     let tenants = engine.store().put_tenants(&puts, engine.now()).await.unwrap();
-    let node = Node::new(Access::new(options).unwrap());
+    let node = Node::new(Access::new(options).unwrap(), bounds);
     node.started(engine.clone(), tenants[0]);
     let router = router(node, Hosts::default());
     let mut bed = Bed { router, engine, ours: tenants[0], theirs: tenants[1], tokens: BTreeMap::new() };
@@ -741,7 +746,8 @@ async fn keys_are_fetched_seldom_and_kept_when_the_login_server_is_away() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_route_that_says_nothing_of_its_change_is_audited_all_the_same() {
     let bed = bed().await;
-    let node = Node::new(Access::new(AccessOptions { login: Login::Required, ..AccessOptions::default() }).unwrap());
+    let access = Access::new(AccessOptions { login: Login::Required, ..AccessOptions::default() });
+    let node = Node::new(access.unwrap(), Bounds::default());
     node.started(bed.engine.clone(), bed.ours);
     let app: Router = Router::new()
         .route("/api/v1/things/{id}", post(async |_: May<JobWrite>| "done"))
@@ -911,4 +917,200 @@ async fn no_secret_is_in_the_store_the_log_or_an_answer() {
         assert!(!kept.windows(bytes.len()).any(|window| window == bytes), "the log or the store holds a secret");
     }
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// A bed whose feeds look again often, and are few.
+async fn bed_of_feeds() -> Bed {
+    let options = AccessOptions { login: Login::Required, ..AccessOptions::default() };
+    let feed_time = std::time::Duration::from_millis(20);
+    let bounds = Bounds { feed_time, feeds_max: 3, tenant_feeds_max: 2, ..Bounds::default() };
+    bounded(options, Arc::new(SqliteStore::memory().unwrap()), bounds).await
+}
+
+impl Bed {
+    async fn follow(&self, credentials: (header::HeaderName, String)) -> Response<Body> {
+        let request = Request::get("/api/v1/events").header(header::HOST, "localhost:7070");
+        self.send(request.header(credentials.0, credentials.1).body(Body::empty()).unwrap()).await
+    }
+
+    async fn follow_as(&self, token: &str) -> Response<Body> {
+        self.follow((header::AUTHORIZATION, format!("Bearer {token}"))).await
+    }
+}
+
+/// Returns when the feed has ended.
+async fn until_it_ends(feed: Response<Body>) {
+    assert_eq!(feed.status(), StatusCode::OK);
+    let ends = to_bytes(feed.into_body(), 1 << 24);
+    tokio::time::timeout(std::time::Duration::from_mins(2), ends).await.expect("the feed ends").unwrap();
+}
+
+/// Whoever was shut out must not go on listening on a feed begun before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_feed_ends_with_what_its_caller_proved() {
+    let bed = bed_of_feeds().await;
+    // A token that is revoked.
+    let (_, _, made) =
+        bed.by("admin", "POST", "/api/v1/tokens", Some(&json!({ "name": "ci", "role": "viewer" }))).await;
+    let feed = bed.follow_as(made["secret"].as_str().unwrap()).await;
+    let other = bed.follow_as(&bed.tokens["viewer"]).await;
+    let path = format!("/api/v1/tokens/{}", made["token"]["id"].as_str().unwrap());
+    assert_eq!(bed.by("admin", "DELETE", &path, None).await.0, StatusCode::NO_CONTENT);
+    until_it_ends(feed).await;
+    // A token that expires.
+    let soon = bed.engine.now() + SignedDuration::from_millis(300);
+    let token = bed.token_until("brief", bed.ours, Role::Viewer.permissions(), false, Some(soon)).await;
+    until_it_ends(bed.follow_as(&token).await).await;
+    // A session that is logged out.
+    bed.user("ann", "long enough", Role::Viewer).await;
+    let login = json!({ "user": "ann", "password": "long enough" });
+    let (status, headers, _) = bed.ask(Request::post("/api/v1/session"), Some(&login)).await;
+    assert_eq!(status, StatusCode::OK);
+    let cookie = headers[header::SET_COOKIE].to_str().unwrap().split(';').next().unwrap().to_owned();
+    let feed = bed.follow((header::COOKIE, cookie.clone())).await;
+    let logout =
+        Request::delete("/api/v1/session").header(header::COOKIE, cookie).header("sec-fetch-site", "same-origin");
+    assert_eq!(bed.ask(logout, None).await.0, StatusCode::NO_CONTENT);
+    until_it_ends(feed).await;
+    // Nobody else was told to go: what happens next is heard.
+    bed.by(
+        "editor",
+        "POST",
+        "/api/v1/jobs",
+        Some(&json!({ "name": "j", "steps": [{ "id": "s", "handler": { "name": "h" } }] })),
+    )
+    .await;
+    let mut heard = other.into_body().into_data_stream();
+    let mut text = String::new();
+    while !text.contains("event: job_saved") {
+        let next = futures_util::StreamExt::next(&mut heard);
+        let next = tokio::time::timeout(std::time::Duration::from_mins(2), next).await.expect("the feed goes on");
+        text.push_str(std::str::from_utf8(&next.unwrap().unwrap()).unwrap());
+    }
+    bed.close().await;
+}
+
+/// Feeds hold memory and a connection each for as long as their clients like.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn feeds_are_bounded_for_a_tenant_and_for_the_node() {
+    let bed = bed_of_feeds().await;
+    let code = async |response: Response<Body>| {
+        let body = to_bytes(response.into_body(), 1 << 16).await.unwrap();
+        serde_json::from_slice::<Value>(&body).unwrap()["code"].as_str().unwrap().to_owned()
+    };
+    let first = bed.follow_as(&bed.tokens["viewer"]).await;
+    let second = bed.follow_as(&bed.tokens["viewer"]).await;
+    assert_eq!((first.status(), second.status()), (StatusCode::OK, StatusCode::OK));
+    let refused = bed.follow_as(&bed.tokens["editor"]).await;
+    assert!(refused.status() == StatusCode::TOO_MANY_REQUESTS && refused.headers().contains_key(header::RETRY_AFTER));
+    assert_eq!(code(refused).await, "too_many_requests");
+    let theirs = bed.follow_as(&bed.tokens["stranger"]).await;
+    assert_eq!(theirs.status(), StatusCode::OK, "another tenant is not touched");
+    let refused = bed.follow_as(&bed.tokens["stranger"]).await;
+    assert!(refused.status() == StatusCode::SERVICE_UNAVAILABLE && refused.headers().contains_key(header::RETRY_AFTER));
+    assert_eq!(code(refused).await, "busy");
+    drop((first, second));
+    assert_eq!(bed.follow_as(&bed.tokens["editor"]).await.status(), StatusCode::OK, "a place is free again");
+    bed.close().await;
+}
+
+/// The ids of dead letters, as they are listed.
+async fn dead(bed: &Bed, query: &str) -> Vec<String> {
+    let (status, _, page) = bed.by("viewer", "GET", &format!("/api/v1/dead-letters{query}"), None).await;
+    assert_eq!(status, StatusCode::OK, "{page}");
+    page["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A dead letter waits for somebody until somebody has dealt with it, and never
+/// comes back; history keeps it all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_is_open_until_it_is_made_again_or_put_away() {
+    let bed = bed().await;
+    let job = json!({ "name": "bad", "retry": { "max_attempts": 1 }, "steps": [{ "id": "s", "handler": { "name": "bad" } }] });
+    assert_eq!(bed.by("editor", "POST", "/api/v1/jobs", Some(&job)).await.0, StatusCode::CREATED);
+    let mut events = bed.engine.subscribe();
+    let mut until_dead = async |count: usize| {
+        for _ in 0..count {
+            while !matches!(events.recv().await.unwrap(), Event::RunEnded { .. }) {}
+        }
+    };
+    for _ in 0..3 {
+        assert_eq!(bed.by("operator", "POST", "/api/v1/jobs/bad/trigger", None).await.0, StatusCode::ACCEPTED);
+    }
+    until_dead(3).await;
+    let open = dead(&bed, "").await;
+    assert_eq!(open.len(), 3);
+    // One is put away, by whoever may; twice is once.
+    let discard = format!("/api/v1/dead-letters/{}/discard", open[0]);
+    for _ in 0..2 {
+        assert_eq!(bed.by("operator", "POST", &discard, None).await.0, StatusCode::NO_CONTENT);
+    }
+    assert_eq!(dead(&bed, "").await, open[1..]);
+    let (_, _, page) = bed.by("viewer", "GET", "/api/v1/dead-letters?state=discarded&job=bad", None).await;
+    let item = &page["items"][0];
+    assert_eq!((&item["id"], &item["settled_by"]), (&json!(open[0]), &json!("token:operator")), "{page}");
+    assert!(item["age_ms"].is_u64() && item["settled_at"].is_string() && item["failure"].is_object(), "{item}");
+    // One is made again, and its child dies in its place.
+    let retry = format!("/api/v1/runs/{}/retry", open[1]);
+    let (status, _, child) = bed.by("operator", "POST", &retry, None).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    until_dead(1).await;
+    let child = child["id"].as_str().unwrap().to_owned();
+    assert_eq!(dead(&bed, "").await, [child.clone(), open[2].clone()]);
+    assert_eq!(dead(&bed, "?state=redriven").await, [open[1].clone()]);
+    let (status, _, problem) =
+        bed.by("operator", "POST", &format!("/api/v1/dead-letters/{}/discard", open[1]), None).await;
+    assert_eq!((status, problem["code"].as_str()), (StatusCode::CONFLICT, Some("conflict")), "{problem}");
+    // The rest by a filter, counted first.
+    let mut many = json!({ "filter": { "job": "bad" }, "dry_run": true });
+    let (_, _, counted) = bed.by("operator", "POST", "/api/v1/bulk/discard", Some(&many)).await;
+    assert_eq!((&counted["matched"], &counted["done"]), (&json!(2), &json!(0)), "{counted}");
+    assert_eq!(dead(&bed, "").await.len(), 2);
+    many["dry_run"] = json!(false);
+    let (_, _, done) = bed.by("operator", "POST", "/api/v1/bulk/discard", Some(&many)).await;
+    assert_eq!((&done["matched"], &done["done"]), (&json!(2), &json!(2)), "{done}");
+    assert_eq!(dead(&bed, "").await, Vec::<String>::new());
+    assert_eq!(dead(&bed, "?state=all").await.len(), 4);
+    // What was put away is not made again with others, and what was made again not twice.
+    let (_, _, done) = bed.by("operator", "POST", "/api/v1/bulk/redrive", Some(&json!({ "filter": {} }))).await;
+    assert_eq!((&done["matched"], &done["done"]), (&json!(1), &json!(0)), "{done}");
+    let (_, _, made) =
+        bed.by("editor", "POST", "/api/v1/jobs", Some(&json!({ "name": "good", "steps": job["steps"] }))).await;
+    assert_eq!(made["version"], 1, "{made}");
+    let later = json!({ "run_at": "2100-01-01T00:00:00Z" });
+    let (_, _, live) = bed.by("operator", "POST", "/api/v1/jobs/good/trigger", Some(&later)).await;
+    let path = format!("/api/v1/dead-letters/{}/discard", live["id"].as_str().unwrap());
+    assert_eq!(bed.by("operator", "POST", &path, None).await.0, StatusCode::CONFLICT, "it is no dead letter");
+    let audit = bed.audit(bed.ours).await;
+    for (action, object) in [("dead.discard", format!("run/{}", open[0])), ("dead.discard_many", "runs".to_owned())] {
+        assert!(audit.contains(&("token:operator".into(), action.into(), object)), "{action}: {audit:?}");
+    }
+    bed.close().await;
+}
+
+/// Whoever reads the description must learn how to be known, and what being unknown
+/// is answered with.
+#[test]
+fn the_description_says_how_a_caller_is_known() {
+    let described = serde_json::to_value(routes::description()).unwrap();
+    let schemes = &described["components"]["securitySchemes"];
+    assert_eq!((&schemes["bearer"]["type"], &schemes["bearer"]["scheme"]), (&json!("http"), &json!("bearer")));
+    assert_eq!((&schemes["session"]["in"], &schemes["session"]["name"]), (&json!("cookie"), &json!(COOKIE)));
+    for (path, item) in described["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let what = format!("{method} {path}: {operation}");
+            let open = is_in(&OPEN, &method.to_uppercase(), path);
+            let ways: Vec<String> = operation["security"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|way| way.as_object().unwrap().keys().cloned())
+                .collect();
+            assert_eq!(ways, if open { vec![] } else { vec!["bearer", "session"] }, "{what}");
+            for status in ["401", "403", "429", "503", "default"] {
+                let content = &operation["responses"][status]["content"]["application/problem+json"];
+                assert_eq!(content["schema"]["$ref"], "#/components/schemas/Problem", "{what}");
+            }
+        }
+    }
 }

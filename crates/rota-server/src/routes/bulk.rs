@@ -28,20 +28,25 @@ use rota_core::{
     run::{RunState, Source},
     store::{JobQuery, PauseTarget, RunQuery},
 };
-use rota_engine::{Made, Redrive, RunAsk};
+use rota_engine::{CancelledMany, Made, Redrive, RunAsk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::{Instant, timeout_at},
+};
 use utoipa::IntoParams;
 
 use super::{
+    dead::not_discarded,
     jobs::{job_ref, made_run, run_ask, save_one},
     runs::{cancel_ask, query as runs_query},
 };
 use crate::{
     access::{JobExecute, JobWrite, May, RunCancel},
     body::{self, Body},
+    bounds::{Bounds, Place},
     problem::Problem,
     query::Query,
 };
@@ -51,11 +56,9 @@ const LINES: usize = 1_000;
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// Batches of answers that wait for their reader.
 const ANSWERS_KEPT: usize = 100;
-/// A client may be silent for so long.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Runs or jobs that one request by filter touches; it says so where there are more.
-const TOUCHED_MAX: u64 = 100_000;
-const PAGE: u32 = 1_000;
+pub const TOUCHED_MAX: u64 = 100_000;
+pub const PAGE: u32 = 1_000;
 
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -84,7 +87,9 @@ pub async fn runs(may: May<JobExecute>, Query(answers): Query<Answers>, request:
         loop {
             let batch = lines.next().await;
             let end = batch.is_end;
+            let place = lines.place().await;
             let told = trigger_batch(&may, batch, answers.refused_only).await;
+            drop(place);
             if sender.send(told).await.is_err() || end {
                 return;
             }
@@ -169,6 +174,7 @@ pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: R
         loop {
             let batch = lines.next().await;
             let end = batch.is_end;
+            let place = lines.place().await;
             let mut told = Vec::with_capacity(batch.lines.len());
             for (line, text) in batch.lines {
                 let saved = match value(&text) {
@@ -182,6 +188,7 @@ pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: R
             }
             // The answer has begun to leave, so nobody else keeps them.
             may.keep_changes().await;
+            drop(place);
             let broken = batch.broken.into_iter();
             told.extend(broken.map(|(line, problem)| JobLine {
                 line,
@@ -239,24 +246,41 @@ struct Lines {
     rest: Vec<u8>,
     line: u64,
     ended: bool,
+    /// The next line must have come within this time.
+    line_time: Duration,
+    place: Option<Place>,
 }
 
 impl Lines {
     fn of(request: Request) -> Self {
-        Self { chunks: request.into_body().into_data_stream(), rest: Vec::new(), line: 0, ended: false }
+        let line_time = request.extensions().get::<Bounds>().copied().unwrap_or_default().body_time;
+        let place = request.extensions().get::<Place>().cloned();
+        let chunks = request.into_body().into_data_stream();
+        Self { chunks, rest: Vec::new(), line: 0, ended: false, line_time, place }
+    }
+
+    /// A place among the requests in work, for one batch: between batches the
+    /// stream waits for its client, and takes nobody's place.
+    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
+        self.place.clone()?.wait().await
     }
 
     async fn next(&mut self) -> Batch {
         let mut lines = Vec::new();
+        let mut line_by = Instant::now() + self.line_time;
         loop {
+            let before = self.line;
             self.split(&mut lines);
+            if self.line > before {
+                line_by = Instant::now() + self.line_time;
+            }
             if lines.len() >= LINES || self.ended {
                 return Batch { lines, broken: None, is_end: self.ended && self.rest.is_empty() };
             }
             if self.rest.len() > LINE_BYTES_MAX {
                 return self.broken_off(lines, Problem::too_large(LINE_BYTES_MAX));
             }
-            match timeout(SILENCE_MAX, self.chunks.next()).await {
+            match timeout_at(line_by, self.chunks.next()).await {
                 Ok(Some(Ok(chunk))) => self.rest.extend_from_slice(&chunk),
                 Ok(None) => {
                     self.ended = true;
@@ -265,7 +289,7 @@ impl Lines {
                     }
                 }
                 Ok(Some(Err(_))) => return self.broken_off(lines, Problem::bad_request("the body broke off")),
-                Err(_) => return self.broken_off(lines, Problem::bad_request("nothing came for too long")),
+                Err(_) => return self.broken_off(lines, Problem::slow_body()),
             }
         }
     }
@@ -305,15 +329,19 @@ pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Res
         may.changed_nothing();
         return Ok(Json(BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run }));
     };
-    let (matched, more) = count(&may, &query).await?;
-    let done = if request.dry_run { 0 } else { may.engine.cancel_all(query, &ask, TOUCHED_MAX).await? };
-    let done = BulkDone { matched, done, more, dry_run: request.dry_run };
+    let done = if request.dry_run {
+        let (matched, more) = count(&may, &query).await?;
+        BulkDone { matched, done: 0, more, dry_run: true }
+    } else {
+        let CancelledMany { found, asked, more } = may.engine.cancel_all(query, &ask, TOUCHED_MAX).await?;
+        BulkDone { matched: found, done: asked, more, dry_run: false }
+    };
     told(&may, "run.cancel_many", "runs", &request.filter, &done);
     Ok(Json(done))
 }
 
 /// Writes down what a request by filter did; a dry run did nothing.
-fn told<P>(may: &May<P>, action: &'static str, object: &str, filter: &impl Serialize, done: &BulkDone) {
+pub fn told<P>(may: &May<P>, action: &'static str, object: &str, filter: &impl Serialize, done: &BulkDone) {
     if done.dry_run {
         return may.changed_nothing();
     }
@@ -347,7 +375,8 @@ async fn count(may: &May<RunCancel>, query: &RunQuery) -> Result<(u64, bool), Pr
 /// Make runs again by a filter.
 ///
 /// Ended ones that the filter finds; dead letters unless it names a status. One
-/// that was made again before is left alone unless `again` is set.
+/// that was made again before is left alone unless `again` is set, and one that was
+/// discarded always.
 #[utoipa::path(post, path = "/bulk/redrive", tag = "bulk", request_body = BulkRedrive, responses((status = OK, body = BulkDone)))]
 pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
@@ -366,6 +395,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
         let page = may.engine.store().list_runs(&query).await?;
         let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
         let ids: Vec<RunId> = ended.map(|record| record.run.id).collect();
+        let ids = not_discarded(&may.engine, ids).await?;
         done.matched += ids.len() as u64;
         if !request.dry_run && !ids.is_empty() {
             let made = may.engine.redrive(&ids, &how).await?;

@@ -4,12 +4,20 @@
 //! node that may have missed what others did, is told `reset`: read again what
 //! you show, then go on listening. A comment every few seconds keeps proxies from
 //! closing a quiet feed and finds clients that are gone.
+//!
+//! A feed lasts longer than a request, and what its caller proved may not. So it is
+//! asked again as often: the feed of a token or session that was revoked or has
+//! expired ends. Feeds are bounded, on the node and for a tenant.
 
-use std::{convert::Infallible, time::Duration};
+use std::convert::Infallible;
 
-use axum::response::{
-    IntoResponse, Response,
-    sse::{Event as Sent, KeepAlive, Sse},
+use axum::{
+    extract::State,
+    http::request::Parts,
+    response::{
+        IntoResponse, Response,
+        sse::{Event as Sent, KeepAlive, Sse},
+    },
 };
 use futures_util::stream;
 use rota_core::{
@@ -22,17 +30,18 @@ use rota_engine::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::jobs::{find, job_ref};
 use crate::{
-    access::{May, RunRead},
+    Node,
+    access::{May, RunRead, still_may},
+    bounds::FeedPlace,
     problem::Problem,
     query::Query,
 };
-
-const ALIVE_EVERY: Duration = Duration::from_secs(10);
 
 /// Which events to hear of.
 #[derive(Clone, Debug, Deserialize, Serialize, IntoParams)]
@@ -50,6 +59,12 @@ pub struct EventFilter {
 }
 
 struct Feed {
+    node: Node,
+    /// The request that asked for it.
+    asked: Parts,
+    look_again: Interval,
+    /// Given back with the feed.
+    _place: FeedPlace,
     engine: Engine,
     events: events::Feed,
     tenant: TenantId,
@@ -64,27 +79,46 @@ struct Feed {
 /// `paused`, `resumed`; and `reset` where some may have been missed: read again.
 #[utoipa::path(get, path = "/events", tag = "events", params(EventFilter),
     responses((status = OK, body = String, content_type = "text/event-stream")))]
-pub async fn follow(may: May<RunRead>, Query(filter): Query<EventFilter>) -> Result<Response, Problem> {
+pub async fn follow(
+    may: May<RunRead>,
+    State(node): State<Node>,
+    asked: Parts,
+    Query(filter): Query<EventFilter>,
+) -> Result<Response, Problem> {
     let tenant = may.caller.tenant;
     let job = match &filter.job {
         Some(job) => Some(find(&may.engine, tenant, &job_ref(job)).await?.id),
         None => None,
     };
+    let place = FeedPlace::take(&node, tenant)?;
     let events = may.engine.follow();
-    let feed = Feed { events, engine: may.engine, tenant, job, filter };
+    let every = node.bounds().feed_time;
+    let mut look_again = interval_at(Instant::now() + every, every);
+    look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let feed = Feed { node, asked, look_again, _place: place, events, engine: may.engine, tenant, job, filter };
     let stream = stream::unfold(feed, |mut feed| async move {
         let sent = feed.next().await?;
         Some((Ok::<_, Infallible>(sent), feed))
     });
-    let alive = KeepAlive::new().interval(ALIVE_EVERY).text("alive");
+    let alive = KeepAlive::new().interval(every).text("alive");
     Ok(Sse::new(stream).keep_alive(alive).into_response())
 }
 
 impl Feed {
-    /// The next event that this client is to hear of; none when the engine is gone.
+    /// The next event that this client is to hear of; none when the engine is gone,
+    /// or its caller may not follow it any more.
     async fn next(&mut self) -> Option<Sent> {
         loop {
-            let event = match self.events.next().await? {
+            let told = tokio::select! {
+                told = self.events.next() => told?,
+                _ = self.look_again.tick() => {
+                    if !still_may::<RunRead>(&self.asked, &self.node, self.tenant).await {
+                        return None;
+                    }
+                    continue;
+                }
+            };
+            let event = match told {
                 Told::Here(event) | Told::There(event) => event,
                 Told::Reset => return Some(reset()),
             };

@@ -3,6 +3,7 @@
 mod audit;
 mod bulk;
 mod calendars;
+mod dead;
 mod events;
 mod jobs;
 mod queues;
@@ -23,15 +24,27 @@ use axum::{
 use rota_api::{PauseRequest, problem::Code};
 use rota_core::store::{Pause, PauseTarget};
 use serde::{Deserialize, Serialize};
-use utoipa::OpenApi;
+use utoipa::{
+    OpenApi,
+    openapi::{
+        Content, Ref, RefOr, Response as Described,
+        path::Operation,
+        response::ResponseBuilder,
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::{
     Node,
-    access::{JobExecute, May, audit::kept},
+    access::{COOKIE, JobExecute, May, audit::kept},
     problem::Problem,
 };
+
+/// The two ways to say who asks, as the description names them.
+const BEARER: &str = "bearer";
+const SESSION: &str = "session";
 
 /// The description's own head.
 #[derive(OpenApi)]
@@ -47,8 +60,7 @@ struct Head;
 
 /// Every route of the API, its description, and the pages that explain it.
 pub fn router() -> Router<Node> {
-    let (router, mut description) = described().split_for_parts();
-    refusals(&mut description);
+    let (router, description) = parts();
     router
         .merge(SwaggerUi::new("/docs").url("/api/v1/openapi.json", description))
         .route("/api/v1/schema/job", get(job_schema))
@@ -65,7 +77,15 @@ async fn job_schema() -> Response {
 /// The description, as it is served.
 #[cfg(test)]
 pub fn description() -> utoipa::openapi::OpenApi {
-    described().split_for_parts().1
+    parts().1
+}
+
+/// The routes, and their description with what holds for all of them.
+fn parts() -> (Router<Node>, utoipa::openapi::OpenApi) {
+    let (router, mut description) = described().split_for_parts();
+    refusals(&mut description);
+    credentials(&mut description);
+    (router, description)
 }
 
 fn markdown(text: String) -> Response {
@@ -96,7 +116,9 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(runs::why))
         .routes(routes!(runs::events))
         .routes(routes!(runs::logs))
-        .routes(routes!(runs::dead))
+        .routes(routes!(dead::list))
+        .routes(routes!(dead::discard))
+        .routes(routes!(dead::discard_many))
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::read))
         .routes(routes!(schedules::show_next))
@@ -136,19 +158,49 @@ fn access() -> OpenApiRouter<Node> {
         .routes(routes!(tenants::read, tenants::put))
 }
 
+/// Every operation, with its path.
+fn operations(description: &mut utoipa::openapi::OpenApi) -> impl Iterator<Item = (&str, &mut Operation)> {
+    description.paths.paths.iter_mut().flat_map(|(path, item)| {
+        let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        methods.into_iter().flatten().map(|operation| (path.as_str(), operation))
+    })
+}
+
 /// Every operation may be refused with a problem document.
 fn refusals(description: &mut utoipa::openapi::OpenApi) {
-    use utoipa::openapi::{Content, Ref, RefOr, Response as Described, path::Operation, response::ResponseBuilder};
     let problem = |text: &str| -> RefOr<Described> {
         let content = Content::builder().schema(Some(Ref::from_schema_name("Problem"))).build();
         RefOr::T(ResponseBuilder::new().description(text).content("application/problem+json", content).build())
     };
-    let operations = description.paths.paths.values_mut().flat_map(|path| {
-        [&mut path.get, &mut path.put, &mut path.post, &mut path.delete, &mut path.patch].into_iter().flatten()
-    });
-    for operation in operations {
-        let operation: &mut Operation = operation;
-        operation.responses.responses.insert("default".to_owned(), problem("It was refused; `code` says why."));
+    for (_, operation) in operations(description) {
+        for (status, text) in [
+            ("401", "Nobody known asks: the token or session is missing, unknown, expired or revoked."),
+            ("403", "Whoever asks may not do this."),
+            ("429", "The tenant's rate is used up; `Retry-After` says when to ask again."),
+            (
+                "503",
+                "The store does not answer, or the node is starting, draining or busy; `Retry-After` says when to ask again.",
+            ),
+            ("default", "It was refused; `code` says why."),
+        ] {
+            operation.responses.responses.insert(status.to_owned(), problem(text));
+        }
+    }
+}
+
+/// How a caller says who it is. Where a node asks for no login, nothing need be said.
+fn credentials(description: &mut utoipa::openapi::OpenApi) {
+    let token = "An API token (`rota token create`), or a JWT where the node accepts them.";
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(token)).build();
+    let session = ApiKeyValue::with_description(COOKIE, "What logging in with a password sets.");
+    let components = description.components.get_or_insert_default();
+    components.add_security_scheme(BEARER, SecurityScheme::Http(bearer));
+    components.add_security_scheme(SESSION, SecurityScheme::ApiKey(ApiKey::Cookie(session)));
+    let nothing = SecurityRequirement::default;
+    for (path, operation) in operations(description) {
+        let by = |name: &str| SecurityRequirement::new::<_, [&str; 0], _>(name, []);
+        let logs_in = operation.operation_id.as_deref() == Some("create") && path.ends_with("/session");
+        operation.security = Some(if logs_in { vec![nothing()] } else { vec![by(BEARER), by(SESSION), nothing()] });
     }
 }
 

@@ -11,7 +11,7 @@ use rota_api::{
     bulk::RunsFilter,
     page::Page,
     problem::Code,
-    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Status, Why},
+    run::{CancelAnswer, CancelRequest, CancelResult, LogLine, RetryRequest, Run, RunEvent, RunMade, Why},
 };
 use rota_core::{
     duration::Span,
@@ -39,9 +39,6 @@ const LABELS_MAX: usize = 10;
 /// Longest grace that a cancel may ask for.
 const GRACE_MAX: Span = Span::secs(3_600);
 const REASON_BYTES_MAX: usize = 1_000;
-/// The last lines of an attempt are written within this time of its end: several
-/// times as long as lines are gathered.
-const LOGS_FOLLOW: Span = Span::secs(1);
 
 /// What the store is asked. None where the filter names a job that is not
 /// there: then there are no runs.
@@ -245,8 +242,8 @@ pub struct LogFilter {
 /// The log of a run.
 ///
 /// Lines in the order in which they were written, a page at a time. While the run
-/// lives, and for a second after its end, `next` is there even at the end: ask
-/// again with it for what was written since.
+/// lives, `next` is there even at the end: ask again with it for what was written
+/// since. A run that has ended has its whole log.
 #[utoipa::path(get, path = "/runs/{run}/logs", tag = "runs", params(("run" = Uuid, Path), LogFilter, Paging),
     responses((status = OK, body = Page<LogLine>)))]
 pub async fn logs(
@@ -261,11 +258,8 @@ pub async fn logs(
     let query = LogQuery { run: record.run.id, attempt: listing.filter.attempt, after, limit };
     let chunks = may.engine.store().logs(&query).await?;
     let full = chunks.len() >= limit as usize;
-    // Lines are written beside the outcome, and may follow it.
-    let open = match record.run.state {
-        RunState::Finished { at, .. } => LOGS_FOLLOW.after(at) > may.engine.now(),
-        _ => true,
-    };
+    // Read before the lines: they are all there when a run has ended.
+    let open = !matches!(record.run.state, RunState::Finished { .. });
     let last = chunks.last().map(|chunk| (chunk.attempt, chunk.seq)).or(after).unwrap_or((0, -1));
     let lines = chunks.iter().flat_map(lines_of).collect();
     Ok(Json(listing.page(lines, (full || open).then_some(&last))))
@@ -284,15 +278,4 @@ fn lines_of(chunk: &LogChunk) -> impl Iterator<Item = LogLine> {
         stream: line.stream,
         text: line.text,
     })
-}
-
-/// Dead letters: runs that used up their attempts.
-#[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(RunsFilter, Paging), responses((status = OK, body = Page<Run>)))]
-pub async fn dead(may: May<RunRead>, listing: Listing<RunsFilter>) -> Result<Json<Page<Run>>, Problem> {
-    if !listing.filter.status.is_empty() {
-        return Err(Problem::bad_parameter("status", "dead letters are dead"));
-    }
-    let query = query(&listing.filter, &may.engine, may.caller.tenant).await?;
-    let dead = vec![wire::status_of_wire(Status::Dead)];
-    page(&may.engine, &listing, query.map(|query| RunQuery { statuses: dead, ..query })).await
 }

@@ -26,6 +26,7 @@ use uuid::Uuid;
 use super::{
     PostgresStore,
     change::decide,
+    dead,
     fault::Fault,
     once::Once,
     row::{Locked, locked, run_columns},
@@ -64,6 +65,7 @@ impl PostgresStore {
         let mut after = Aftermath { changed: true, ..Aftermath::default() };
         let runs: Vec<&NewRun> = runs.iter().collect();
         let answers = self.insert(&tx, write, &runs, &mut after).await?;
+        after.late.extend(dead::mark_redriven(write.now, &runs, &answers));
         let kept = if write.request.is_some() {
             let named: Vec<_> = answers.iter().zip(runs).map(|(answer, run)| answer.kept_for(run.id)).collect();
             enqueued_kept(&named)

@@ -41,6 +41,7 @@ mod claim;
 #[cfg(test)]
 mod cut;
 mod days;
+mod dead;
 mod fault;
 mod fire;
 mod hints;
@@ -77,7 +78,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool, PoolError};
 use rota_core::{ids::LaneId, lane::LaneMode};
 use tokio_postgres::Row;
 
@@ -91,15 +92,31 @@ pub use self::{
 use crate::{
     codec,
     failpoint::{self, Moment},
+    guests,
 };
+
+/// Connections for one purpose.
+struct Connections {
+    own: Pool,
+    /// Those of guests, where they are to have their own: a flood of requests then
+    /// queues here, and no stage behind it.
+    guests: Option<Pool>,
+}
+
+impl Connections {
+    async fn get(&self) -> Result<Object, PoolError> {
+        let pool = self.guests.as_ref().filter(|_| guests::is_guest()).unwrap_or(&self.own);
+        pool.get().await
+    }
+}
 
 /// Rota's store on PostgreSQL 14 or newer.
 pub struct PostgresStore {
     /// For everything but what is below.
-    work: Pool,
+    work: Connections,
     /// Kept back for leases and heartbeats, so that they never queue behind
     /// work.
-    leases: Pool,
+    leases: Connections,
     /// For connections outside the pools.
     address: open::Address,
     schema: Option<String>,
@@ -117,7 +134,7 @@ impl PostgresStore {
 
     /// One statement that commits by itself. If its answer is lost it may have
     /// happened.
-    async fn write_alone(&self, pool: &Pool, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+    async fn write_alone(&self, pool: &Connections, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
         failpoint::pass_named(Moment::Written);
         let rows = read_on(pool, sql, params).await.map_err(|fault| match fault {
             Fault::Db(error) if error.as_db_error().is_none() => Fault::Lost(error),
@@ -155,7 +172,7 @@ impl PostgresStore {
     }
 }
 
-async fn read_on(pool: &Pool, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+async fn read_on(pool: &Connections, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
     let client = pool.get().await?;
     let statement = client.prepare_cached(sql).await?;
     Ok(client.query(&statement, params).await?)

@@ -6,9 +6,10 @@
 //! not a bundled list: a database is usually signed by a company's own root,
 //! which is installed there and in no bundle.
 
-use std::{fs::File, io::BufReader, sync::Arc, time::Duration};
+use std::{fs::File, future::poll_fn, io::BufReader, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Connect, Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use futures_util::future::BoxFuture;
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{
@@ -18,13 +19,15 @@ use rustls::{
     crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
+use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_postgres::{
-    Config, NoTls,
+    Client, Config, NoTls, Socket,
     config::{Host, SslMode},
+    tls::{MakeTlsConnect, TlsConnect},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{PostgresStore, days::Days, migrate, tend::Tending};
+use super::{Connections, PostgresStore, days::Days, migrate, tend::Tending};
 
 /// How to open the store.
 #[derive(Clone, Debug)]
@@ -32,7 +35,7 @@ pub struct Options {
     /// The schema that holds the tables; made if it is not there. None means
     /// the server's default.
     pub schema: Option<String>,
-    /// Connections for work.
+    /// Connections for work, and half as many again for guests.
     pub work_connections: usize,
     /// Connections kept back for leases and heartbeats.
     pub lease_connections: usize,
@@ -78,8 +81,12 @@ impl PostgresStore {
         }
         let mut address = Address::parse(url)?;
         address.config.application_name("rota");
-        let work = pool(&address, options.work_connections, &options)?;
-        let leases = pool(&address, options.lease_connections, &options)?;
+        let home = Some(Handle::current());
+        let work = Connections {
+            own: pool(&address, options.work_connections, &options, home.clone())?,
+            guests: Some(pool(&address, options.work_connections.div_ceil(2), &options, None)?),
+        };
+        let leases = Connections { own: pool(&address, options.lease_connections, &options, home)?, guests: None };
         let store = Self {
             work,
             leases,
@@ -115,12 +122,16 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-pub(super) fn pool(address: &Address, size: usize, options: &Options) -> Result<Pool, OpenError> {
+/// A pool whose connections are served by the runtime `home`, or by that of whoever
+/// needs one first.
+pub(super) fn pool(address: &Address, size: usize, options: &Options, home: Option<Handle>) -> Result<Pool, OpenError> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let config = address.config.clone();
     let manager = match &address.tls {
-        None => Manager::from_config(address.config.clone(), NoTls, recycle),
+        None => Manager::from_connect(config, AtHome { home, tls: NoTls }, recycle),
         Some(tls) => {
-            Manager::from_config(address.config.clone(), MakeRustlsConnect::new(ClientConfig::clone(tls)), recycle)
+            let tls = MakeRustlsConnect::new(ClientConfig::clone(tls));
+            Manager::from_connect(config, AtHome { home, tls }, recycle)
         }
     };
     let settings = session_settings(options.schema.as_deref());
@@ -135,6 +146,41 @@ pub(super) fn pool(address: &Address, size: usize, options: &Options) -> Result<
         }))
         .build()
         .map_err(|e| OpenError::Connect(Box::new(e)))
+}
+
+/// Makes connections on the runtime they belong to.
+///
+/// A connection is driven by a task and a reactor. Made on the runtime of whoever
+/// happens to ask first, a stage's connection could end up on the API's threads,
+/// and stand still when those are busy.
+struct AtHome<T> {
+    home: Option<Handle>,
+    tls: T,
+}
+
+impl<T> Connect for AtHome<T>
+where
+    T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static,
+    T::Stream: Sync + Send,
+    T::TlsConnect: Sync + Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    fn connect(&self, config: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
+        let (config, tls) = (config.clone(), self.tls.clone());
+        let mut connecting = Box::pin(async move {
+            let (client, connection) = config.connect(tls).await?;
+            let driving = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::warn!(%error, "a connection to the database broke");
+                }
+            });
+            Ok((client, driving))
+        });
+        Box::pin(poll_fn(move |context| {
+            let _at_home = self.home.as_ref().map(Handle::enter);
+            connecting.as_mut().poll(context)
+        }))
+    }
 }
 
 /// One plan for each statement, whatever the values bound to it, and one that

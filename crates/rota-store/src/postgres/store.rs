@@ -15,12 +15,13 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, FollowEnds,
-        Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
-        JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause,
-        PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage,
-        SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store,
-        StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat, Write,
+        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
+        FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
+        JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease,
+        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore,
+        RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement,
+        SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat,
+        Write,
     },
 };
 
@@ -290,6 +291,14 @@ impl HistoryStore for PostgresStore {
 
     async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
         tried!("read logs", self.logs_of(query))
+    }
+
+    async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError> {
+        tried!("read what became of dead letters", self.marks_of(runs))
+    }
+
+    async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        tried!("put dead letters away", self.put_away(runs, by, now))
     }
 
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {

@@ -12,7 +12,7 @@ use rota_core::{
     duration::Span,
     ids::JobId,
     rollup::Rollup,
-    store::{Tend, Tended, Worker},
+    store::{DeadMark, Tend, Tended, Worker},
 };
 
 use super::{
@@ -104,7 +104,12 @@ impl PostgresStore {
         let skips = micros(tend.skips_keep.before(tend.now));
         let workers = micros(Worker::KEPT.before(tend.now));
         let audit = micros(tend.audit_keep.before(tend.now));
-        let slices: [(&str, &i64); 10] = [
+        let marks = micros(DeadMark::KEPT_BEYOND.before(tend.history_keep.before(tend.now)));
+        let slices: [(&str, &i64); 11] = [
+            (
+                "DELETE FROM dead_mark WHERE run = ANY(ARRAY(SELECT run FROM dead_mark WHERE at < $1 LIMIT $2)) AND at < $1",
+                &marks,
+            ),
             (
                 "DELETE FROM session WHERE digest = ANY(ARRAY(SELECT digest FROM session WHERE expires_at <= $1 LIMIT $2)) \
                  AND expires_at <= $1",

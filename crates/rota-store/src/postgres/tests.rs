@@ -657,3 +657,65 @@ async fn upkeep_clears_away_what_ended_runs_left() {
     assert_eq!(rows().await, 0);
     bed.done().await;
 }
+
+/// A runtime whose threads are guests'.
+fn guests_threads() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .on_thread_start(crate::guests::mark_thread)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// However many guests ask, and however long, a stage finds a connection.
+#[tokio::test]
+async fn guests_take_no_connection_of_the_stages() {
+    let bed = std::sync::Arc::new(Bed::new().await);
+    let api = guests_threads();
+    let theirs = std::sync::Arc::clone(&bed);
+    let held = api.spawn(async move {
+        let mut held = Vec::new();
+        for _ in 0..Options::default().work_connections / 2 {
+            held.push(theirs.store.work.get().await.unwrap());
+        }
+        held
+    });
+    let held = held.await.unwrap();
+    let theirs = std::sync::Arc::clone(&bed);
+    let waiting = api.spawn(async move { drop(theirs.store.work.get().await.unwrap()) });
+    let mut ours = Vec::new();
+    for _ in 0..Options::default().work_connections {
+        ours.push(bed.store.work.get().await.unwrap());
+    }
+    assert!(!waiting.is_finished(), "a guest took more than its share");
+    drop(held);
+    waiting.await.unwrap();
+    drop(ours);
+    api.shutdown_background();
+    std::sync::Arc::into_inner(bed).unwrap().done().await;
+}
+
+/// A connection that somebody elsewhere was the first to need is a stage's all the
+/// same, and goes on when that somebody is gone.
+#[tokio::test]
+async fn a_connection_lives_where_its_store_was_opened() {
+    let bed = std::sync::Arc::new(Bed::new().await);
+    let elsewhere = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let all = Options::default().work_connections;
+    let theirs = std::sync::Arc::clone(&bed);
+    let held = elsewhere.spawn(async move {
+        let mut held = Vec::new();
+        for _ in 0..all {
+            held.push(theirs.store.work.get().await.unwrap());
+        }
+        held
+    });
+    let held = held.await.unwrap();
+    tokio::task::spawn_blocking(move || drop(elsewhere)).await.unwrap();
+    for client in &held {
+        client.batch_execute("SELECT 1").await.unwrap();
+    }
+    drop(held);
+    std::sync::Arc::into_inner(bed).unwrap().done().await;
+}

@@ -7,12 +7,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Object;
 use futures_util::future::{BoxFuture, join_all};
 use rota_core::store::{EndedRun, Write};
 use tokio_postgres::{Row, types::ToSql};
 
-use super::fault::{Fault, refused};
+use super::{
+    Connections,
+    fault::{Fault, refused},
+};
 use crate::{
     codec::micros,
     failpoint::{self, Moment},
@@ -66,7 +69,7 @@ pub(super) struct Tx {
 }
 
 impl Tx {
-    pub(super) async fn on(pool: &Pool) -> Result<Self, Fault> {
+    pub(super) async fn on(pool: &Connections) -> Result<Self, Fault> {
         Ok(Self { client: Some(pool.get().await?), open: AtomicBool::new(false) })
     }
 

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{
     SqliteStore,
     apply::{Work, notify_owner},
-    failed,
+    dead, failed,
     many::{Many, Values},
     once::once,
     rows::select_run,
@@ -64,6 +64,7 @@ fn enqueue(
     let mut work = Work::new(connection, write);
     let mut answers = runs.iter().map(|run| make(&mut work, run, run.version)).collect::<Result<Vec<_>, _>>()?;
     work.done_made(&mut runs.iter().map(|run| run.id).zip(&mut answers).collect::<Vec<_>>())?;
+    dead::mark_redriven(connection, write.now, runs, &answers)?;
     Ok(answers)
 }
 

@@ -12,6 +12,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0002_workers.sql"),
     include_str!("migrations/0003_after.sql"),
     include_str!("migrations/0004_access.sql"),
+    include_str!("migrations/0005_dead.sql"),
 ];
 
 /// The newest schema that this release knows.

@@ -12,6 +12,7 @@ mod apply;
 mod cancel;
 mod checkpoint;
 mod claim;
+mod dead;
 mod fire;
 mod history;
 mod insert;
@@ -54,6 +55,7 @@ pub use self::{
     look::look,
     raw::{history_len, raw_loop},
 };
+use crate::guests::is_guest;
 
 /// How the file is opened.
 #[derive(Clone, Copy, Debug)]
@@ -135,10 +137,15 @@ impl SqliteStore {
         let Some(readers) = self.readers.clone() else {
             return self.writer.write(what, Urgency::Prompt, work).await;
         };
-        let permit = Arc::clone(&readers.permits).acquire_owned().await.map_err(|error| not_applied(what, error))?;
+        let turn = async |permits: &Arc<Semaphore>| {
+            Arc::clone(permits).acquire_owned().await.map_err(|error| not_applied(what, error))
+        };
+        // Guests stand in a queue of their own, and leave a reader to the others.
+        let place = if is_guest() { Some(turn(&readers.guests).await?) } else { None };
+        let permit = turn(&readers.permits).await?;
         let reading = move || {
             let answer = readers.with(what, work);
-            drop(permit);
+            drop((permit, place));
             answer
         };
         tokio::task::spawn_blocking(reading).await.unwrap_or_else(|error| Err(not_applied(what, error)))
@@ -182,11 +189,15 @@ struct Readers {
     idle: Mutex<Vec<Connection>>,
     /// As many as there may be connections.
     permits: Arc<Semaphore>,
+    /// As many of them as guests may hold.
+    guests: Arc<Semaphore>,
 }
 
 impl Readers {
     fn new(path: PathBuf, most: usize) -> Self {
-        Self { path, idle: Mutex::new(Vec::new()), permits: Arc::new(Semaphore::new(most)) }
+        let guests = most.saturating_sub(1).max(1);
+        let permits = |most| Arc::new(Semaphore::new(most));
+        Self { path, idle: Mutex::default(), permits: permits(most), guests: permits(guests) }
     }
 
     fn with<T>(
@@ -247,4 +258,57 @@ fn bump_meta(connection: &Connection, key: &str, by: i64) -> Result<i64, StoreEr
         .prepare_cached("UPDATE meta SET value = value + ?2 WHERE key = ?1 RETURNING value")
         .and_then(|mut update| update.query_row(params![key, by], |row| row.get(0)))
         .map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::guests;
+
+    /// However many guests read, and however long, a stage finds a reader.
+    #[tokio::test]
+    async fn guests_leave_a_reader_to_the_stages() {
+        let path = std::env::temp_dir().join(format!("rota-guests-{}.db", uuid::Uuid::now_v7()));
+        let options = Options::default();
+        let store = Arc::new(SqliteStore::open(&path, options).await.unwrap());
+        let api = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .on_thread_start(guests::mark_thread)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (say, begun) = mpsc::channel();
+        let mut gates = Vec::new();
+        let reading: Vec<_> = (0..2 * options.readers)
+            .map(|_| {
+                let (open, gate) = mpsc::channel::<()>();
+                gates.push(open);
+                let (store, say, gate) = (Arc::clone(&store), say.clone(), Mutex::new(gate));
+                api.spawn(async move {
+                    let slow = move |_: &Connection| {
+                        say.send(()).ok();
+                        gate.lock().unwrap().recv().ok();
+                        Ok(())
+                    };
+                    store.read("read for a guest", slow).await.unwrap();
+                })
+            })
+            .collect();
+        for _ in 1..options.readers {
+            begun.recv().unwrap();
+        }
+        assert_eq!(store.read("read for a stage", |_| Ok(7)).await.unwrap(), 7);
+        assert!(begun.try_recv().is_err(), "guests took the reader that is kept back");
+        drop(gates);
+        for read in reading {
+            read.await.unwrap();
+        }
+        api.shutdown_background();
+        drop(store);
+        for end in ["", "-wal", "-shm", ".lock"] {
+            drop(std::fs::remove_file(format!("{}{end}", path.display())));
+        }
+    }
 }

@@ -12,12 +12,13 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired, FollowEnds,
-        Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
-        JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease, PartitionLease, Pause,
-        PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage,
-        SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store,
-        StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat, Write,
+        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
+        FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
+        JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease,
+        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore,
+        RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement,
+        SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat,
+        Write,
     },
 };
 
@@ -286,6 +287,14 @@ impl HistoryStore for SqliteStore {
 
     async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
         self.do_logs(query).await
+    }
+
+    async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError> {
+        self.do_dead_marks(runs).await
+    }
+
+    async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        self.do_discard(runs, by, now).await
     }
 
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rota_core::{
     ids::JobId,
     rollup::Rollup,
-    store::{StoreError, Tend, Tended, Worker},
+    store::{DeadMark, StoreError, Tend, Tended, Worker},
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -135,6 +135,7 @@ fn purge_rest(connection: &Connection, tend: &Tend) -> Result<Tended, StoreError
     let skips = micros(tend.skips_keep.before(tend.now));
     let workers = micros(Worker::KEPT.before(tend.now));
     let audit = micros(tend.audit_keep.before(tend.now));
+    let marks = micros(DeadMark::KEPT_BEYOND.before(tend.history_keep.before(tend.now)));
     let mut purged = 0;
     for (sql, before) in [
         ("DELETE FROM session WHERE digest IN (SELECT digest FROM session WHERE expires_at <= ?1 LIMIT ?2)", now),
@@ -170,6 +171,7 @@ fn purge_rest(connection: &Connection, tend: &Tend) -> Result<Tended, StoreError
             now,
         ),
         ("DELETE FROM worker WHERE id IN (SELECT id FROM worker WHERE until < ?1 LIMIT ?2)", workers),
+        ("DELETE FROM dead_mark WHERE run IN (SELECT run FROM dead_mark WHERE at < ?1 LIMIT ?2)", marks),
     ] {
         purged +=
             connection.prepare_cached(sql).and_then(|mut delete| delete.execute([before, ROWS])).map_err(failed)?

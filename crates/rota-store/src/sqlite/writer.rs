@@ -3,7 +3,8 @@
 //! Work queues up and is committed in groups: at once when the writer is idle,
 //! together with whatever else has come while a commit was in flight. A group
 //! is cut after about 10 ms of work. Leases and settlements go before bulk
-//! loads and upkeep. An answer leaves only after its commit.
+//! loads and upkeep; guests have a queue of their own, and take turns with the
+//! node's stages. An answer leaves only after its commit.
 //!
 //! A group in which one piece of work fails is rolled back and done again piece
 //! by piece, so that a failure takes nobody along. Work can therefore be run
@@ -21,7 +22,10 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::{checkpoint::Checkpointer, history::Indexer, not_applied};
-use crate::failpoint::{self, Moment};
+use crate::{
+    failpoint::{self, Moment},
+    guests::is_guest,
+};
 
 /// A group is committed after so much work.
 const GROUP_TIME: Duration = Duration::from_millis(10);
@@ -87,17 +91,30 @@ impl<T: Send, F: Fn(&Connection) -> Result<T, StoreError> + Send> Work for Piece
 #[derive(Default)]
 struct Queue {
     prompt: VecDeque<Box<dyn Work>>,
+    guests: VecDeque<Box<dyn Work>>,
     patient: VecDeque<Box<dyn Work>>,
+    /// A guest is next, if one waits.
+    guest_next: bool,
     closed: bool,
 }
 
 impl Queue {
     fn is_empty(&self) -> bool {
-        self.prompt.is_empty() && self.patient.is_empty()
+        self.prompt.is_empty() && self.guests.is_empty() && self.patient.is_empty()
     }
 
+    /// Stages and guests take turns: a stage waits for one guest at most, however
+    /// many there are, and a busy node still answers.
     fn pop(&mut self) -> Option<Box<dyn Work>> {
-        self.prompt.pop_front().or_else(|| self.patient.pop_front())
+        let guest_next = std::mem::replace(&mut self.guest_next, false);
+        if guest_next && let Some(work) = self.guests.pop_front() {
+            return Some(work);
+        }
+        if let Some(work) = self.prompt.pop_front() {
+            self.guest_next = true;
+            return Some(work);
+        }
+        self.guests.pop_front().or_else(|| self.patient.pop_front())
     }
 }
 
@@ -139,6 +156,7 @@ impl Writer {
                 return Err(not_applied(what, "the store is closed"));
             }
             match urgency {
+                Urgency::Prompt if is_guest() => queue.guests.push_back(piece),
                 Urgency::Prompt => queue.prompt.push_back(piece),
                 Urgency::Patient => queue.patient.push_back(piece),
             }
@@ -299,4 +317,45 @@ fn begin(connection: &Connection) -> rusqlite::Result<()> {
 
 fn commit(connection: &Connection) -> rusqlite::Result<()> {
     connection.prepare_cached("COMMIT")?.execute([]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+    impl Work for Named {
+        fn run(&mut self, _: &Connection) -> bool {
+            true
+        }
+
+        fn pass(&self, _: Moment) {}
+
+        fn answer(self: Box<Self>, _: Option<&str>) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+
+    /// A flood of requests must not stand between a stage and its commit, nor a busy
+    /// node leave requests without an answer.
+    #[test]
+    fn stages_and_guests_take_turns() {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut queue = Queue::default();
+        let named = |name| Box::new(Named(name, Arc::clone(&order)));
+        for _ in 0..5 {
+            queue.guests.push_back(named("guest"));
+        }
+        queue.patient.push_back(named("upkeep"));
+        for _ in 0..3 {
+            queue.prompt.push_back(named("stage"));
+        }
+        while let Some(work) = queue.pop() {
+            work.answer(None);
+        }
+        let expected = ["stage", "guest", "stage", "guest", "stage", "guest", "guest", "guest", "upkeep"];
+        assert_eq!(*order.lock().unwrap(), expected);
+        assert!(queue.is_empty());
+    }
 }

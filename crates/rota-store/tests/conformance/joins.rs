@@ -293,6 +293,7 @@ pub async fn a_join_that_should_have_opened_is_opened(h: &Harness) {
     assert_eq!(h.status(join).await, Status::Blocked, "its other need lives");
     h.settle(&need, succeeded(), at(2)).await;
     assert_eq!(h.status(join).await, Status::Queued);
+    assert_eq!(h.cancel(join, at(2)).await, CancelAnswer::Cancelled);
 
     let (_, need) = h.leased(at(3)).await;
     let join = h.make(after(h, &[need.id]), at(3)).await;

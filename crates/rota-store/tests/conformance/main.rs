@@ -15,6 +15,7 @@ mod access;
 mod after;
 mod cancel;
 mod claim;
+mod dead;
 mod ends;
 mod enqueue;
 mod fire;
@@ -368,6 +369,13 @@ promises! {
         an_audit_page_bounds_its_look_and_misses_nothing,
         a_nul_in_a_name_is_refused,
         upkeep_takes_what_no_longer_counts,
+    }
+    dead {
+        a_run_that_is_made_again_is_marked_with_its_maker,
+        a_run_that_is_not_made_marks_nothing,
+        a_dead_letter_is_put_away_once,
+        a_redrive_counts_more_than_a_discard,
+        a_mark_goes_after_its_run,
     }
     play {
         a_store_agrees_with_the_model,

@@ -1,5 +1,8 @@
 //! `rota serve`: a node, from its start to its orderly end.
 //!
+//! The engine and the API have threads of their own: a flood of requests, or a slow
+//! one, delays no stage.
+//!
 //! SIGTERM or SIGINT drains: nothing new is begun, partitions are given up at
 //! once, attempts may end within a limit and are then handed back. Health and
 //! metrics are answered until the end. A second signal leaves at once: attempts
@@ -16,6 +19,7 @@ use rota_core::{ids::TenantId, job::JobDocument};
 use rota_engine::Engine;
 use rota_server::{Login, Node, Server};
 use tokio::{
+    runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
@@ -56,11 +60,13 @@ pub fn run(args: &ServeArgs, printer: &mut Printer) -> Result<(), Failure> {
     for variable in config::strangers() {
         warn!(variable, "a variable is set that no setting is called by");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let left = runtime.block_on(serve(&config, &jobs, printer));
-    // Attempts that are left are dropped, and their programs killed with them.
-    // What still blocks a thread must not keep the process.
-    runtime.shutdown_timeout(LAST_MOMENT);
+    let (engine, api) = (wire::engine_threads()?, wire::api_threads(&config)?);
+    let left = engine.block_on(serve(&config, &jobs, api.handle(), printer));
+    // Whoever asks goes before what it is asked of. Attempts that are left are
+    // dropped, and their programs killed with them. What still blocks a thread must
+    // not keep the process.
+    api.shutdown_timeout(LAST_MOMENT);
+    engine.shutdown_timeout(LAST_MOMENT);
     match left? {
         Left::Drained => Ok(()),
         Left::AtOnce { number } => Err(Failure::Signal { number }),
@@ -79,13 +85,13 @@ fn demo_job() -> Result<JobFile, Failure> {
     Ok(JobFile { path: "--demo".into(), document })
 }
 
-async fn serve(config: &Config, jobs: &[JobFile], printer: &mut Printer) -> anyhow::Result<Left> {
+async fn serve(config: &Config, jobs: &[JobFile], api: &Handle, printer: &mut Printer) -> anyhow::Result<Left> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let server = Server::bind(config.listen).await.map_err(|error| wire::not_bound(config, error))?;
     let address = server.address();
     let node = wire::node(config)?;
     let (stop, stopped) = oneshot::channel::<()>();
-    let answering = tokio::spawn(server.serve(node.clone(), wire::hosts(config), async {
+    let answering = api.spawn(server.serve(node.clone(), wire::hosts(config), async {
         // Whoever is gone cannot say stop, and means it.
         drop(stopped.await);
     }));
@@ -104,7 +110,7 @@ async fn serve(config: &Config, jobs: &[JobFile], printer: &mut Printer) -> anyh
         }
     };
     drop(stop);
-    answering.await.context("the HTTP server failed")?;
+    answering.await.context("the HTTP server failed")?.context("cannot serve the address")?;
     done
 }
 

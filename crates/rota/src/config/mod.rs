@@ -33,6 +33,8 @@ use crate::{
     remote::{SERVER_VARIABLE, TOKEN_VARIABLE},
 };
 
+/// More would only stand in each other's way.
+const HTTP_THREADS_MAX: usize = 1_024;
 const JWT_SECRET_VARIABLE: &str = "ROTA_JWT_SECRET";
 /// Shorter ones can be guessed.
 const ADMIN_TOKEN_MIN: usize = 32;
@@ -44,6 +46,9 @@ pub struct Config {
     pub data: PathBuf,
     pub listen: SocketAddr,
     pub hosts: Vec<String>,
+    pub http_threads: usize,
+    pub http_connections: usize,
+    pub http_requests: usize,
     pub roles: Roles,
     pub name: String,
     pub jobs: Option<PathBuf>,
@@ -161,6 +166,8 @@ impl Reading<'_> {
         let listen = access.as_ref().and_then(|access| self.listen(access.login));
         let (roles, egress, commands) = (self.roles(), self.egress(), self.commands());
         let (attempts_max, connections) = (self.number("attempts_max"), self.number("postgres.connections"));
+        let http_threads = self.number("http.threads");
+        let (http_connections, http_requests) = (self.number("http.connections"), self.number("http.requests"));
         let (node_lease, run_lease) = (self.span("leases.node", 500), self.span("leases.run", 1_000));
         let (drain, history_keep) = (self.one("drain"), self.one("history.keep"));
         let audit_keep = self.one("audit.keep");
@@ -172,6 +179,9 @@ impl Reading<'_> {
             store: store.unwrap_or_else(|| StoreAddress::Sqlite(data.join("rota.db"))),
             listen: listen?,
             hosts: hosts.into_iter().map(|host: String| host.to_ascii_lowercase()).collect(),
+            http_threads: http_threads?.min(HTTP_THREADS_MAX),
+            http_connections: http_connections?,
+            http_requests: http_requests?,
             roles: roles?,
             name: self.optional("name").unwrap_or_else(values::machine_name),
             jobs,

@@ -92,6 +92,14 @@ pub const SETTINGS: &[Setting] = &[
     Setting::one("attempts_max", "N", "1000", "Attempts under way at once on this node"),
     Setting::many("traits", "TRAIT,…", "", "What this node offers to jobs that require it"),
     Setting::one("drain", "DURATION", "30s", "How long attempts may go on after SIGTERM before they are handed back"),
+    Setting::one(
+        "http.threads",
+        "N",
+        "2",
+        "Threads that answer requests; the scheduler has its own, one for each core of the machine",
+    ),
+    Setting::one("http.connections", "N", "1024", "Connections at once; the next one is refused with 503"),
+    Setting::one("http.requests", "N", "256", "Requests of the API in work at once; the next one is refused with 503"),
     Setting::one("leases.node", "DURATION", "3s", "How long a node's word holds; another takes over after that"),
     Setting::one("leases.run", "DURATION", "6s", "How long a written lease of a run holds without being extended"),
     Setting::derived(
@@ -156,7 +164,12 @@ pub const SETTINGS: &[Setting] = &[
         "The listed programs; a path that ends in / means every program in that directory",
     ),
     Setting::derived("commands.directory", "DIR", "`commands` in `data`", "Where programs are started"),
-    Setting::one("postgres.connections", "N", "8", "Connections for work; two more are kept back for leases"),
+    Setting::one(
+        "postgres.connections",
+        "N",
+        "8",
+        "Connections for work; half as many more for the API, and two kept back for leases",
+    ),
     Setting::derived("postgres.schema", "NAME", "the server's default", "The schema that holds the tables"),
     Setting::one("log.format", "pretty|json", "pretty", "Form of the log, which goes to standard error"),
     Setting::one(

@@ -145,7 +145,9 @@ pub fn explained(key: &str, text: &str, error: &str) -> String {
     let text = text.escape_debug();
     match key {
         "listen" => format!("`{text}` is not an address and port such as 127.0.0.1:7070"),
-        "attempts_max" | "postgres.connections" => format!("`{text}` is not a whole number"),
+        "attempts_max" | "postgres.connections" | "http.threads" | "http.connections" | "http.requests" => {
+            format!("`{text}` is not a whole number")
+        }
         "insecure_listen" | "demo" => format!("`{text}` is not true or false"),
         _ => error.to_owned(),
     }

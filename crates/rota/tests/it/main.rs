@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its case should panic")]
 
+mod answers;
 mod api;
 mod books;
 mod cli;

@@ -187,6 +187,14 @@ impl Node {
         self.address.unwrap()
     }
 
+    /// The names of its threads.
+    pub fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        // One that ends meanwhile has no name any more.
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+        tasks.filter_map(|task| name(task.unwrap())).map(|name| name.trim_end().to_owned()).collect()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

@@ -234,6 +234,30 @@ fn a_strange_host_is_not_answered() {
     assert!(node.stop().0.success());
 }
 
+/// A flood of requests must find other threads than those that fire and execute.
+#[test]
+fn requests_and_the_engine_have_threads_of_their_own() {
+    let place = Place::new();
+    let node = Node::ready(&place, &["--http-threads", "3"]);
+    let names = node.threads();
+    let count = |name: &str| names.iter().filter(|found| *found == name).count();
+    assert!(count("rota-api") >= 3 && count("rota-engine") >= 1, "{names:?}");
+    assert!(node.stop().0.success());
+}
+
+#[test]
+fn connections_are_bounded_as_was_told() {
+    let place = Place::new();
+    let mut node = Node::ready(&place, &["--http-connections", "1"]);
+    let only = std::net::TcpStream::connect(node.address()).unwrap();
+    node.wait_for("the node to be full", |node| {
+        node.get("/healthz").is_some_and(|(status, why)| status == 503 && why.contains("\"code\":\"busy\""))
+    });
+    drop(only);
+    node.wait_for("the node to have room", |node| node.get("/healthz").is_some_and(|(status, _)| status == 200));
+    assert!(node.stop().0.success());
+}
+
 /// Headers that never end must not fill memory.
 #[test]
 fn a_request_with_too_much_in_its_head_is_refused() {

@@ -81,7 +81,7 @@ pub async fn stop(engine: &Engine) -> Result<(), Failure> {
 pub struct Served {
     pub url: String,
     stop: oneshot::Sender<()>,
-    answering: JoinHandle<()>,
+    answering: JoinHandle<std::io::Result<()>>,
 }
 
 impl Served {
@@ -100,6 +100,6 @@ impl Served {
 
     pub async fn stop(self) -> Result<(), Failure> {
         drop(self.stop);
-        Ok(self.answering.await.context("the HTTP server failed")?)
+        Ok(self.answering.await.context("the HTTP server failed")?.context("serving the address")?)
     }
 }

@@ -1,0 +1,158 @@
+//! Bounds: how many may ask at once, and how long they may take.
+//!
+//! Each ends something that a client could otherwise hold for ever: a connection,
+//! a place among the requests in work, a feed. Whoever comes when all places are
+//! taken is told so at once and when to come again; nobody is kept waiting in the
+//! dark.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use rota_api::problem::Code;
+use rota_core::ids::TenantId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{Node, problem::Problem};
+
+/// What one node allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Requests of the API in work at once. One whose body is still coming is not
+    /// in work, nor is a worker that waits for attempts or a feed that is followed.
+    pub requests_max: usize,
+    /// Feeds of events followed at once, by all tenants together.
+    pub feeds_max: usize,
+    /// Feeds of events followed at once by the callers of one tenant.
+    pub tenant_feeds_max: usize,
+    /// A client that is slower than this with its headers, or silent for so long
+    /// between two requests, is not waited for. By default no round number: a
+    /// scraper that asks every 15 or 30 seconds must not find its connection
+    /// closed as it asks.
+    pub head_time: Duration,
+    /// A body must have come within this time; of a stream, its next line.
+    pub body_time: Duration,
+    /// No answer may take longer.
+    pub answer_time: Duration,
+    /// A client that takes nothing of its answer for so long is given up.
+    pub reading_time: Duration,
+    /// How often a feed says that it lives, and looks whether its caller may still
+    /// follow it.
+    pub feed_time: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            connections_max: 1_024,
+            requests_max: 256,
+            feeds_max: 256,
+            tenant_feeds_max: 64,
+            head_time: Duration::from_secs(40),
+            body_time: Duration::from_secs(30),
+            answer_time: Duration::from_secs(30),
+            reading_time: Duration::from_secs(30),
+            feed_time: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Requests that wait by design, and hold something else that is bounded: a
+/// worker its connection, a feed its place among feeds.
+const WAITING: [&str; 2] = ["/api/v1/workers/sync", "/api/v1/events"];
+
+/// A request's place among those in work. Clones are the same.
+#[derive(Clone)]
+pub struct Place {
+    places: Arc<Semaphore>,
+    held: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+}
+
+impl Place {
+    fn take(places: &Arc<Semaphore>) -> Result<Self, Problem> {
+        let place = Self { places: Arc::clone(places), held: Arc::default() };
+        place.back()?;
+        Ok(place)
+    }
+
+    /// Makes room for others while the client is waited for.
+    pub fn leave(&self) {
+        drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Waits for a place, for work that goes on after the answer has begun.
+    pub async fn wait(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).acquire_owned().await.ok()
+    }
+
+    /// Takes a place again.
+    pub fn back(&self) -> Result<(), Problem> {
+        let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Problem::busy())?;
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+        Ok(())
+    }
+}
+
+/// Lets in as many requests as may be in work.
+pub async fn admit(State(node): State<Node>, mut request: Request, next: Next) -> Response {
+    if WAITING.contains(&request.uri().path()) {
+        return next.run(request).await;
+    }
+    let place = match Place::take(node.requests()) {
+        Ok(place) => place,
+        Err(problem) => return problem.into_response(),
+    };
+    request.extensions_mut().insert(place.clone());
+    let response = next.run(request).await;
+    place.leave();
+    response
+}
+
+/// Who follows the events, by tenant.
+#[derive(Debug, Default)]
+pub struct Feeds(Mutex<HashMap<TenantId, usize>>);
+
+/// A place among those who follow; free again when dropped.
+pub struct FeedPlace {
+    node: Node,
+    tenant: TenantId,
+}
+
+impl FeedPlace {
+    pub fn take(node: &Node, tenant: TenantId) -> Result<Self, Problem> {
+        let Bounds { feeds_max, tenant_feeds_max, .. } = node.bounds();
+        let mut feeds = node.feeds().0.lock().unwrap_or_else(PoisonError::into_inner);
+        if feeds.values().sum::<usize>() >= feeds_max {
+            return Err(Problem::busy());
+        }
+        let theirs = feeds.entry(tenant).or_default();
+        if *theirs >= tenant_feeds_max {
+            let detail =
+                format!("the tenant follows the events {tenant_feeds_max} times on this node, which is the most");
+            return Err(Problem::new(Code::TooMany, detail).retry_after(node.bounds().feed_time.as_secs().max(1)));
+        }
+        *theirs += 1;
+        Ok(Self { node: node.clone(), tenant })
+    }
+}
+
+impl Drop for FeedPlace {
+    fn drop(&mut self) {
+        let mut feeds = self.node.feeds().0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(theirs) = feeds.get_mut(&self.tenant) {
+            *theirs -= 1;
+            if *theirs == 0 {
+                feeds.remove(&self.tenant);
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Dead letters: runs that used up their attempts and wait for somebody.
+//!
+//! A dead letter is a row of history, which never changes. What somebody did about
+//! it stands beside it: a new run was made of it, or it was put away. Lists leave
+//! those out unless asked.
+
+use axum::{Json, http::StatusCode};
+use jiff::Timestamp;
+use rota_api::{
+    bulk::{BulkDiscard, BulkDone, RunsFilter},
+    page::Page,
+    problem::Code,
+    run::{DeadLetter, DeadState},
+};
+use rota_core::{
+    ids::{RunId, TenantId},
+    run::{RunState, Status, Verdict},
+    store::{DeadFate, DeadMark, RunQuery, RunRecord},
+};
+use rota_engine::Engine;
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::{
+    bulk::{PAGE, TOUCHED_MAX, told},
+    runs::{find_run, query as runs_query, shown},
+};
+use crate::{
+    access::{May, RunCancel, RunRead},
+    body::Body,
+    problem::Problem,
+    query::{Id, Listing, Paging},
+};
+
+/// So many looks are taken for one page before it is answered empty.
+const LOOKS_MAX: u32 = 10;
+
+/// Which dead letters; what is left out does not narrow. Latest first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DeadFilter {
+    /// Of this job, by number or name.
+    job: Option<String>,
+    /// Of jobs that have this tag now.
+    tag: Option<String>,
+    /// Made by this schedule.
+    schedule: Option<i64>,
+    /// With all of these, each written `key=value`; may be given several times.
+    #[serde(default)]
+    #[param(style = Form, explode)]
+    label: Vec<String>,
+    /// That died at this instant or later.
+    from: Option<Timestamp>,
+    /// And before this one.
+    to: Option<Timestamp>,
+    /// `open` ones unless told: those that nobody has dealt with.
+    state: Option<DeadState>,
+}
+
+impl DeadFilter {
+    fn runs(&self) -> RunsFilter {
+        let Self { job, tag, schedule, label, from, to, .. } = self.clone();
+        RunsFilter { job, tag, schedule, label, from, to, status: Vec::new() }
+    }
+}
+
+fn state_of(mark: Option<&DeadMark>) -> DeadState {
+    match mark.map(|mark| mark.fate) {
+        None => DeadState::Open,
+        Some(DeadFate::Redriven) => DeadState::Redriven,
+        Some(DeadFate::Discarded) => DeadState::Discarded,
+    }
+}
+
+fn is_dead(record: &RunRecord) -> bool {
+    matches!(record.run.state, RunState::Finished { verdict: Verdict::Dead, .. })
+}
+
+/// A filter of runs as one of dead letters; none where there can be none.
+async fn query(filter: &RunsFilter, engine: &Engine, tenant: TenantId) -> Result<Option<RunQuery>, Problem> {
+    if !filter.status.is_empty() {
+        return Err(Problem::bad_parameter("status", "dead letters are dead"));
+    }
+    let query = runs_query(filter, engine, tenant).await?;
+    Ok(query.map(|query| RunQuery { statuses: vec![Status::Ended(Verdict::Dead)], ..query }))
+}
+
+/// List dead letters: runs that used up their attempts.
+///
+/// Those that nobody has dealt with, unless `state` says otherwise.
+#[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(DeadFilter, Paging),
+    responses((status = OK, body = Page<DeadLetter>)))]
+pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter>) -> Result<Json<Page<DeadLetter>>, Problem> {
+    let wanted = listing.filter.state.unwrap_or(DeadState::Open);
+    let mut after = listing.cursor()?;
+    let Some(query) = query(&listing.filter.runs(), &may.engine, may.caller.tenant).await? else {
+        return Ok(Json(Page { items: Vec::new(), next: None }));
+    };
+    let mut found: Vec<(RunRecord, Option<DeadMark>)> = Vec::new();
+    for _ in 0..LOOKS_MAX {
+        let page = may.engine.store().list_runs(&RunQuery { after, limit: listing.limit, ..query.clone() }).await?;
+        let ids: Vec<RunId> = page.runs.iter().map(|record| record.run.id).collect();
+        let marks = may.engine.store().dead_marks(&ids).await?;
+        let fits = |mark: Option<&DeadMark>| wanted == DeadState::All || state_of(mark) == wanted;
+        found.extend(page.runs.into_iter().zip(marks).filter(|(_, mark)| fits(mark.as_ref())));
+        after = page.next;
+        if after.is_none() || !found.is_empty() {
+            break;
+        }
+    }
+    let (records, marks): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    let now = may.engine.now();
+    let runs = shown(&may.engine, records).await?;
+    let letters = runs.into_iter().zip(marks).map(|(run, mark)| {
+        let age = run.ended_at.map(|ended_at| ended_at.duration_until(now).as_millis().max(0) as u64);
+        let state = state_of(mark.as_ref());
+        let (settled_by, settled_at) = mark.map_or((None, None), |mark| (mark.by, Some(mark.at)));
+        DeadLetter { run, age_ms: age.unwrap_or_default(), state, settled_by, settled_at }
+    });
+    Ok(Json(listing.page(letters.collect(), after.as_ref())))
+}
+
+/// Put a dead letter away.
+///
+/// It stays in history, and is listed as discarded. One that was made again is a
+/// conflict, and so is a run that is no dead letter.
+#[utoipa::path(post, path = "/dead-letters/{run}/discard", tag = "dead letters", params(("run" = Uuid, Path)),
+    responses((status = NO_CONTENT)))]
+pub async fn discard(may: May<RunCancel>, Id(run): Id<Uuid>) -> Result<StatusCode, Problem> {
+    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    if !is_dead(&record) {
+        return Err(Problem::new(Code::Conflict, "the run is no dead letter"));
+    }
+    match may.engine.discard(&[record.run.id], &may.caller.who).await?[..] {
+        [true] => {
+            may.changed("dead.discard", format_args!("run/{run}"), None, None);
+            Ok(StatusCode::NO_CONTENT)
+        }
+        _ => Err(Problem::new(Code::Conflict, "a new run was made of it before")),
+    }
+}
+
+/// Put dead letters away by a filter.
+///
+/// Those that nobody has dealt with, up to 100,000 at a time.
+#[utoipa::path(post, path = "/bulk/discard", tag = "bulk", request_body = BulkDiscard, responses((status = OK, body = BulkDone)))]
+pub async fn discard_many(may: May<RunCancel>, Body(request): Body<BulkDiscard>) -> Result<Json<BulkDone>, Problem> {
+    let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
+    let mut next = query(&request.filter, &may.engine, may.caller.tenant).await?;
+    while let Some(mut query) = next.take() {
+        query.limit = PAGE;
+        let page = may.engine.store().list_runs(&query).await?;
+        let open = open(&may.engine, page.runs.iter().map(|record| record.run.id).collect()).await?;
+        done.matched += open.len() as u64;
+        if !request.dry_run && !open.is_empty() {
+            let put_away = may.engine.discard(&open, &may.caller.who).await?;
+            done.done += put_away.iter().filter(|put_away| **put_away).count() as u64;
+        }
+        match page.next {
+            Some(_) if done.matched >= TOUCHED_MAX => done.more = true,
+            Some(after) => next = Some(RunQuery { after: Some(after), ..query }),
+            None => {}
+        }
+    }
+    told(&may, "dead.discard_many", "runs", &request.filter, &done);
+    Ok(Json(done))
+}
+
+/// Those that nobody has dealt with.
+async fn open(engine: &Engine, runs: Vec<RunId>) -> Result<Vec<RunId>, Problem> {
+    let marks = engine.store().dead_marks(&runs).await?;
+    Ok(runs.into_iter().zip(marks).filter(|(_, mark)| mark.is_none()).map(|(run, _)| run).collect())
+}
+
+/// Those that nobody has put away.
+pub async fn not_discarded(engine: &Engine, runs: Vec<RunId>) -> Result<Vec<RunId>, Problem> {
+    let marks = engine.store().dead_marks(&runs).await?;
+    let is_put_away = |mark: Option<DeadMark>| mark.is_some_and(|mark| mark.fate == DeadFate::Discarded);
+    Ok(runs.into_iter().zip(marks).filter_map(|(run, mark)| (!is_put_away(mark)).then_some(run)).collect())
+}

@@ -1,0 +1,60 @@
+//! Dead letters: what was done about runs that had ended.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::RunId,
+    run::NewRun,
+    store::{DeadFate, DeadMark, Enqueued},
+};
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    tx::{Late, params},
+};
+use crate::codec::{fate, fate_code, micros, time};
+
+impl PostgresStore {
+    pub(super) async fn marks_of(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, Fault> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let sql = "SELECT run, fate, by_whom, at FROM dead_mark WHERE run = ANY($1)";
+        let mut found = HashMap::new();
+        for row in self.read(sql, &[&ids]).await? {
+            let mark = DeadMark { fate: fate(row.try_get(1)?)?, by: row.try_get(2)?, at: time(row.try_get(3)?)? };
+            found.insert(row.try_get::<_, Uuid>(0)?, mark);
+        }
+        Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
+    }
+
+    pub(super) async fn put_away(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, Fault> {
+        let mut ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let sql = "INSERT INTO dead_mark (run, at, fate, by_whom) SELECT run, $2, $3, $4 FROM unnest($1::uuid[]) run \
+                   ORDER BY run ON CONFLICT (run) DO NOTHING";
+        self.write_alone(&self.work, sql, &[&ids, &micros(now), &fate_code(DeadFate::Discarded), &by]).await?;
+        let marks = self.marks_of(runs).await?;
+        Ok(marks.iter().map(|mark| mark.as_ref().is_some_and(|mark| mark.fate == DeadFate::Discarded)).collect())
+    }
+}
+
+/// Marks the runs that were made again by a batch, with its commit.
+pub(super) fn mark_redriven(now: Timestamp, runs: &[&NewRun], answers: &[Enqueued]) -> Option<Late> {
+    let mut redriven: BTreeMap<Uuid, Option<String>> = BTreeMap::new();
+    for (new, answer) in runs.iter().zip(answers) {
+        if let (Some(from), Enqueued::Made { .. }) = (new.redrives(), answer) {
+            redriven.insert(from.0, new.trigger.by.clone());
+        }
+    }
+    if redriven.is_empty() {
+        return None;
+    }
+    let (ids, by): (Vec<Uuid>, Vec<Option<String>>) = redriven.into_iter().unzip();
+    let sql = "INSERT INTO dead_mark (run, at, fate, by_whom) \
+               SELECT run, $2, $3, by_whom FROM unnest($1::uuid[], $4::text[]) asked (run, by_whom) \
+               ON CONFLICT (run) DO UPDATE SET at = excluded.at, fate = excluded.fate, by_whom = excluded.by_whom";
+    Some(Late { sql, params: params![ids, micros(now), fate_code(DeadFate::Redriven), by] })
+}

@@ -1,0 +1,66 @@
+//! Dead letters: what was done about runs that had ended.
+
+use jiff::Timestamp;
+use rota_core::{
+    ids::RunId,
+    run::NewRun,
+    store::{DeadFate, DeadMark, Enqueued, StoreError},
+};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{SqliteStore, failed, writer::Urgency};
+use crate::codec::{fate, fate_code, micros, time};
+
+impl SqliteStore {
+    pub(super) async fn do_dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError> {
+        let runs = runs.to_vec();
+        self.read("read what became of dead letters", move |connection| {
+            runs.iter().map(|run| mark_of(connection, *run)).collect()
+        })
+        .await
+    }
+
+    pub(super) async fn do_discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        let (runs, by) = (runs.to_vec(), by.to_owned());
+        self.writer
+            .write("put dead letters away", Urgency::Prompt, move |connection| {
+                let sql = "INSERT OR IGNORE INTO dead_mark (run, at, fate, by_whom) VALUES (?1, ?2, ?3, ?4)";
+                let discarded = DeadFate::Discarded;
+                let mut insert = connection.prepare_cached(sql).map_err(failed)?;
+                for run in &runs {
+                    insert.execute(params![run.0.as_bytes(), micros(now), fate_code(discarded), by]).map_err(failed)?;
+                }
+                let put_away = |run: &RunId| Ok(mark_of(connection, *run)?.is_some_and(|mark| mark.fate == discarded));
+                runs.iter().map(put_away).collect()
+            })
+            .await
+    }
+}
+
+fn mark_of(connection: &Connection, run: RunId) -> Result<Option<DeadMark>, StoreError> {
+    let found: Option<(i16, Option<String>, i64)> = connection
+        .prepare_cached("SELECT fate, by_whom, at FROM dead_mark WHERE run = ?1")
+        .and_then(|mut select| {
+            select.query_row([run.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()
+        })
+        .map_err(failed)?;
+    found.map(|(code, by, at)| Ok(DeadMark { fate: fate(code)?, by, at: time(at)? })).transpose()
+}
+
+/// Marks the runs that were made again by this batch.
+pub fn mark_redriven(
+    connection: &Connection,
+    now: Timestamp,
+    runs: &[NewRun],
+    answers: &[Enqueued],
+) -> Result<(), StoreError> {
+    for (new, answer) in runs.iter().zip(answers) {
+        let (Some(from), Enqueued::Made { .. }) = (new.redrives(), answer) else { continue };
+        let row = params![from.0.as_bytes(), micros(now), fate_code(DeadFate::Redriven), new.trigger.by];
+        connection
+            .prepare_cached("INSERT OR REPLACE INTO dead_mark (run, at, fate, by_whom) VALUES (?1, ?2, ?3, ?4)")
+            .and_then(|mut put| put.execute(row))
+            .map_err(failed)?;
+    }
+    Ok(())
+}
