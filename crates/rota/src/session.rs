@@ -2,16 +2,18 @@
 
 use std::{fmt::Display, future::Future, io};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use jiff::Timestamp;
+use rota_client::Client;
 use rota_core::duration::Span;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     clock,
+    contexts::Contexts,
     failure::Failure,
     printer::{Output, Printer},
-    remote::{Contexts, Query, Remote, ServerArgs, Target},
+    target::{ServerArgs, Target},
 };
 
 /// Items of a list where nobody says how many.
@@ -25,6 +27,27 @@ pub struct SessionArgs {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "table", global = true)]
     output: Output,
+}
+
+/// A noun whose verbs ask a server.
+#[derive(Args)]
+pub struct Noun<C: Subcommand> {
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(subcommand)]
+    command: C,
+}
+
+impl<C: Subcommand> Noun<C> {
+    /// Does what was asked, on this thread.
+    pub fn run(
+        self,
+        printer: &mut Printer,
+        work: impl AsyncFnOnce(&mut Session<'_>, C) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut session = Session::open(&self.session, printer)?;
+        block_on(work(&mut session, self.command))
+    }
 }
 
 /// How much of a list.
@@ -59,7 +82,7 @@ impl ListArgs {
 }
 
 pub struct Session<'a> {
-    pub remote: Remote,
+    pub client: Client,
     pub printer: &'a mut Printer,
     pub output: Output,
 }
@@ -70,7 +93,7 @@ impl<'a> Session<'a> {
         if target.token.is_some() && Contexts::is_open_to_others() {
             printer.note("warning: others can read your contexts and the tokens in them; `rota login` again, or chmod 600 the file")?;
         }
-        Ok(Self { remote: Remote::new(target)?, printer, output: args.output })
+        Ok(Self { client: target.client()?, printer, output: args.output })
     }
 
     /// Prints a value in the form that was asked for.
@@ -92,11 +115,11 @@ impl<'a> Session<'a> {
         &mut self,
         args: &ListArgs,
         path: &[&str],
-        query: &Query<'_>,
+        query: &[(&str, String)],
         table: impl Fn(&[T], Timestamp, &mut Printer) -> io::Result<()>,
     ) -> Result<(), Failure> {
         self.watched(&args.watch, async |session| {
-            let (items, more) = session.remote.list::<T>(path, query, args.limit()).await?;
+            let (items, more) = session.client.list::<T>(path, query, args.limit()).await?;
             session.answer(&items, |printer| table(&items, clock::now(), printer))?;
             if more {
                 session.printer.note(&format!("the first {}; there are more: --limit N or --all", items.len()))?;
@@ -129,8 +152,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         if !Printer::can_ask() {
-            let message =
-                format!("{question}\nnobody can be asked here: give --yes if it is meant, or --dry-run to look first");
+            let message = format!("{question}\nnobody can be asked here: give --yes if it is meant");
             return Err(Failure::bad_input("not_confirmed", message));
         }
         self.printer.flush()?;

@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod bench;
+pub mod bulk;
 pub mod calendar;
 pub mod config;
 pub mod context;

@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     failure::Failure,
-    remote::{SERVER_VARIABLE, TOKEN_VARIABLE},
+    target::{SERVER_VARIABLE, TOKEN_VARIABLE},
 };
 
 const JWT_SECRET_VARIABLE: &str = "ROTA_JWT_SECRET";

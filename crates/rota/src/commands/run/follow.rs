@@ -7,15 +7,15 @@ use rota_api::{
     page::Page,
     run::{LogLine, Run, Status},
 };
+use rota_client::Query;
 use rota_core::duration::Span;
 
-use super::{LogsArgs, WaitArgs};
+use super::{LogsArgs, RunName, WaitArgs};
 use crate::{
     clock,
     commands::shown,
     failure::Failure,
     printer::{Output, plain},
-    remote::Query,
     session::Session,
     table::Tone,
 };
@@ -38,7 +38,7 @@ impl Lines<'_> {
         let mut query = Query::new();
         query.extend(self.attempt.map(|attempt| ("attempt", attempt.to_string())));
         query.extend(self.after.clone().map(|after| ("after", after)));
-        let page: Page<LogLine> = session.remote.get(&["runs", self.run, "logs"], &query).await?;
+        let page: Page<LogLine> = session.client.get(&["runs", self.run, "logs"], &query).await?;
         for line in &page.items {
             self.line(session, line)?;
         }
@@ -68,7 +68,7 @@ impl Lines<'_> {
 }
 
 pub async fn logs(session: &mut Session<'_>, args: &LogsArgs) -> Result<(), Failure> {
-    let run = args.run.find(&session.remote).await?;
+    let run = args.run.find(&session.client).await?;
     let mut lines = Lines { run: &run, attempt: args.attempt, details: args.details, after: None };
     if args.follow {
         return until_end(session, &mut lines).await;
@@ -83,7 +83,7 @@ pub async fn logs(session: &mut Session<'_>, args: &LogsArgs) -> Result<(), Fail
         }
     }
     // The last lines of a run that has just ended may still be on their way.
-    let ended = session.remote.get::<Run>(&["runs", &run], &Query::new()).await?.status.is_ended();
+    let ended = session.client.get::<Run>(&["runs", &run], &[]).await?.status.is_ended();
     if ended { until_end(session, &mut lines).await } else { Ok(()) }
 }
 
@@ -108,8 +108,19 @@ fn grown(pause: Span) -> Span {
 pub async fn follow(session: &mut Session<'_>, run: &str) -> Result<(), Failure> {
     let mut lines = Lines { run, attempt: None, details: false, after: None };
     until_end(session, &mut lines).await?;
-    let run: Run = session.remote.get(&["runs", run], &Query::new()).await?;
+    let run: Run = session.client.get(&["runs", run], &[]).await?;
     ended(session, &run)
+}
+
+/// The run as it is; none where the job has not run yet.
+async fn look(session: &Session<'_>, name: &RunName, id: &mut Option<String>) -> Result<Option<Run>, Failure> {
+    if id.is_none() {
+        *id = name.find_maybe(&session.client).await?;
+    }
+    match id {
+        Some(id) => Ok(Some(session.client.get(&["runs", id], &[]).await?)),
+        None => Ok(None),
+    }
 }
 
 pub async fn wait(session: &mut Session<'_>, args: &WaitArgs) -> Result<(), Failure> {
@@ -117,13 +128,7 @@ pub async fn wait(session: &mut Session<'_>, args: &WaitArgs) -> Result<(), Fail
     let mut id = None;
     let mut pause = SOON;
     loop {
-        if id.is_none() {
-            id = args.run.find_maybe(&session.remote).await?;
-        }
-        let run: Option<Run> = match &id {
-            Some(id) => Some(session.remote.get(&["runs", id], &Query::new()).await?),
-            None => None,
-        };
+        let run = look(session, &args.run, &mut id).await?;
         if let Some(run) = run.as_ref().filter(|run| run.status.is_ended()) {
             if session.output != Output::Table {
                 session.answer(run, |_| Ok(()))?;
