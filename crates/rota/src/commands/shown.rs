@@ -73,7 +73,8 @@ pub fn runs(runs: &[Run], now: Timestamp, printer: &mut Printer) -> io::Result<(
     if runs.is_empty() {
         return printer.note("no runs");
     }
-    let mut table = Table::new(&["RUN", "JOB", "STATUS", "TRIGGER", "CREATED", "TOOK", "FAILED", "REMARK"]);
+    let mut table = Table::new(&["RUN", "JOB", "STATUS", "TRIGGER", "CREATED", "TOOK", "FAILED", "REMARK"])
+        .narrowed(&["FAILED", "TRIGGER", "TOOK", "CREATED"], "REMARK");
     for run in runs {
         table.row([
             run.id.to_string().into(),
@@ -111,7 +112,8 @@ pub fn schedules(schedules: &[Schedule], now: Timestamp, printer: &mut Printer) 
     if schedules.is_empty() {
         return printer.note("no schedules");
     }
-    let mut table = Table::new(&["ID", "SCHEDULE", "STATE", "WHEN", "NEXT", "FIRED"]);
+    let mut table =
+        Table::new(&["ID", "SCHEDULE", "STATE", "WHEN", "NEXT", "FIRED"]).narrowed(&["FIRED", "NEXT"], "WHEN");
     for schedule in schedules {
         table.row([
             Cell::number(schedule.id),

@@ -35,7 +35,8 @@ fn jobs(jobs: &[Job], now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     if jobs.is_empty() {
         return printer.note("no jobs; `rota job create` makes one");
     }
-    let mut table = Table::new(&["JOB", "STATE", "WHEN", "QUEUE", "TAGS", "VERSION", "SAVED"]);
+    let mut table = Table::new(&["JOB", "STATE", "WHEN", "QUEUE", "TAGS", "VERSION", "SAVED"])
+        .narrowed(&["VERSION", "SAVED", "TAGS", "QUEUE"], "WHEN");
     for job in jobs {
         table.row([
             job.name.clone().into(),

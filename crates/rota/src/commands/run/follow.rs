@@ -71,10 +71,17 @@ pub async fn logs(session: &mut Session<'_>, args: &LogsArgs) -> Result<(), Fail
     let run = args.run.find(&session.client).await?;
     let mut lines = Lines { run: &run, attempt: args.attempt, details: args.details, after: None };
     if args.follow {
-        return until_end(session, &mut lines).await;
+        until_end(session, &mut lines).await?;
+        let run: Run = session.client.get(&["runs", &run], &[]).await?;
+        return Ok(session.printer.note(&plain(&end_of(&run)))?);
     }
+    let mut empty = true;
     loop {
         let (some, open) = lines.print(session).await?;
+        empty &= !some;
+        if !open && empty && session.output == Output::Table {
+            return Ok(session.printer.note("nothing was logged")?);
+        }
         if !open {
             return Ok(());
         }
@@ -145,12 +152,17 @@ pub async fn wait(session: &mut Session<'_>, args: &WaitArgs) -> Result<(), Fail
     }
 }
 
-/// Says how a run ended; anything but success is a failure of the command.
-fn ended(session: &mut Session<'_>, run: &Run) -> Result<(), Failure> {
+/// How a run ended, in a line.
+fn end_of(run: &Run) -> String {
     let took = shown::duration(run, clock::now());
     let took = if took.is_empty() { String::new() } else { format!(" after {took}") };
     let failure = run.failure.as_ref().map(|failure| format!(": {}: {}", failure.kind, failure.message));
-    let words = format!("{} {}{took}{}", run.id, shown::word(&run.status), failure.unwrap_or_default());
+    format!("{} {}{took}{}", run.id, shown::word(&run.status), failure.unwrap_or_default())
+}
+
+/// Says how a run ended; anything but success is a failure of the command.
+fn ended(session: &mut Session<'_>, run: &Run) -> Result<(), Failure> {
+    let words = end_of(run);
     if run.status == Status::Succeeded {
         return Ok(session.printer.note(&words)?);
     }

@@ -38,6 +38,9 @@ fn a_job_is_made_by_flags_run_and_read() {
     assert_eq!(runs.as_array().unwrap().len(), 1);
     assert_eq!(desk.rota(&["run", "logs", &id]).ok(), "hi there\n");
     assert_eq!(desk.rota(&["run", "logs", "greet"]).ok(), "hi there\n");
+    let to_its_end = desk.rota(&["run", "logs", "greet", "--follow"]);
+    assert!(to_its_end.err.starts_with(&format!("{id} succeeded")), "{to_its_end:?}");
+    assert_eq!(to_its_end.ok(), "hi there\n");
     let shown = desk.rota(&["run", "show", "greet"]).ok();
     assert!(shown.contains(&id) && shown.contains("succeeded") && shown.contains("why=test"), "{shown}");
     assert!(desk.rota(&["run", "wait", &id]).err.contains("succeeded"));
@@ -66,6 +69,9 @@ fn every_bad_field_is_named_with_its_path() {
     assert!(desk.rota(&["job", "show", "nobody"]).failed(3).contains("[not_found]"));
     assert!(desk.rota(&["job", "save", "-f", "absent.yaml"]).failed(2).contains("cannot read absent.yaml"));
     assert!(desk.rota(&["job", "create", "--name", "x"]).failed(2).contains("--url, --command, --shell or --handler"));
+    assert!(desk.rota(&["job", "create"]).failed(2).contains("Give a document with -f FILE, or --name"));
+    let error = desk.rota(&["job", "trigger", "x", "--payload", "{"]).failed(2);
+    assert!(error.starts_with("error: --payload: EOF") && error.contains("JSON is expected"), "{error}");
     assert!(desk.node.stop().0.success());
 }
 
