@@ -11,7 +11,7 @@ pub const EXIT_CODES: &[(&str, &str)] = &[
     ("0", "done"),
     ("1", "failed: a run that was waited for ended badly, a check found something, or something broke"),
     ("2", "the input is wrong: arguments, configuration or a document; trying again is useless"),
-    ("3", "not found: there is no such job, run, schedule or context"),
+    ("3", "not found: there is no such job, run, schedule, worker, user, tenant, token or context"),
     ("4", "refused as things stand: a name that is taken, a run that has ended, a version that changed meanwhile"),
     ("5", "the server cannot be reached, is not ready or is too busy: trying again may help"),
     ("6", "not allowed: not logged in, or without the permission"),
@@ -59,7 +59,7 @@ impl Failure {
     }
 
     /// What a server would refuse so, had it been asked.
-    fn refused(code: Code, message: impl Into<String>) -> Self {
+    pub fn refused(code: Code, message: impl Into<String>) -> Self {
         Self::Refused(Box::new(Problem::new(code, message)))
     }
 

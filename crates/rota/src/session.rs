@@ -23,10 +23,10 @@ const LIST: usize = 50;
 #[derive(Args, Clone, Debug)]
 pub struct SessionArgs {
     #[command(flatten)]
-    server: ServerArgs,
+    pub server: ServerArgs,
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "table", global = true)]
-    output: Output,
+    pub output: Output,
 }
 
 /// A noun whose verbs ask a server.
@@ -76,6 +76,10 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 impl ListArgs {
+    pub const fn watches(&self) -> bool {
+        self.watch.watch.is_some()
+    }
+
     pub fn limit(&self) -> usize {
         if self.all { usize::MAX } else { self.limit }
     }

@@ -5,14 +5,17 @@ use rota_api::access::Whoami;
 use rota_client::{Url, is_here, parse_address};
 use serde::Serialize;
 
+use super::shown;
 use crate::{
+    clock,
     contexts::{Context, Contexts},
     failure::Failure,
     printer::{Output, Printer, plain},
     secret,
-    session::block_on,
+    session::{Session, SessionArgs, block_on},
     table::{Cell, Table, Tone},
     target::{Target, token_from, token_from_stdin},
+    times,
 };
 
 #[derive(Args)]
@@ -56,6 +59,12 @@ pub enum Command {
     Use { name: String },
     /// Forget a server and its token
     Remove { name: String },
+}
+
+#[derive(Args)]
+pub struct WhoamiArgs {
+    #[command(flatten)]
+    session: SessionArgs,
 }
 
 /// Asks the server before anything is kept, so that a context that is there
@@ -174,4 +183,23 @@ fn list(contexts: &Contexts, output: Output, printer: &mut Printer) -> Result<()
         printer.table(table)
     };
     Ok(printer.answer(output, &listed, drawn)?)
+}
+
+pub fn whoami(args: &WhoamiArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let mut session = Session::open(&args.session, printer)?;
+    let session = &mut session;
+    block_on(async move {
+        let who: Whoami = session.client.get(&["whoami"], &[]).await?;
+        let (server, now) = (session.client.address().to_owned(), clock::now());
+        session.answer(&who, |printer| {
+            let mut fields = Table::fields();
+            fields.field("server", server);
+            fields.field("who", format!("{} (by {})", who.who, who.via));
+            fields.field("tenant", format!("{} (number {})", who.tenant.name, who.tenant.id));
+            fields.field("may", shown::permissions(&who.permissions));
+            fields.field("reach", if who.installation { "every tenant" } else { "this tenant" });
+            fields.field("until", who.expires_at.map(|at| times::from_now(at, now)).unwrap_or_default());
+            printer.table(fields)
+        })
+    })
 }

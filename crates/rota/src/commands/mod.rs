@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod apply;
+pub mod audit;
 pub mod bench;
 pub mod bulk;
 pub mod calendar;
@@ -18,5 +19,7 @@ pub mod run;
 pub mod schedule;
 pub mod serve;
 pub mod shown;
+pub mod tenant;
 pub mod token;
+pub mod user;
 pub mod worker;

@@ -8,6 +8,7 @@ use rota_api::{
     run::{Run, Status, Why},
     schedule::{Schedule, Upcoming},
 };
+use rota_core::access::{Permission, Permissions, Role};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,6 +30,13 @@ pub fn word(value: &impl Serialize) -> String {
 /// What is set where it is set, and nothing else.
 pub fn json(value: Option<&Value>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
+}
+
+/// What somebody may do: the role that may do just that, or each thing by its name.
+pub fn permissions(names: &[String]) -> String {
+    let known: Result<Permissions, String> = names.iter().map(|name| name.parse::<Permission>()).collect();
+    let role = known.ok().and_then(|known| Role::ALL.into_iter().find(|role| role.permissions() == known));
+    role.map_or_else(|| names.join(" "), |role| role.to_string())
 }
 
 pub fn status(status: Status) -> Cell {
