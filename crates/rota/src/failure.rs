@@ -53,6 +53,11 @@ impl Failure {
         }
     }
 
+    /// Whether trying again may help.
+    pub const fn is_passing(&self) -> bool {
+        self.exit_code() == 5
+    }
+
     /// Something that is not there, and that the server was not asked for.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::refused(Code::NotFound, message)

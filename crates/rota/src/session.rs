@@ -19,6 +19,9 @@ use crate::{
 /// Items of a list where nobody says how many.
 const LIST: usize = 50;
 
+/// So long is a server waited for that answered before.
+const AWAY_MAX: Span = Span::secs(60);
+
 /// The flags of every command that asks a server and shows what it says.
 #[derive(Args, Clone, Debug)]
 pub struct SessionArgs {
@@ -141,9 +144,11 @@ impl<'a> Session<'a> {
     ) -> Result<(), Failure> {
         let Some(every) = watch.watch else { return once(self).await };
         let every = every.max(Span::millis(100));
+        let mut patience = Patience::default();
         loop {
             self.printer.clear()?;
-            once(self).await?;
+            let looked = once(self).await;
+            patience.bear(looked, self.printer)?;
             self.printer.flush()?;
             clock::sleep(every).await;
         }
@@ -165,6 +170,36 @@ impl<'a> Session<'a> {
             Ok(false) => Err(Failure::NotSo { message: "nothing was changed".to_owned() }),
             Err(error) => Err(not_answered(error)),
         }
+    }
+}
+
+/// Bears with a server that answered before and is away for a moment, as when it is
+/// started anew: what is followed goes on there, and so does whoever follows.
+#[derive(Default)]
+pub struct Patience {
+    answered: bool,
+    away_since: Option<Timestamp>,
+}
+
+impl Patience {
+    /// What was answered; none where the server is to be asked again.
+    pub fn bear<T>(&mut self, asked: Result<T, Failure>, printer: &mut Printer) -> Result<Option<T>, Failure> {
+        let failure = match asked {
+            Ok(answer) => {
+                *self = Self { answered: true, away_since: None };
+                return Ok(Some(answer));
+            }
+            Err(failure) => failure,
+        };
+        let now = clock::now();
+        if !failure.is_passing() || !self.answered || self.away_since.is_some_and(|since| AWAY_MAX.after(since) < now) {
+            return Err(failure);
+        }
+        if self.away_since.is_none() {
+            self.away_since = Some(now);
+            printer.note(&format!("the server is away; asking again for {AWAY_MAX}"))?;
+        }
+        Ok(None)
     }
 }
 

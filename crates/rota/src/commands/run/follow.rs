@@ -16,7 +16,7 @@ use crate::{
     commands::shown,
     failure::Failure,
     printer::{Output, plain},
-    session::Session,
+    session::{Patience, Session},
     table::Tone,
 };
 
@@ -96,9 +96,10 @@ pub async fn logs(session: &mut Session<'_>, args: &LogsArgs) -> Result<(), Fail
 
 /// Prints lines as they come; ends when the run has and everything was read.
 async fn until_end(session: &mut Session<'_>, lines: &mut Lines<'_>) -> Result<(), Failure> {
-    let mut pause = SOON;
+    let (mut pause, mut patience) = (SOON, Patience::default());
     loop {
-        let (some, open) = lines.print(session).await?;
+        let printed = lines.print(session).await;
+        let (some, open) = patience.bear(printed, session.printer)?.unwrap_or((false, true));
         if !open {
             return Ok(());
         }
@@ -133,9 +134,10 @@ async fn look(session: &Session<'_>, name: &RunName, id: &mut Option<String>) ->
 pub async fn wait(session: &mut Session<'_>, args: &WaitArgs) -> Result<(), Failure> {
     let deadline = args.timeout.map(|timeout| timeout.after(clock::now()));
     let mut id = None;
-    let mut pause = SOON;
+    let (mut pause, mut patience) = (SOON, Patience::default());
     loop {
-        let run = look(session, &args.run, &mut id).await?;
+        let looked = look(session, &args.run, &mut id).await;
+        let run = patience.bear(looked, session.printer)?.flatten();
         if let Some(run) = run.as_ref().filter(|run| run.status.is_ended()) {
             if session.output != Output::Table {
                 session.answer(run, |_| Ok(()))?;

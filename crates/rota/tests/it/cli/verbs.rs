@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Desk, hello};
+use super::{Desk, at_home, hello, said};
+use crate::node::{Node, Place};
 
 #[test]
 fn a_job_is_made_by_flags_run_and_read() {
@@ -286,4 +287,26 @@ fn a_list_is_watched_until_it_changes() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(desk.node.stop().0.success());
+}
+
+/// A server that is started anew for a new version must not end what looks at it.
+#[test]
+fn whoever_watches_bears_with_a_server_that_is_started_anew() {
+    use std::io::{BufRead as _, BufReader};
+    let place = Place::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let node = Node::ready(&place, &["--listen", &free]);
+    let mut watch = at_home(&place, &["job", "list", "--watch=100ms", "-o", "yaml", "--server", &free]);
+    let mut child = watch.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(out.any(|line| line == "[]"));
+    assert!(node.stop().0.success());
+    assert!(errors.any(|line| line.contains("the server is away; asking again")));
+    let node = Node::ready(&place, &["--listen", &free]);
+    said(at_home(&place, &["job", "create", "--name", "new", "--handler", "h", "--server", &free])).ok();
+    assert!(out.any(|line| line.contains("name: new")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(node.stop().0.success());
 }
