@@ -1,65 +1,35 @@
-//! The client: requests and answers as types, tried again where that is safe.
+//! The client: the API as calls.
 //!
-//! A question is asked again when nobody answered or the server said that it is
-//! not ready. So is a request under an `Idempotency-Key`, which the server does
-//! once however often it is sent; the client makes one where the caller has
-//! none. Anything else that was sent and not answered is left to the caller.
+//! What has a method of its own is typed; everything else is reached by [`Client::get`]
+//! and its like, by the parts of its path under `/api/v1`, in the types of
+//! `rota-api` or as plain JSON. A part of a path is one part, whatever is in it.
 
-use std::time::Duration;
-
-use reqwest::{Method, StatusCode, header};
+use futures_util::Stream;
+use reqwest::{
+    Method, Url,
+    header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH},
+};
 use rota_api::{
-    IDEMPOTENCY_KEY, PREFIX,
+    IDEMPOTENCY_KEY,
     job::{Job, JobSaved},
-    page::Page,
-    problem::Problem,
+    page::{PAGE_MAX, Page},
     run::{CancelRequest, CancelResult, Run, RunMade, TriggerRequest},
     worker::{SyncAnswer, SyncRequest, Worker},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
-/// So often is something tried that may be tried again.
-const TRIES: u32 = 5;
-/// The first wait between two tries; it doubles.
-const WAIT: Duration = Duration::from_millis(100);
-/// No answer of the server takes longer than 30 seconds.
-const ANSWER_MAX: Duration = Duration::from_secs(40);
-/// A problem document is not longer than this.
-const PROBLEM_BYTES_MAX: usize = 64 << 10;
+use crate::{
+    error::Error,
+    transport::{Ask, Lines, TRIES, Terms, Transport, parse_address},
+};
 
-/// Why a request did not do what it was to do.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("`{0}` is not the address of a server, such as http://localhost:7070")]
-    BadAddress(String),
-    /// Nobody answered, or the answer broke off: it may have been done.
-    #[error("the server at {address} did not answer")]
-    Unreachable { address: String, source: reqwest::Error },
-    /// The server refused it.
-    #[error("{0}")]
-    Refused(Box<Problem>),
-    #[error("the server's answer cannot be read")]
-    BadAnswer(#[from] serde_json::Error),
-}
-
-impl Error {
-    /// Whether asking again may help.
-    pub fn is_passing(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } => true,
-            Self::Refused(problem) => matches!(problem.status, 429 | 500..=599),
-            Self::BadAddress(_) | Self::BadAnswer(_) => false,
-        }
-    }
-
-    /// The code of the server's refusal.
-    pub fn code(&self) -> Option<&str> {
-        match self {
-            Self::Refused(problem) => Some(&problem.code),
-            Self::BadAddress(_) | Self::Unreachable { .. } | Self::BadAnswer(_) => None,
-        }
-    }
+/// What a saver believes is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Believes {
+    Anything,
+    Nothing,
+    Version(i32),
 }
 
 /// Puts a client together.
@@ -67,6 +37,9 @@ impl Error {
 pub struct ClientBuilder {
     address: String,
     token: Option<String>,
+    tenant: Option<String>,
+    agent: String,
+    tries: u32,
 }
 
 impl ClientBuilder {
@@ -76,33 +49,36 @@ impl ClientBuilder {
         Self { token: Some(token.into()), ..self }
     }
 
+    /// The tenant to act for, by a caller that speaks for the installation.
+    #[must_use]
+    pub fn tenant(self, tenant: impl Into<String>) -> Self {
+        Self { tenant: Some(tenant.into()), ..self }
+    }
+
+    /// What asks, for the server's log.
+    #[must_use]
+    pub fn agent(self, agent: impl Into<String>) -> Self {
+        Self { agent: agent.into(), ..self }
+    }
+
+    /// How often something is tried that may be tried again: five times, over a
+    /// second and a half, where nothing is said.
+    #[must_use]
+    pub fn tries(self, tries: u32) -> Self {
+        Self { tries, ..self }
+    }
+
     pub fn build(self) -> Result<Client, Error> {
-        let address = self.address.trim_end_matches('/').to_owned();
-        let bad = || Error::BadAddress(self.address.clone());
-        if !(address.starts_with("http://") || address.starts_with("https://")) {
-            return Err(bad());
-        }
-        let mut headers = header::HeaderMap::new();
-        if let Some(token) = &self.token {
-            let mut value = header::HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| bad())?;
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
-        }
-        let http = reqwest::Client::builder()
-            .default_headers(headers)
-            .timeout(ANSWER_MAX)
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|_| bad())?;
-        Ok(Client { http, address })
+        let server: Url = parse_address(&self.address)?;
+        let Self { token, tenant, agent, tries, .. } = self;
+        Ok(Client { transport: Transport::new(&Terms { server, token, tenant, agent, tries })? })
     }
 }
 
 /// A client of one server. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: reqwest::Client,
-    address: String,
+    transport: Transport,
 }
 
 impl Client {
@@ -111,127 +87,141 @@ impl Client {
     }
 
     pub fn builder(address: impl Into<String>) -> ClientBuilder {
-        ClientBuilder { address: address.into(), token: None }
+        let agent = concat!("rota-client/", env!("CARGO_PKG_VERSION")).to_owned();
+        ClientBuilder { address: address.into(), token: None, tenant: None, agent, tries: TRIES }
     }
 
     pub fn address(&self) -> &str {
-        &self.address
+        self.transport.address()
     }
 
     /// Jobs by name, a page at a time.
     pub async fn jobs(&self, after: Option<&str>) -> Result<Page<Job>, Error> {
-        self.get(&paged("/jobs", after)).await
+        self.get(&["jobs"], &paged(after)).await
     }
 
     /// Saves a job document.
     pub async fn save_job(&self, document: &serde_json::Value) -> Result<JobSaved, Error> {
-        self.post_once("/jobs", document, None).await
+        self.post_once(&["jobs"], document, None).await
     }
 
     /// A run of a job. Asked again under the same key, it is the same run; a
     /// key is made where there is none, so that the client's own tries are one.
     pub async fn trigger(&self, job: i64, request: &TriggerRequest, key: Option<&str>) -> Result<RunMade, Error> {
-        self.post_once(&format!("/jobs/{job}/trigger"), request, key).await
+        self.post_once(&["jobs", &job.to_string(), "trigger"], request, key).await
     }
 
     pub async fn run(&self, run: Uuid) -> Result<Run, Error> {
-        self.get(&format!("/runs/{run}")).await
+        self.get(&["runs", &run.to_string()], &[]).await
     }
 
     /// Asks a run to stop. Asking twice changes nothing.
     pub async fn cancel(&self, run: Uuid, request: &CancelRequest) -> Result<CancelResult, Error> {
-        self.post_once(&format!("/runs/{run}/cancel"), request, None).await
+        self.post_once(&["runs", &run.to_string(), "cancel"], request, None).await
     }
 
     pub async fn workers(&self, after: Option<&str>) -> Result<Page<Worker>, Error> {
-        self.get(&paged("/workers", after)).await
+        self.get(&["workers"], &paged(after)).await
     }
 
     /// Asks a worker to take no more work and to leave.
     pub async fn drain_worker(&self, worker: Uuid) -> Result<(), Error> {
-        let answer = self.once(Method::POST, &format!("/workers/{worker}/drain"), None, None).await?;
-        drop(answer);
-        Ok(())
+        self.transport.tried(Ask::new(Method::POST, &["workers", &worker.to_string(), "drain"])).await
     }
 
     /// One exchange of a remote worker; [`crate::Worker`] does this for you.
     /// Not tried again here: a worker says something newer instead.
     pub async fn sync(&self, request: &SyncRequest) -> Result<SyncAnswer, Error> {
-        let body = serde_json::to_vec(request)?;
-        Ok(serde_json::from_slice(&self.once(Method::POST, "/workers/sync", Some(body), None).await?)?)
+        self.transport.once(&Ask::new(Method::POST, &["workers", "sync"]).json(request)?).await
     }
 
-    /// The answer to a question under `/api/v1`.
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        Ok(serde_json::from_slice(&self.tried(&Method::GET, path, None, None).await?)?)
+    /// The answer to a question.
+    pub async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, String)]) -> Result<T, Error> {
+        self.transport.tried(Ask::new(Method::GET, path).query(query)).await
     }
 
-    /// Sends something under `/api/v1` that is to be done once.
-    pub async fn post_once<B: Serialize + Sync, T: DeserializeOwned>(
+    /// Items of a list, page by page: up to `limit`, and whether there are more.
+    pub async fn list<T: DeserializeOwned>(
         &self,
-        path: &str,
-        body: &B,
+        path: &[&str],
+        query: &[(&str, String)],
+        limit: usize,
+    ) -> Result<(Vec<T>, bool), Error> {
+        let mut items: Vec<T> = Vec::new();
+        let mut after: Option<String> = None;
+        loop {
+            let mut asked = query.to_vec();
+            let wanted = (limit - items.len()).min(PAGE_MAX as usize);
+            asked.push(("limit", wanted.to_string()));
+            asked.extend(after.map(|after| ("after", after)));
+            let page: Page<T> = self.get(path, &asked).await?;
+            items.extend(page.items);
+            match page.next {
+                Some(next) if items.len() < limit => after = Some(next),
+                next => {
+                    let more = next.is_some() || items.len() > limit;
+                    items.truncate(limit);
+                    return Ok((items, more));
+                }
+            }
+        }
+    }
+
+    /// Sends something that may be done again by whoever sends it again.
+    pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &(impl Serialize + Sync)) -> Result<T, Error> {
+        self.transport.tried(Ask::new(Method::POST, path).json(body)?).await
+    }
+
+    /// Sends something that is to be done once, under a key: one is made where
+    /// there is none.
+    pub async fn post_once<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &(impl Serialize + Sync),
         key: Option<&str>,
     ) -> Result<T, Error> {
-        let body = serde_json::to_vec(body)?;
         let key = key.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
-        Ok(serde_json::from_slice(&self.tried(&Method::POST, path, Some(body), Some(&key)).await?)?)
+        let name = HeaderName::from_static(IDEMPOTENCY_KEY);
+        self.transport.tried(Ask::new(Method::POST, path).json(body)?.once(name, &key)?).await
     }
 
-    async fn tried(
+    pub async fn put<T: DeserializeOwned>(
         &self,
-        method: &Method,
-        path: &str,
-        body: Option<Vec<u8>>,
-        key: Option<&str>,
-    ) -> Result<Vec<u8>, Error> {
-        let mut wait = WAIT;
-        for _ in 1..TRIES {
-            match self.once(method.clone(), path, body.clone(), key).await {
-                Err(error) if error.is_passing() => tokio::time::sleep(wait).await,
-                answer => return answer,
+        path: &[&str],
+        body: &(impl Serialize + Sync),
+        believes: Believes,
+    ) -> Result<T, Error> {
+        let ask = Ask::new(Method::PUT, path).json(body)?;
+        let ask = match believes {
+            Believes::Anything => ask,
+            Believes::Nothing => ask.header(IF_NONE_MATCH, HeaderValue::from_static("*")),
+            Believes::Version(version) => {
+                let tag = HeaderValue::from_str(&format!("\"{version}\"")).map_err(|_| Error::BadKey)?;
+                ask.header(IF_MATCH, tag)
             }
-            wait *= 2;
-        }
-        self.once(method.clone(), path, body, key).await
+        };
+        self.transport.tried(ask).await
     }
 
-    async fn once(
+    /// Changes what is said and leaves the rest.
+    pub async fn patch<T: DeserializeOwned>(&self, path: &[&str], body: &(impl Serialize + Sync)) -> Result<T, Error> {
+        self.transport.tried(Ask::new(Method::PATCH, path).json(body)?).await
+    }
+
+    pub async fn delete<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, String)]) -> Result<T, Error> {
+        self.transport.tried(Ask::new(Method::DELETE, path).query(query)).await
+    }
+
+    /// Sends a stream of lines; the server answers each as it comes.
+    pub async fn lines(
         &self,
-        method: Method,
-        path: &str,
-        body: Option<Vec<u8>>,
-        key: Option<&str>,
-    ) -> Result<Vec<u8>, Error> {
-        let unreachable = |source| Error::Unreachable { address: self.address.clone(), source };
-        let mut request = self.http.request(method, format!("{}{PREFIX}{path}", self.address));
-        if let Some(body) = body {
-            request = request.header(header::CONTENT_TYPE, "application/json").body(body);
-        }
-        if let Some(key) = key {
-            request = request.header(IDEMPOTENCY_KEY, key);
-        }
-        let answer = request.send().await.map_err(unreachable)?;
-        let status = answer.status();
-        let bytes = answer.bytes().await.map_err(unreachable)?;
-        if status.is_success() { Ok(bytes.to_vec()) } else { Err(Error::Refused(Box::new(problem(status, &bytes)))) }
+        path: &[&str],
+        lines: impl Stream<Item = std::io::Result<Vec<u8>>> + Send + 'static,
+    ) -> Result<Lines, Error> {
+        self.transport.lines(path, lines).await
     }
 }
 
-fn paged(path: &str, after: Option<&str>) -> String {
-    // A cursor is made of characters that need no escaping.
-    after.map_or_else(|| path.to_owned(), |after| format!("{path}?after={after}"))
-}
-
-/// What the server said; something in between may have said something else.
-fn problem(status: StatusCode, body: &[u8]) -> Problem {
-    let body = &body[..body.len().min(PROBLEM_BYTES_MAX)];
-    serde_json::from_slice(body).unwrap_or_else(|_| Problem {
-        r#type: "about:blank".into(),
-        title: status.canonical_reason().unwrap_or("Refused").into(),
-        status: status.as_u16(),
-        code: "unknown".into(),
-        detail: format!("the server answered {status}"),
-        errors: Vec::new(),
-    })
+fn paged(after: Option<&str>) -> Vec<(&'static str, String)> {
+    after.map(|after| ("after", after.to_owned())).into_iter().collect()
 }

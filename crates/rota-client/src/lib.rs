@@ -24,10 +24,15 @@
 //! Nothing here knows the engine or the store.
 
 mod client;
+mod error;
+mod transport;
 mod worker;
 
 pub use self::{
-    client::{Client, ClientBuilder, Error},
+    client::{Believes, Client, ClientBuilder},
+    error::Error,
+    transport::{Lines, Query, is_here, parse_address},
     worker::{Call, Cancelled, HandlerError, Outcome, Worker},
 };
+pub use reqwest::Url;
 pub use rota_api as api;

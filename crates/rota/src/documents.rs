@@ -55,7 +55,7 @@ pub fn json_of_flag(flag: &str, given: &str) -> Result<Value, Failure> {
     };
     read::json(&bytes).map_err(|problem| {
         let hint = "JSON is expected, such as '{\"account\": 7}' or '\"text\"'; @FILE reads a file";
-        Failure::bad_input("bad_json", format!("--{flag}: {problem}; {hint}"))
+        Failure::bad_input("bad_json", format!("--{flag}: {}; {hint}", problem.message))
     })
 }
 

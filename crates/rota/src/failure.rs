@@ -2,7 +2,8 @@
 
 use std::io;
 
-use rota_api::problem::Problem;
+use rota_api::problem::{Code, Problem};
+use rota_client::Error;
 
 /// Every exit code and what it means; the docs and `rota help exit-codes` are
 /// made from it.
@@ -10,7 +11,7 @@ pub const EXIT_CODES: &[(&str, &str)] = &[
     ("0", "done"),
     ("1", "failed: a run that was waited for ended badly, a check found something, or something broke"),
     ("2", "the input is wrong: arguments, configuration or a document; trying again is useless"),
-    ("3", "not found: there is no such job, run, schedule or context"),
+    ("3", "not found: there is no such job, run, schedule, worker, user, tenant, token or context"),
     ("4", "refused as things stand: a name that is taken, a run that has ended, a version that changed meanwhile"),
     ("5", "the server cannot be reached, is not ready or is too busy: trying again may help"),
     ("6", "not allowed: not logged in, or without the permission"),
@@ -52,9 +53,19 @@ impl Failure {
         }
     }
 
+    /// Whether trying again may help.
+    pub const fn is_passing(&self) -> bool {
+        self.exit_code() == 5
+    }
+
     /// Something that is not there, and that the server was not asked for.
     pub fn not_found(message: impl Into<String>) -> Self {
-        Self::Refused(Box::new(Problem::new(rota_api::problem::Code::NotFound, message)))
+        Self::refused(Code::NotFound, message)
+    }
+
+    /// What a server would refuse so, had it been asked.
+    pub fn refused(code: Code, message: impl Into<String>) -> Self {
+        Self::Refused(Box::new(Problem::new(code, message)))
     }
 
     /// Wrong input that has no place to point at.
@@ -78,6 +89,25 @@ const fn of_status(status: u16) -> u8 {
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Self::Other(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::BadAddress(message) => Self::bad_input("bad_server", message),
+            Error::BadToken => Self::bad_input("bad_token", error.to_string()),
+            Error::BadTenant => Self::bad_input("bad_tenant", format!("--tenant: {error}")),
+            Error::BadKey => Self::bad_input("bad_key", format!("--key: {error}")),
+            Error::Unreachable { address, why, .. } => Self::Unreachable { server: address, why },
+            Error::Refused(problem) => Self::Refused(problem),
+            // A proxy that finds nobody behind it.
+            Error::Strange { address, status: status @ 502..=504, .. } => {
+                Self::Unreachable { server: address, why: format!("something before it answers {status}") }
+            }
+            Error::Strange { ref said, .. } if !said.is_empty() => Self::Other(anyhow::anyhow!("{error}: {said}")),
+            Error::Strange { .. } | Error::BadBody(_) | Error::BadAnswer { .. } => Self::Other(error.into()),
+        }
     }
 }
 

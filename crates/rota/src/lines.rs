@@ -41,22 +41,10 @@ pub async fn send<T: Answered>(
     let (reader, bytes) = open(file).await?;
     let bar = progress(bytes);
     let sent = Arc::new(AtomicU64::new(0));
-    let body = reqwest::Body::wrap_stream(chunks(reader, bar.clone(), Arc::clone(&sent)));
-    let mut response = session.remote.stream(path, body).await?;
+    let mut answers = session.client.lines(path, chunks(reader, bar.clone(), Arc::clone(&sent))).await?;
     let mut tally = Tally::default();
-    let mut rest: Vec<u8> = Vec::new();
-    loop {
-        let chunk = response.chunk().await.map_err(|error| session.remote.unreachable(&error))?;
-        let ended = chunk.is_none();
-        rest.extend_from_slice(&chunk.unwrap_or_default());
-        let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        for text in rest[..whole].split(|byte| *byte == b'\n').filter(|text| !text.is_empty()) {
-            tell::<T>(session, text, &mut tally, &bar)?;
-        }
-        rest.drain(..whole);
-        if ended {
-            break;
-        }
+    while let Some(answer) = answers.next::<T>().await? {
+        tell(session, &answer, &mut tally, &bar)?;
     }
     bar.finish_and_clear();
     told(session, &tally, sent.load(Ordering::Relaxed), done)
@@ -70,19 +58,17 @@ struct Tally {
 
 fn tell<T: Answered>(
     session: &mut Session<'_>,
-    text: &[u8],
+    answer: &T,
     tally: &mut Tally,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
-    let answer: T = serde_json::from_slice(text)
-        .map_err(|error| anyhow::anyhow!("the server's answer for a line is not understood: {error}"))?;
     tally.answered += 1;
     match session.output {
-        Output::Json => session.printer.json_line(&answer)?,
+        Output::Json => session.printer.json_line(answer)?,
         // A list of YAML's, an item a line.
         Output::Yaml => {
             session.printer.text("- ")?;
-            session.printer.json_line(&answer)?;
+            session.printer.json_line(answer)?;
         }
         Output::Table => {}
     }

@@ -5,6 +5,7 @@
 mod clock;
 mod commands;
 mod config;
+mod contexts;
 mod demo;
 mod difference;
 mod documents;
@@ -13,9 +14,10 @@ mod job_files;
 mod lines;
 mod logs;
 mod printer;
-mod remote;
+mod secret;
 mod session;
 mod table;
+mod target;
 mod times;
 mod wire;
 mod yaml;
@@ -43,6 +45,8 @@ struct Cli {
 enum Command {
     /// Make a server's jobs those of files
     Apply(commands::apply::ApplyArgs),
+    /// Who changed what, when, and how it was before and after
+    Audit(commands::audit::AuditArgs),
     /// Measure this machine
     #[command(subcommand)]
     Bench(commands::bench::Command),
@@ -83,10 +87,15 @@ enum Command {
     Schedule(commands::schedule::ScheduleArgs),
     /// Run jobs: fire schedules, execute, keep history
     Serve(commands::serve::ServeArgs),
-    /// Make, list and revoke tokens, directly in the store
-    #[command(subcommand)]
-    Token(commands::token::Command),
-    /// Execute attempts for a server elsewhere
+    /// Isolated customers, with a tier and quotas
+    Tenant(commands::tenant::TenantArgs),
+    /// Tokens for the API
+    Token(commands::token::TokenArgs),
+    /// People who log in with a password
+    User(commands::user::UserArgs),
+    /// Say who you are to a server, and what you may do there
+    Whoami(commands::context::WhoamiArgs),
+    /// Execute attempts for a server elsewhere; or list and drain those who do
     Worker(commands::worker::WorkerArgs),
 }
 
@@ -100,6 +109,7 @@ fn main() -> ExitCode {
     let mut printer = Printer::new();
     let done = match cli.command {
         Command::Apply(args) => commands::apply::run(args, &mut printer),
+        Command::Audit(args) => commands::audit::run(&args, &mut printer),
         Command::Bench(command) => commands::bench::run(command, &mut printer),
         Command::Calendar(args) => commands::calendar::run(args, &mut printer),
         Command::Completions(args) => commands::manual::completions(&args, command_line(), &mut printer),
@@ -118,8 +128,11 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(args, &mut printer),
         Command::Schedule(args) => commands::schedule::run(args, &mut printer),
         Command::Serve(args) => commands::serve::run(&args, &mut printer),
-        Command::Token(command) => commands::token::run(&command, &mut printer),
-        Command::Worker(args) => commands::worker::run(&args, &mut printer),
+        Command::Tenant(args) => commands::tenant::run(args, &mut printer),
+        Command::Token(args) => commands::token::run(args, &mut printer),
+        Command::User(args) => commands::user::run(args, &mut printer),
+        Command::Whoami(args) => commands::context::whoami(&args, &mut printer),
+        Command::Worker(args) => commands::worker::run(args, &mut printer),
     };
     let done = done.and_then(|()| printer.flush().map_err(Failure::from));
     match done {

@@ -188,9 +188,7 @@ fn refused(problem: &Problem) -> String {
 fn hint(code: &str) -> Option<&'static str> {
     Some(match code {
         "unauthenticated" => "log in with `rota login URL`, or set ROTA_TOKEN or --token-file",
-        "forbidden" => {
-            "an administrator of the tenant can give the permission; `rota context list` shows who you ask as"
-        }
+        "forbidden" => "an administrator of the tenant can give the permission; `rota whoami` says who you are there",
         "precondition_failed" => "somebody saved meanwhile: look at it again, then repeat",
         "run_ended" => "`rota run retry RUN` makes it again",
         "run_live" => "`rota run wait RUN` waits for its end, `rota run cancel RUN` stops it",

@@ -2,29 +2,55 @@
 
 use std::{fmt::Display, future::Future, io};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use jiff::Timestamp;
+use rota_client::Client;
 use rota_core::duration::Span;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     clock,
+    contexts::Contexts,
     failure::Failure,
     printer::{Output, Printer},
-    remote::{Contexts, Query, Remote, ServerArgs, Target},
+    target::{ServerArgs, Target},
 };
 
 /// Items of a list where nobody says how many.
 const LIST: usize = 50;
 
+/// So long is a server waited for that answered before.
+const AWAY_MAX: Span = Span::secs(60);
+
 /// The flags of every command that asks a server and shows what it says.
 #[derive(Args, Clone, Debug)]
 pub struct SessionArgs {
     #[command(flatten)]
-    server: ServerArgs,
+    pub server: ServerArgs,
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "table", global = true)]
-    output: Output,
+    pub output: Output,
+}
+
+/// A noun whose verbs ask a server.
+#[derive(Args)]
+pub struct Noun<C: Subcommand> {
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(subcommand)]
+    command: C,
+}
+
+impl<C: Subcommand> Noun<C> {
+    /// Does what was asked, on this thread.
+    pub fn run(
+        self,
+        printer: &mut Printer,
+        work: impl AsyncFnOnce(&mut Session<'_>, C) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut session = Session::open(&self.session, printer)?;
+        block_on(work(&mut session, self.command))
+    }
 }
 
 /// How much of a list.
@@ -53,13 +79,17 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 impl ListArgs {
+    pub const fn watches(&self) -> bool {
+        self.watch.watch.is_some()
+    }
+
     pub fn limit(&self) -> usize {
         if self.all { usize::MAX } else { self.limit }
     }
 }
 
 pub struct Session<'a> {
-    pub remote: Remote,
+    pub client: Client,
     pub printer: &'a mut Printer,
     pub output: Output,
 }
@@ -70,7 +100,7 @@ impl<'a> Session<'a> {
         if target.token.is_some() && Contexts::is_open_to_others() {
             printer.note("warning: others can read your contexts and the tokens in them; `rota login` again, or chmod 600 the file")?;
         }
-        Ok(Self { remote: Remote::new(target)?, printer, output: args.output })
+        Ok(Self { client: target.client()?, printer, output: args.output })
     }
 
     /// Prints a value in the form that was asked for.
@@ -92,11 +122,11 @@ impl<'a> Session<'a> {
         &mut self,
         args: &ListArgs,
         path: &[&str],
-        query: &Query<'_>,
+        query: &[(&str, String)],
         table: impl Fn(&[T], Timestamp, &mut Printer) -> io::Result<()>,
     ) -> Result<(), Failure> {
         self.watched(&args.watch, async |session| {
-            let (items, more) = session.remote.list::<T>(path, query, args.limit()).await?;
+            let (items, more) = session.client.list::<T>(path, query, args.limit()).await?;
             session.answer(&items, |printer| table(&items, clock::now(), printer))?;
             if more {
                 session.printer.note(&format!("the first {}; there are more: --limit N or --all", items.len()))?;
@@ -114,9 +144,11 @@ impl<'a> Session<'a> {
     ) -> Result<(), Failure> {
         let Some(every) = watch.watch else { return once(self).await };
         let every = every.max(Span::millis(100));
+        let mut patience = Patience::default();
         loop {
             self.printer.clear()?;
-            once(self).await?;
+            let looked = once(self).await;
+            patience.bear(looked, self.printer)?;
             self.printer.flush()?;
             clock::sleep(every).await;
         }
@@ -129,8 +161,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         if !Printer::can_ask() {
-            let message =
-                format!("{question}\nnobody can be asked here: give --yes if it is meant, or --dry-run to look first");
+            let message = format!("{question}\nnobody can be asked here: give --yes if it is meant");
             return Err(Failure::bad_input("not_confirmed", message));
         }
         self.printer.flush()?;
@@ -139,6 +170,36 @@ impl<'a> Session<'a> {
             Ok(false) => Err(Failure::NotSo { message: "nothing was changed".to_owned() }),
             Err(error) => Err(not_answered(error)),
         }
+    }
+}
+
+/// Bears with a server that answered before and is away for a moment, as when it is
+/// started anew: what is followed goes on there, and so does whoever follows.
+#[derive(Default)]
+pub struct Patience {
+    answered: bool,
+    away_since: Option<Timestamp>,
+}
+
+impl Patience {
+    /// What was answered; none where the server is to be asked again.
+    pub fn bear<T>(&mut self, asked: Result<T, Failure>, printer: &mut Printer) -> Result<Option<T>, Failure> {
+        let failure = match asked {
+            Ok(answer) => {
+                *self = Self { answered: true, away_since: None };
+                return Ok(Some(answer));
+            }
+            Err(failure) => failure,
+        };
+        let now = clock::now();
+        if !failure.is_passing() || !self.answered || self.away_since.is_some_and(|since| AWAY_MAX.after(since) < now) {
+            return Err(failure);
+        }
+        if self.away_since.is_none() {
+            self.away_since = Some(now);
+            printer.note(&format!("the server is away; asking again for {AWAY_MAX}"))?;
+        }
+        Ok(None)
     }
 }
 

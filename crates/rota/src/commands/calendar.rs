@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
+use rota_client::Believes;
 use serde_json::Value;
 
 use super::job::name_of;
@@ -10,22 +11,15 @@ use crate::{
     documents,
     failure::Failure,
     printer::{Output, Printer},
-    remote::{Believes, Query},
-    session::{Session, SessionArgs, block_on},
+    session::{Noun, Session},
     table::{Cell, Table},
     yaml,
 };
 
-#[derive(Args)]
-pub struct CalendarArgs {
-    #[command(flatten)]
-    session: SessionArgs,
-    #[command(subcommand)]
-    command: Command,
-}
+pub type CalendarArgs = Noun<Command>;
 
 #[derive(Subcommand)]
-enum Command {
+pub enum Command {
     /// List calendars
     List,
     /// Print a calendar as a document
@@ -42,36 +36,32 @@ enum Command {
 }
 
 pub fn run(args: CalendarArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let mut session = Session::open(&args.session, printer)?;
-    let session = &mut session;
-    block_on(async move {
-        match args.command {
-            Command::List => list(session).await,
-            Command::Show { calendar } => {
-                let value: Value = session.remote.get(&["calendars", &calendar], &Query::new()).await?;
-                // A document is what people read too.
-                if session.output == Output::Table {
-                    return Ok(session.printer.text(&yaml::document(&value)?)?);
-                }
-                session.answer(&value, |_| Ok(()))
+    args.run(printer, async |session, command| match command {
+        Command::List => list(session).await,
+        Command::Show { calendar } => {
+            let value: Value = session.client.get(&["calendars", &calendar], &[]).await?;
+            // A document is what people read too.
+            if session.output == Output::Table {
+                return Ok(session.printer.text(&yaml::document(&value)?)?);
             }
-            Command::Save { file } => {
-                for value in documents::values(&file)? {
-                    let saved: Value = save(session, &value).await?;
-                    session.done(&saved, format_args!("saved {}", name_of(&saved)?))?;
-                }
-                Ok(())
+            session.answer(&value, |_| Ok(()))
+        }
+        Command::Save { file } => {
+            for value in documents::values(&file)? {
+                let saved: Value = save(session, &value).await?;
+                session.done(&saved, format_args!("saved {}", name_of(&saved)?))?;
             }
+            Ok(())
         }
     })
 }
 
 pub async fn save(session: &Session<'_>, value: &Value) -> Result<Value, Failure> {
-    session.remote.put(&["calendars", name_of(value)?], value, Believes::Anything).await
+    Ok(session.client.put(&["calendars", name_of(value)?], value, Believes::Anything).await?)
 }
 
 async fn list(session: &mut Session<'_>) -> Result<(), Failure> {
-    let calendars: Vec<Value> = session.remote.get(&["calendars"], &Query::new()).await?;
+    let calendars: Vec<Value> = session.client.get(&["calendars"], &[]).await?;
     session.answer(&calendars, |printer| {
         if calendars.is_empty() {
             return printer.note("no calendars; `rota calendar save -f FILE` makes one");

@@ -1,15 +1,21 @@
 //! `rota login`, `rota logout`, `rota context`: which server, and as whom.
 
 use clap::{Args, Subcommand};
-use rota_api::{job::Job, page::Page};
+use rota_api::access::Whoami;
+use rota_client::{Url, is_here, parse_address};
 use serde::Serialize;
 
+use super::shown;
 use crate::{
+    clock,
+    contexts::{Context, Contexts},
     failure::Failure,
-    printer::{Output, Printer},
-    remote::{Context, Contexts, Remote, Target, parse_server, token_from, token_from_stdin},
-    session::{block_on, not_answered},
+    printer::{Output, Printer, plain},
+    secret,
+    session::{Session, SessionArgs, block_on},
     table::{Cell, Table, Tone},
+    target::{Target, token_from, token_from_stdin},
+    times,
 };
 
 #[derive(Args)]
@@ -32,11 +38,7 @@ pub struct LoginArgs {
 }
 
 fn only_dash(text: &str) -> Result<String, String> {
-    if text == "-" {
-        return Ok(text.to_owned());
-    }
-    // What was given may be a token, so it is not repeated.
-    Err("give `-` and the token on standard input, or use --token-file".to_owned())
+    secret::only_dash(text, "--token-file")
 }
 
 #[derive(Args)]
@@ -59,10 +61,16 @@ pub enum Command {
     Remove { name: String },
 }
 
+#[derive(Args)]
+pub struct WhoamiArgs {
+    #[command(flatten)]
+    session: SessionArgs,
+}
+
 /// Asks the server before anything is kept, so that a context that is there
 /// worked once.
 pub fn login(args: &LoginArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let server = parse_server(&args.url)?;
+    let server = parse_address(&args.url)?;
     let token = match (&args.token_file, &args.token) {
         (Some(path), _) => Some(token_from(path)?),
         (None, Some(_)) => Some(token_from_stdin()?),
@@ -70,12 +78,13 @@ pub fn login(args: &LoginArgs, printer: &mut Printer) -> Result<(), Failure> {
     };
     let name = args.name.clone().unwrap_or_else(|| named_after(&server));
     let target = Target { server: server.clone(), token: token.clone(), tenant: args.tenant.clone() };
-    if target.token.is_some() && server.scheme() == "http" && !target.is_here() {
+    if target.token.is_some() && server.scheme() == "http" && !is_here(&server) {
         printer.note("warning: the token goes over the network unencrypted; use https where others could listen")?;
     }
+    let client = target.client()?;
+    let mut told: Option<Whoami> = None;
     block_on(async {
-        let remote = Remote::new(target)?;
-        let _page: Page<Job> = remote.get(&["jobs"], &vec![("limit", "1".to_owned())]).await?;
+        told = Some(client.get(&["whoami"], &[]).await?);
         Ok(())
     })?;
     let mut contexts = Contexts::load()?;
@@ -83,7 +92,8 @@ pub fn login(args: &LoginArgs, printer: &mut Printer) -> Result<(), Failure> {
     contexts.contexts.insert(name.clone(), context);
     contexts.current = Some(name.clone());
     contexts.save()?;
-    Ok(printer.line(&format!("logged in to {server} as the context `{name}`"))?)
+    let who = told.map(|told| format!(" as {}", plain(&told.who))).unwrap_or_default();
+    Ok(printer.line(&format!("logged in to {server}{who}; the context `{name}` is in use"))?)
 }
 
 /// Asks for the token where somebody can answer; it is not shown.
@@ -91,12 +101,11 @@ fn asked() -> Result<Option<String>, Failure> {
     if !Printer::can_ask() {
         return Ok(None);
     }
-    let question = inquire::Password::new("Token (empty if the server has no login):").without_confirmation();
-    let token = question.with_display_mode(inquire::PasswordDisplayMode::Hidden).prompt().map_err(not_answered)?;
+    let token = secret::typed("Token (empty if the server has no login):", false)?;
     Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
 }
 
-fn named_after(server: &url::Url) -> String {
+fn named_after(server: &Url) -> String {
     let host = server.host_str().unwrap_or("server").trim_matches(['[', ']']);
     server.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
@@ -174,4 +183,23 @@ fn list(contexts: &Contexts, output: Output, printer: &mut Printer) -> Result<()
         printer.table(table)
     };
     Ok(printer.answer(output, &listed, drawn)?)
+}
+
+pub fn whoami(args: &WhoamiArgs, printer: &mut Printer) -> Result<(), Failure> {
+    let mut session = Session::open(&args.session, printer)?;
+    let session = &mut session;
+    block_on(async move {
+        let who: Whoami = session.client.get(&["whoami"], &[]).await?;
+        let (server, now) = (session.client.address().to_owned(), clock::now());
+        session.answer(&who, |printer| {
+            let mut fields = Table::fields();
+            fields.field("server", server);
+            fields.field("who", format!("{} (by {})", who.who, who.via));
+            fields.field("tenant", format!("{} (number {})", who.tenant.name, who.tenant.id));
+            fields.field("may", shown::permissions(&who.permissions));
+            fields.field("reach", if who.installation { "every tenant" } else { "this tenant" });
+            fields.field("until", who.expires_at.map(|at| times::from_now(at, now)).unwrap_or_default());
+            printer.table(fields)
+        })
+    })
 }

@@ -6,48 +6,29 @@ use rota_api::{
     run::RetryRequest,
 };
 
-use super::{
-    run::{self, RunFilterArgs, RunName},
-    shown,
-};
+use super::run::{self, ListRunsArgs, OneRunArgs, RunFilterArgs};
 use crate::{
     clock,
     failure::Failure,
     printer::Printer,
-    session::{ListArgs, Session, SessionArgs, WatchArgs, block_on},
+    session::{Noun, Session},
 };
 
-#[derive(Args)]
-pub struct DeadArgs {
-    #[command(flatten)]
-    session: SessionArgs,
-    #[command(subcommand)]
-    command: Command,
-}
+pub type DeadArgs = Noun<Command>;
 
 #[derive(Subcommand)]
-enum Command {
+pub enum Command {
     /// List dead letters, latest first
-    List {
-        #[command(flatten)]
-        filter: RunFilterArgs,
-        #[command(flatten)]
-        list: ListArgs,
-    },
+    List(ListRunsArgs),
     /// Show a dead letter and why it died
-    Show {
-        #[command(flatten)]
-        run: RunName,
-        #[command(flatten)]
-        watch: WatchArgs,
-    },
+    Show(OneRunArgs),
     /// Make dead letters again, by their ids or by a filter
     Redrive(RedriveArgs),
 }
 
 #[derive(Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
-struct RedriveArgs {
+pub struct RedriveArgs {
     /// Their ids; without any, all that the filter finds
     #[arg(value_name = "RUN")]
     runs: Vec<String>,
@@ -71,17 +52,10 @@ struct RedriveArgs {
 }
 
 pub fn run(args: DeadArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let mut session = Session::open(&args.session, printer)?;
-    let session = &mut session;
-    block_on(async move {
-        match args.command {
-            Command::List { filter, list } => {
-                let query = filter.query(clock::now())?;
-                session.list(&list, &["dead-letters"], &query, shown::runs).await
-            }
-            Command::Show { run, watch } => run::show(session, &run, &watch).await,
-            Command::Redrive(args) => redrive(session, &args).await,
-        }
+    args.run(printer, async |session, command| match command {
+        Command::List(args) => run::list(session, "dead-letters", &args).await,
+        Command::Show(args) => run::show(session, &args).await,
+        Command::Redrive(args) => redrive(session, &args).await,
     })
 }
 

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Args;
 use rota_api::job::Job;
+use rota_client::Query;
 use serde_json::{Value, json};
 
 use crate::{
     failure::Failure,
     printer::{Output, Printer},
-    remote::Query,
     session::{Session, SessionArgs, block_on},
     yaml,
 };
@@ -45,7 +45,7 @@ pub fn run(args: ExportArgs, printer: &mut Printer) -> Result<(), Failure> {
         let jobs = jobs(session, &args).await?;
         match &args.dir {
             Some(directory) => {
-                let calendars: Vec<Value> = session.remote.get(&["calendars"], &Query::new()).await?;
+                let calendars: Vec<Value> = session.client.get(&["calendars"], &[]).await?;
                 to_files(session, directory, &jobs, &calendars)
             }
             None => to_output(session, &jobs),
@@ -58,11 +58,11 @@ async fn jobs(session: &Session<'_>, args: &ExportArgs) -> Result<Vec<Job>, Fail
         let mut query = Query::new();
         query.extend(args.tag.clone().map(|tag| ("tag", tag)));
         query.extend(args.prefix.clone().map(|prefix| ("prefix", prefix)));
-        return Ok(session.remote.list(&["jobs"], &query, usize::MAX).await?.0);
+        return Ok(session.client.list(&["jobs"], &query, usize::MAX).await?.0);
     }
     let mut jobs = Vec::new();
     for job in &args.jobs {
-        jobs.push(session.remote.get(&["jobs", job], &Query::new()).await?);
+        jobs.push(session.client.get(&["jobs", job], &[]).await?);
     }
     Ok(jobs)
 }

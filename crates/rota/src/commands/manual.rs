@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::{Arg, Args, Command, ValueEnum};
 
 use crate::{
+    config,
     failure::{EXIT_CODES, Failure},
     printer::Printer,
 };
@@ -96,12 +97,12 @@ fn is_told(command: &Command) -> bool {
 
 /// A command with its flags, then those below it.
 fn section(command: &Command, page: &mut String) {
-    let mut subs = command.get_subcommands().filter(|sub| is_told(sub)).peekable();
-    if subs.peek().is_none() {
+    let subs: Vec<&Command> = command.get_subcommands().filter(|sub| is_told(sub)).collect();
+    if subs.is_empty() || !command.is_subcommand_required_set() {
         let usage = command.clone().render_usage().to_string();
-        page.extend([format!("\n    {}\n", usage.trim_start_matches("Usage: "))]);
+        let lines = usage.trim_start_matches("Usage: ").lines().map(|line| format!("    {}\n", line.trim()));
+        page.extend(std::iter::once("\n".to_owned()).chain(lines));
         arguments(command, page);
-        return;
     }
     for sub in subs {
         let path = sub.get_bin_name().unwrap_or_else(|| sub.get_name());
@@ -111,14 +112,16 @@ fn section(command: &Command, page: &mut String) {
 }
 
 fn arguments(command: &Command, page: &mut String) {
-    if command.get_arguments().any(|arg| arg.get_id() == "config") {
-        page.push_str("\nTakes every setting of [config.md](config.md) as a flag, and `--config FILE`.\n");
-        return;
-    }
-    let told = |arg: &&Arg| !arg.is_global_set() && !arg.is_hide_set() && arg.get_id() != "help";
+    // A command that takes them all is not to repeat the page that explains them.
+    let settings = command.get_arguments().any(|arg| arg.get_id() == "listen");
+    let is_setting = |arg: &Arg| settings && config::is_setting(arg.get_id().as_str());
+    let told = |arg: &&Arg| !arg.is_global_set() && !arg.is_hide_set() && arg.get_id() != "help" && !is_setting(arg);
     let rows: Vec<String> = command.get_arguments().filter(told).map(row).collect();
     if !rows.is_empty() {
         page.extend([format!("\n| | meaning |\n|---|---|\n{}", rows.concat())]);
+    }
+    if settings {
+        page.push_str("\nTakes every setting of [config.md](config.md) as a flag, and `--config FILE`.\n");
     }
 }
 

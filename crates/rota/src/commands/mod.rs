@@ -1,7 +1,9 @@
 //! One file per command.
 
 pub mod apply;
+pub mod audit;
 pub mod bench;
+pub mod bulk;
 pub mod calendar;
 pub mod config;
 pub mod context;
@@ -17,5 +19,7 @@ pub mod run;
 pub mod schedule;
 pub mod serve;
 pub mod shown;
+pub mod tenant;
 pub mod token;
+pub mod user;
 pub mod worker;

@@ -4,10 +4,11 @@ use clap::Args;
 use jiff::Timestamp;
 use rota_api::{
     PauseRequest,
-    bulk::{BulkDone, BulkPause, BulkResume, JobsFilter},
+    bulk::{BulkPause, BulkResume, JobsFilter},
 };
 use serde_json::json;
 
+use super::bulk::{Asked, Words, bulk};
 use crate::{clock, failure::Failure, session::Session, times};
 
 /// Why and for how long.
@@ -53,6 +54,10 @@ pub struct ManyJobsArgs {
 }
 
 impl ManyJobsArgs {
+    const fn asked(&self) -> Asked {
+        Asked { dry_run: self.dry_run, yes: self.yes }
+    }
+
     /// None where jobs are named; wrong where nothing says which.
     fn filter(&self, named: bool) -> Result<Option<JobsFilter>, Failure> {
         let filter = JobsFilter { tag: self.tag.clone(), queue: self.queue.clone(), prefix: self.prefix.clone() };
@@ -69,21 +74,32 @@ impl ManyJobsArgs {
 
 /// Pauses one thing after the other.
 pub async fn pause(session: &mut Session<'_>, kind: &str, names: &[String], args: &PauseArgs) -> Result<(), Failure> {
-    let request = args.request()?;
-    for name in names {
-        session.remote.post::<()>(&[kind, name, "pause"], &request).await?;
-    }
+    pause_each(session, kind, names, args).await?;
     told(session, "paused", names)
 }
 
 pub async fn resume(session: &mut Session<'_>, kind: &str, names: &[String]) -> Result<(), Failure> {
-    for name in names {
-        session.remote.post::<()>(&[kind, name, "resume"], &json!({})).await?;
-    }
+    resume_each(session, kind, names).await?;
     told(session, "resumed", names)
 }
 
-fn told(session: &mut Session<'_>, what: &str, names: &[String]) -> Result<(), Failure> {
+/// As [`pause`], of things whose ids are not what they were called by.
+pub async fn pause_each(session: &Session<'_>, kind: &str, ids: &[String], args: &PauseArgs) -> Result<(), Failure> {
+    let request = args.request()?;
+    for id in ids {
+        session.client.post::<()>(&[kind, id, "pause"], &request).await?;
+    }
+    Ok(())
+}
+
+pub async fn resume_each(session: &Session<'_>, kind: &str, ids: &[String]) -> Result<(), Failure> {
+    for id in ids {
+        session.client.post::<()>(&[kind, id, "resume"], &json!({})).await?;
+    }
+    Ok(())
+}
+
+pub fn told(session: &mut Session<'_>, what: &str, names: &[String]) -> Result<(), Failure> {
     session.done(&json!({ what: names }), format_args!("{what} {}", names.join(", ")))
 }
 
@@ -95,38 +111,18 @@ pub async fn pause_jobs(
 ) -> Result<(), Failure> {
     let Some(filter) = many.filter(!jobs.is_empty())? else { return pause(session, "jobs", jobs, args).await };
     let PauseRequest { until, note } = args.request()?;
-    let mut request = BulkPause { filter, until, note, dry_run: true };
-    let found: BulkDone = session.remote.post(&["bulk", "pause"], &request).await?;
-    if many.dry_run {
-        return counted(session, "would be paused", &found);
-    }
-    session.confirm(many.yes, &format!("Pause {} jobs?", found.matched))?;
-    request.dry_run = false;
-    let done: BulkDone = session.remote.post(&["bulk", "pause"], &request).await?;
-    counted(session, "paused", &done)
+    let words = Words { verb: "pause", things: "jobs", would: "paused", done: "paused" };
+    bulk(session, &words, many.asked(), |dry_run| BulkPause {
+        filter: filter.clone(),
+        until,
+        note: note.clone(),
+        dry_run,
+    })
+    .await
 }
 
 pub async fn resume_jobs(session: &mut Session<'_>, jobs: &[String], many: &ManyJobsArgs) -> Result<(), Failure> {
     let Some(filter) = many.filter(!jobs.is_empty())? else { return resume(session, "jobs", jobs).await };
-    let mut request = BulkResume { filter, dry_run: true };
-    let found: BulkDone = session.remote.post(&["bulk", "resume"], &request).await?;
-    if many.dry_run {
-        return counted(session, "would be resumed", &found);
-    }
-    session.confirm(many.yes, &format!("Resume {} jobs?", found.matched))?;
-    request.dry_run = false;
-    let done: BulkDone = session.remote.post(&["bulk", "resume"], &request).await?;
-    counted(session, "resumed", &done)
-}
-
-/// Says what a request by filter did.
-pub fn counted(session: &mut Session<'_>, what: &str, done: &BulkDone) -> Result<(), Failure> {
-    let count = if done.dry_run { done.matched } else { done.done };
-    let more = if done.more { "; there are more: ask again" } else { "" };
-    let left = if !done.dry_run && done.done < done.matched {
-        format!(" of {} found (the others had changed meanwhile)", done.matched)
-    } else {
-        String::new()
-    };
-    session.done(done, format_args!("{count} {what}{left}{more}"))
+    let words = Words { verb: "resume", things: "jobs", would: "resumed", done: "resumed" };
+    bulk(session, &words, many.asked(), |dry_run| BulkResume { filter: filter.clone(), dry_run }).await
 }

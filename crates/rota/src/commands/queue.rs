@@ -2,7 +2,7 @@
 
 use std::io;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use jiff::Timestamp;
 use rota_api::Pause;
 use serde::{Deserialize, Serialize};
@@ -15,21 +15,14 @@ use crate::{
     clock,
     failure::Failure,
     printer::Printer,
-    remote::Query,
-    session::{Session, SessionArgs, WatchArgs, block_on},
+    session::{Noun, WatchArgs},
     table::Table,
 };
 
-#[derive(Args)]
-pub struct QueueArgs {
-    #[command(flatten)]
-    session: SessionArgs,
-    #[command(subcommand)]
-    command: Command,
-}
+pub type QueueArgs = Noun<Command>;
 
 #[derive(Subcommand)]
-enum Command {
+pub enum Command {
     /// List queues and their lanes
     List {
         #[command(flatten)]
@@ -69,21 +62,17 @@ struct Lane {
 }
 
 pub fn run(args: QueueArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let mut session = Session::open(&args.session, printer)?;
-    let session = &mut session;
-    block_on(async move {
-        match args.command {
-            Command::List { watch } => {
-                session
-                    .watched(&watch, async |session| {
-                        let queues: Vec<Queue> = session.remote.get(&["queues"], &Query::new()).await?;
-                        session.answer(&queues, |printer| drawn(&queues, clock::now(), printer))
-                    })
-                    .await
-            }
-            Command::Pause { queues, pause } => pausing::pause(session, "queues", &queues, &pause).await,
-            Command::Resume { queues } => pausing::resume(session, "queues", &queues).await,
+    args.run(printer, async |session, command| match command {
+        Command::List { watch } => {
+            session
+                .watched(&watch, async |session| {
+                    let queues: Vec<Queue> = session.client.get(&["queues"], &[]).await?;
+                    session.answer(&queues, |printer| drawn(&queues, clock::now(), printer))
+                })
+                .await
         }
+        Command::Pause { queues, pause } => pausing::pause(session, "queues", &queues, &pause).await,
+        Command::Resume { queues } => pausing::resume(session, "queues", &queues).await,
     })
 }
 

@@ -8,6 +8,7 @@ use rota_api::{
     run::Why,
     schedule::{BackfillRequest, Backfilled, Schedule, Skip, Upcoming},
 };
+use rota_client::{Client, Query};
 
 use super::{
     pausing::{self, PauseArgs},
@@ -17,8 +18,7 @@ use crate::{
     clock,
     failure::Failure,
     printer::Printer,
-    remote::{Query, Remote},
-    session::{ListArgs, Session, SessionArgs, WatchArgs, block_on},
+    session::{ListArgs, Noun, Session, WatchArgs},
     table::{Cell, Table},
     times,
 };
@@ -26,16 +26,10 @@ use crate::{
 /// As many as a job may have.
 const SCHEDULES_MAX: usize = 100;
 
-#[derive(Args)]
-pub struct ScheduleArgs {
-    #[command(flatten)]
-    session: SessionArgs,
-    #[command(subcommand)]
-    command: Command,
-}
+pub type ScheduleArgs = Noun<Command>;
 
 #[derive(Subcommand)]
-enum Command {
+pub enum Command {
     /// List schedules
     List {
         /// Of this job, by name or number
@@ -97,14 +91,14 @@ enum Command {
 
 /// A schedule, by its number or by the names of its job and itself.
 #[derive(Args)]
-struct ScheduleName {
+pub struct ScheduleName {
     /// Its number, JOB/NAME, or JOB where the job has one schedule
     #[arg(value_name = "SCHEDULE")]
     schedule: String,
 }
 
 #[derive(Args)]
-struct BackfillArgs {
+pub struct BackfillArgs {
     #[command(flatten)]
     schedule: ScheduleName,
     /// The first instant that counts: an instant, a day, or 2d for two days ago
@@ -125,47 +119,45 @@ struct BackfillArgs {
 }
 
 pub fn run(args: ScheduleArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let mut session = Session::open(&args.session, printer)?;
-    let session = &mut session;
-    block_on(async move {
-        match args.command {
-            Command::List { job, enabled, list } => {
-                let mut query = Query::new();
-                query.extend(job.map(|job| ("job", job)));
-                query.extend(enabled.map(|enabled| ("enabled", enabled.to_string())));
-                session.list(&list, &["schedules"], &query, shown::schedules).await
-            }
-            Command::Show { schedule, watch } => show(session, &schedule, &watch).await,
-            Command::Next { schedule, count, after } => next(session, &schedule, count, after.as_deref()).await,
-            Command::Skips { schedule, list } => {
-                let id = find(&session.remote, &schedule.schedule).await?;
-                session.list(&list, &["schedules", &id, "skips"], &Query::new(), skips).await
-            }
-            Command::Why { schedule } => {
-                let id = find(&session.remote, &schedule.schedule).await?;
-                let why: Why = session.remote.get(&["schedules", &id, "why"], &Query::new()).await?;
-                session.answer(&why, |printer| shown::why(&why, printer))
-            }
-            Command::Pause { schedules, pause } => {
-                let ids = find_all(&session.remote, &schedules).await?;
-                pausing::pause(session, "schedules", &ids, &pause).await
-            }
-            Command::Resume { schedules } => {
-                let ids = find_all(&session.remote, &schedules).await?;
-                pausing::resume(session, "schedules", &ids).await
-            }
-            Command::Backfill(args) => backfill(session, &args).await,
+    args.run(printer, async |session, command| match command {
+        Command::List { job, enabled, list } => {
+            let mut query = Query::new();
+            query.extend(job.map(|job| ("job", job)));
+            query.extend(enabled.map(|enabled| ("enabled", enabled.to_string())));
+            session.list(&list, &["schedules"], &query, shown::schedules).await
         }
+        Command::Show { schedule, watch } => show(session, &schedule, &watch).await,
+        Command::Next { schedule, count, after } => next(session, &schedule, count, after.as_deref()).await,
+        Command::Skips { schedule, list } => {
+            let id = find(&session.client, &schedule.schedule).await?;
+            session.list(&list, &["schedules", &id, "skips"], &[], skips).await
+        }
+        Command::Why { schedule } => {
+            let id = find(&session.client, &schedule.schedule).await?;
+            let why: Why = session.client.get(&["schedules", &id, "why"], &[]).await?;
+            session.answer(&why, |printer| shown::why(&why, printer))
+        }
+        Command::Pause { schedules, pause } => {
+            let ids = find_all(&session.client, &schedules).await?;
+            pausing::pause_each(session, "schedules", &ids, &pause).await?;
+            pausing::told(session, "paused", &schedules)
+        }
+        Command::Resume { schedules } => {
+            let ids = find_all(&session.client, &schedules).await?;
+            pausing::resume_each(session, "schedules", &ids).await?;
+            pausing::told(session, "resumed", &schedules)
+        }
+        Command::Backfill(args) => backfill(session, &args).await,
     })
 }
 
 /// The number of a schedule.
-async fn find(remote: &Remote, given: &str) -> Result<String, Failure> {
+async fn find(client: &Client, given: &str) -> Result<String, Failure> {
     if given.parse::<i64>().is_ok() {
         return Ok(given.to_owned());
     }
     let (job, name) = given.split_once('/').map_or((given, None), |(job, name)| (job, Some(name)));
-    let (schedules, _) = remote.list::<Schedule>(&["jobs", job, "schedules"], &Query::new(), SCHEDULES_MAX).await?;
+    let (schedules, _) = client.list::<Schedule>(&["jobs", job, "schedules"], &[], SCHEDULES_MAX).await?;
     let names = || schedules.iter().map(|schedule| schedule.name.as_str()).collect::<Vec<_>>().join(", ");
     let found = match (name, schedules.as_slice()) {
         (None, [one]) => Some(one),
@@ -180,19 +172,19 @@ async fn find(remote: &Remote, given: &str) -> Result<String, Failure> {
     found.ok_or_else(|| Failure::not_found(format!("the job `{job}` has no such schedule; it has: {}", names())))
 }
 
-async fn find_all(remote: &Remote, given: &[String]) -> Result<Vec<String>, Failure> {
+async fn find_all(client: &Client, given: &[String]) -> Result<Vec<String>, Failure> {
     let mut ids = Vec::new();
     for schedule in given {
-        ids.push(find(remote, schedule).await?);
+        ids.push(find(client, schedule).await?);
     }
     Ok(ids)
 }
 
 async fn show(session: &mut Session<'_>, name: &ScheduleName, watch: &WatchArgs) -> Result<(), Failure> {
-    let id = find(&session.remote, &name.schedule).await?;
+    let id = find(&session.client, &name.schedule).await?;
     session
         .watched(watch, async |session| {
-            let schedule: Schedule = session.remote.get(&["schedules", &id], &Query::new()).await?;
+            let schedule: Schedule = session.client.get(&["schedules", &id], &[]).await?;
             session.answer(&schedule, |printer| whole(&schedule, clock::now(), printer))
         })
         .await
@@ -212,11 +204,11 @@ fn whole(schedule: &Schedule, now: Timestamp, printer: &mut Printer) -> io::Resu
 }
 
 async fn next(session: &mut Session<'_>, name: &ScheduleName, count: u32, after: Option<&str>) -> Result<(), Failure> {
-    let id = find(&session.remote, &name.schedule).await?;
+    let id = find(&session.client, &name.schedule).await?;
     let now = clock::now();
     let mut query = vec![("n", count.to_string())];
     query.extend(times::of_flag("after", after, now)?.map(|after| ("after", after.to_string())));
-    let instants: Vec<Upcoming> = session.remote.get(&["schedules", &id, "preview"], &query).await?;
+    let instants: Vec<Upcoming> = session.client.get(&["schedules", &id, "preview"], &query).await?;
     session.answer(&instants, |printer| shown::upcoming(&instants, now, printer))
 }
 
@@ -238,7 +230,7 @@ fn skips(skips: &[Skip], _: Timestamp, printer: &mut Printer) -> io::Result<()> 
 }
 
 async fn backfill(session: &mut Session<'_>, args: &BackfillArgs) -> Result<(), Failure> {
-    let id = find(&session.remote, &args.schedule.schedule).await?;
+    let id = find(&session.client, &args.schedule.schedule).await?;
     let now = clock::now();
     let at = |flag: &str, text: &str| {
         times::parse(text, now).map_err(|message| Failure::bad_input("bad_time", format!("--{flag}: {message}")))
@@ -246,11 +238,11 @@ async fn backfill(session: &mut Session<'_>, args: &BackfillArgs) -> Result<(), 
     let (from, to) = (at("from", &args.from)?, at("to", &args.to)?);
     let mut request = BackfillRequest { from, to, again: args.again, dry_run: true };
     let path = ["schedules", &id, "backfill"];
-    let mut done: Backfilled = session.remote.post(&path, &request).await?;
+    let mut done: Backfilled = session.client.post(&path, &request).await?;
     if !args.dry_run && done.runs > 0 {
         session.confirm(args.yes, &format!("Make {} runs for instants from {from} to {to}?", done.runs))?;
         request.dry_run = false;
-        done = session.remote.post(&path, &request).await?;
+        done = session.client.post(&path, &request).await?;
     }
     let would = if args.dry_run { "would be " } else { "" };
     let before = if args.again { String::new() } else { format!("; {} had fired before", done.fired_before) };

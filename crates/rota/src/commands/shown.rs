@@ -8,6 +8,7 @@ use rota_api::{
     run::{Run, Status, Why},
     schedule::{Schedule, Upcoming},
 };
+use rota_core::access::{Permission, Permissions, Role};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,6 +30,13 @@ pub fn word(value: &impl Serialize) -> String {
 /// What is set where it is set, and nothing else.
 pub fn json(value: Option<&Value>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
+}
+
+/// What somebody may do: the role that may do just that, or each thing by its name.
+pub fn permissions(names: &[String]) -> String {
+    let known: Result<Permissions, String> = names.iter().map(|name| name.parse::<Permission>()).collect();
+    let role = known.ok().and_then(|known| Role::ALL.into_iter().find(|role| role.permissions() == known));
+    role.map_or_else(|| names.join(" "), |role| role.to_string())
 }
 
 pub fn status(status: Status) -> Cell {
@@ -73,7 +81,8 @@ pub fn runs(runs: &[Run], now: Timestamp, printer: &mut Printer) -> io::Result<(
     if runs.is_empty() {
         return printer.note("no runs");
     }
-    let mut table = Table::new(&["RUN", "JOB", "STATUS", "TRIGGER", "CREATED", "TOOK", "FAILED", "REMARK"]);
+    let mut table = Table::new(&["RUN", "JOB", "STATUS", "TRIGGER", "CREATED", "TOOK", "FAILED", "REMARK"])
+        .narrowed(&["FAILED", "TRIGGER", "TOOK", "CREATED"], "REMARK");
     for run in runs {
         table.row([
             run.id.to_string().into(),
@@ -111,7 +120,8 @@ pub fn schedules(schedules: &[Schedule], now: Timestamp, printer: &mut Printer) 
     if schedules.is_empty() {
         return printer.note("no schedules");
     }
-    let mut table = Table::new(&["ID", "SCHEDULE", "STATE", "WHEN", "NEXT", "FIRED"]);
+    let mut table =
+        Table::new(&["ID", "SCHEDULE", "STATE", "WHEN", "NEXT", "FIRED"]).narrowed(&["FIRED", "NEXT"], "WHEN");
     for schedule in schedules {
         table.row([
             Cell::number(schedule.id),

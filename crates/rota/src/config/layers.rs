@@ -57,26 +57,79 @@ pub struct Flags {
     given: Vec<(&'static Setting, Vec<String>)>,
 }
 
-const CONFIG: &str = "config";
+impl Flags {
+    /// Whether none was given.
+    pub fn is_empty(&self) -> bool {
+        self.config.is_none() && self.given.is_empty()
+    }
+
+    /// Those of the settings that the command has.
+    fn among(matches: &ArgMatches, has: impl Fn(&Setting) -> bool) -> Self {
+        let mut flags = Self { config: matches.get_one::<PathBuf>(CONFIG).cloned(), given: Vec::new() };
+        for setting in SETTINGS.iter().filter(|setting| has(setting)) {
+            if let Some(values) = matches.get_many::<String>(setting.key) {
+                flags.given.push((setting, values.cloned().collect()));
+            }
+        }
+        flags
+    }
+}
+
+const OF_STORES: [&str; 4] = ["store", "data", "postgres.connections", "postgres.schema"];
+
+/// Those that say which store is meant, for commands that work on it themselves.
+#[derive(Clone, Debug, Default)]
+pub struct StoreFlags(pub Flags);
+
+pub const CONFIG: &str = "config";
 pub const CONFIG_VARIABLE: &str = "ROTA_CONFIG";
 
 impl clap::Args for Flags {
     fn augment_args(command: clap::Command) -> clap::Command {
-        let config = Arg::new(CONFIG).long(CONFIG).value_name("FILE").help("Read settings from this TOML file");
-        command.arg(config.value_parser(clap::value_parser!(PathBuf))).args(SETTINGS.iter().map(|setting| {
-            let arg = Arg::new(setting.key).long(setting.flag()).help(help(setting)).value_name(setting.form);
-            match setting.shape {
-                Shape::One => arg,
-                Shape::Many => arg.action(ArgAction::Append),
-                Shape::Switch => {
-                    arg.num_args(0..=1).require_equals(true).default_missing_value("true").hide_possible_values(true)
-                }
-            }
-        }))
+        command.arg(config_flag()).args(SETTINGS.iter().map(flag))
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
         Self::augment_args(command)
+    }
+}
+
+impl clap::Args for StoreFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let settings = SETTINGS.iter().filter(|setting| OF_STORES.contains(&setting.key));
+        let flags = std::iter::once(config_flag()).chain(settings.map(flag));
+        command.args(flags.map(|flag| flag.help_heading("Store")))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for StoreFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(Flags::among(matches, |setting| OF_STORES.contains(&setting.key))))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn config_flag() -> Arg {
+    let config = Arg::new(CONFIG).long(CONFIG).value_name("FILE").help("Read settings from this TOML file");
+    config.value_parser(clap::value_parser!(PathBuf))
+}
+
+fn flag(setting: &'static Setting) -> Arg {
+    let arg = Arg::new(setting.key).long(setting.flag()).help(help(setting)).value_name(setting.form);
+    match setting.shape {
+        Shape::One => arg,
+        Shape::Many => arg.action(ArgAction::Append),
+        Shape::Switch => {
+            arg.num_args(0..=1).require_equals(true).default_missing_value("true").hide_possible_values(true)
+        }
     }
 }
 
@@ -90,13 +143,7 @@ fn help(setting: &Setting) -> String {
 
 impl clap::FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut flags = Self { config: matches.get_one::<PathBuf>(CONFIG).cloned(), given: Vec::new() };
-        for setting in SETTINGS {
-            if let Some(values) = matches.get_many::<String>(setting.key) {
-                flags.given.push((setting, values.cloned().collect()));
-            }
-        }
-        Ok(flags)
+        Ok(Self::among(matches, |_| true))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -20,7 +20,7 @@ use rota_engine::executors::{
 use rota_server::{ADMIN_VARIABLE, Access, AccessOptions, JwtKeys, JwtOptions, Login};
 
 pub use self::{
-    layers::{Flags, Source},
+    layers::{Flags, Source, StoreFlags},
     settings::reference,
     values::{LogFormat, LogLevel, Roles, StoreAddress},
 };
@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     failure::Failure,
-    remote::{SERVER_VARIABLE, TOKEN_VARIABLE},
+    target::{SERVER_VARIABLE, TOKEN_VARIABLE},
 };
 
 /// More would only stand in each other's way.
@@ -82,6 +82,11 @@ pub struct Shown {
 /// The configuration in force, or everything that is wrong with it.
 pub fn load(flags: &Flags) -> Result<Config, Failure> {
     read(flags, |name| std::env::var(name).ok()).map(|(config, _)| config)
+}
+
+/// Whether a flag is one of those that every command with a configuration has.
+pub fn is_setting(flag: &str) -> bool {
+    flag == layers::CONFIG || SETTINGS.iter().any(|setting| setting.key == flag)
 }
 
 /// Variables that look like settings and are none: a mistyped name would
@@ -268,7 +273,7 @@ impl Reading<'_> {
             "listen",
             format_args!(
                 "other machines can reach {listen}, and nobody is asked who they are. Ask them: make a token with \
-                 `rota token create NAME --admin` and start with --auth-login required; or listen on 127.0.0.1; or \
+                 `rota token create NAME --admin --direct` and start with --auth-login required; or listen on 127.0.0.1; or \
                  accept that anybody who reaches it may do anything, with --insecure-listen"
             ),
         );

@@ -1,11 +1,13 @@
 //! The command line as its users meet it: a real server, real processes, whole
 //! answers and exit codes.
 
+mod access;
 mod apply;
 mod contexts;
 mod doctor;
 mod manual;
 mod verbs;
+mod workers;
 
 use std::{
     io::Write as _,

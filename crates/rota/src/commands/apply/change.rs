@@ -1,6 +1,7 @@
 //! One change of a plan.
 
 use rota_api::job::{Job, JobSaved};
+use rota_client::Believes;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -8,7 +9,6 @@ use crate::{
     commands::calendar,
     difference::{Sides, unified},
     failure::Failure,
-    remote::{Believes, Query},
     session::Session,
     table::{Cell, Tone},
     yaml,
@@ -92,11 +92,11 @@ impl Change {
                 calendar::save(session, &self.document).await?;
             }
             (Kind::Job, Action::Delete) => {
-                let _done: Value = session.remote.delete(&["jobs", &self.name], &Query::new()).await?;
+                let _done: Value = session.client.delete(&["jobs", &self.name], &[]).await?;
             }
             (Kind::Job, Action::Create | Action::Change) => {
                 let believes = self.version.map_or(Believes::Nothing, Believes::Version);
-                let saved: JobSaved = session.remote.put(&["jobs", &self.name], &self.document, believes).await?;
+                let saved: JobSaved = session.client.put(&["jobs", &self.name], &self.document, believes).await?;
                 self.version = Some(saved.version);
             }
         }

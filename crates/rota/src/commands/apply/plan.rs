@@ -6,6 +6,7 @@ use std::{
 };
 
 use rota_api::job::{Job, JobChecked};
+use rota_client::Query;
 use rota_core::job::JobDocument;
 use serde_json::Value;
 
@@ -18,7 +19,6 @@ use crate::{
     difference, documents,
     failure::Failure,
     job_files::{self, JobFile},
-    remote::Query,
     session::Session,
     table::{Cell, Table},
 };
@@ -149,15 +149,15 @@ fn all_inside(jobs: &[JobFile], scope: &Scope) -> Result<(), Failure> {
 }
 
 async fn job(session: &Session<'_>, document: &JobDocument) -> Result<Change, Failure> {
-    let stored = match session.remote.get::<Job>(&["jobs", &document.name], &Query::new()).await {
+    let stored = match session.client.get::<Job>(&["jobs", &document.name], &[]).await {
         Ok(job) => Some(job).filter(|job| !job.deleted && job.name == document.name),
-        Err(Failure::Refused(problem)) if problem.status == 404 => None,
-        Err(failure) => return Err(failure),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error.into()),
     };
     let value: Value = serde_json::from_str(&document.canonical_json()).map_err(anyhow::Error::from)?;
     let change = Change::of_job(&document.name, value, stored.as_ref())?;
     if change.action != Action::Keep {
-        let _checked: JobChecked = session.remote.post(&["check"], change.document()).await?;
+        let _checked: JobChecked = session.client.post(&["check"], change.document()).await?;
     }
     Ok(change)
 }
@@ -184,7 +184,7 @@ async fn calendars(session: &Session<'_>, paths: &[PathBuf]) -> Result<Vec<Chang
     if written.is_empty() {
         return Ok(Vec::new());
     }
-    let stored: Vec<Value> = session.remote.get(&["calendars"], &Query::new()).await?;
+    let stored: Vec<Value> = session.client.get(&["calendars"], &[]).await?;
     let mut changes = Vec::new();
     for value in written {
         let name = name_of(&value)?.to_owned();
@@ -199,6 +199,6 @@ async fn calendars(session: &Session<'_>, paths: &[PathBuf]) -> Result<Vec<Chang
 
 async fn pruned(session: &Session<'_>, jobs: &[JobFile], scope: &Scope) -> Result<Vec<Change>, Failure> {
     let kept: BTreeSet<&str> = jobs.iter().map(|job| job.document.name.as_str()).collect();
-    let (stored, _) = session.remote.list::<Job>(&["jobs"], &scope.query(), usize::MAX).await?;
+    let (stored, _) = session.client.list::<Job>(&["jobs"], &scope.query(), usize::MAX).await?;
     stored.iter().filter(|job| !job.deleted && !kept.contains(job.name.as_str())).map(Change::of_deleted).collect()
 }

@@ -14,7 +14,7 @@ use super::Finding;
 use crate::{
     clock,
     config::{self, Config, StoreAddress},
-    remote::Contexts,
+    contexts::Contexts,
     times,
 };
 

@@ -13,19 +13,14 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use rota_api::job::{Job, JobSaved};
+use rota_client::Believes;
 use rota_core::job::read;
 use serde_json::Value;
 
-use crate::{
-    failure::Failure,
-    printer::Printer,
-    remote::{Believes, Query},
-    session::Session,
-    yaml,
-};
+use crate::{failure::Failure, printer::Printer, session::Session, yaml};
 
 pub async fn edit(session: &mut Session<'_>, job: &str) -> Result<(), Failure> {
-    let stored: Job = session.remote.get(&["jobs", job], &Query::new()).await?;
+    let stored: Job = session.client.get(&["jobs", job], &[]).await?;
     let before = yaml::document(&stored.document)?;
     let file = Draft::new(&stored.name, &before)?;
     loop {
@@ -55,7 +50,7 @@ pub async fn edit(session: &mut Session<'_>, job: &str) -> Result<(), Failure> {
 async fn save(session: &Session<'_>, stored: &Job, text: &str) -> Result<JobSaved, Failure> {
     let value: Value =
         read::yaml(text.as_bytes()).map_err(|problem| Failure::bad_input(problem.code, problem.to_string()))?;
-    session.remote.put(&["jobs", &stored.name], &value, Believes::Version(stored.version)).await
+    Ok(session.client.put(&["jobs", &stored.name], &value, Believes::Version(stored.version)).await?)
 }
 
 /// A file for the editor that only its owner can read.

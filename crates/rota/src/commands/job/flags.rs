@@ -24,7 +24,7 @@ pub struct DocumentArgs {
 #[command(next_help_heading = "A job by flags")]
 struct JobFlags {
     /// Its name, unique in its tenant
-    #[arg(long, required_unless_present = "file")]
+    #[arg(long)]
     name: Option<String>,
     /// For people
     #[arg(long, value_name = "TEXT", requires = "name")]
@@ -88,6 +88,9 @@ impl DocumentArgs {
 
 impl JobFlags {
     fn document(&self) -> Result<Value, Failure> {
+        if self.name.is_none() {
+            return Err(wrong("which job? Give a document with -f FILE, or --name and what it is to do"));
+        }
         let mut job = Map::new();
         put(&mut job, "name", self.name.as_ref());
         put(&mut job, "description", self.description.as_ref());

@@ -4,6 +4,7 @@ use std::io;
 
 use jiff::Timestamp;
 use rota_api::job::{Job, JobStats, JobVersion, Stats};
+use rota_client::Query;
 use rota_core::job::JobDocument;
 
 use super::{DiffArgs, StatsArgs};
@@ -13,14 +14,13 @@ use crate::{
     documents,
     failure::Failure,
     printer::Printer,
-    remote::Query,
     session::Session,
     table::{Cell, Table, Tone},
     times, yaml,
 };
 
 pub async fn versions(session: &mut Session<'_>, job: &str) -> Result<(), Failure> {
-    let versions: Vec<JobVersion> = session.remote.get(&["jobs", job, "versions"], &Query::new()).await?;
+    let versions: Vec<JobVersion> = session.client.get(&["jobs", job, "versions"], &[]).await?;
     let now = clock::now();
     session.answer(&versions, |printer| {
         let mut table = Table::new(&["VERSION", "SAVED", "AT", "BY"]);
@@ -49,7 +49,7 @@ pub async fn diff(session: &mut Session<'_>, args: &DiffArgs) -> Result<(), Fail
 }
 
 async fn with_file(session: &Session<'_>, job: &str, path: &std::path::Path) -> Result<Sides, Failure> {
-    let stored: Job = session.remote.get(&["jobs", job], &Query::new()).await?;
+    let stored: Job = session.client.get(&["jobs", job], &[]).await?;
     let written = documents::value(path)?;
     // Durations and the like are spelled as they are stored, so that only what
     // differs is shown.
@@ -64,7 +64,7 @@ async fn with_file(session: &Session<'_>, job: &str, path: &std::path::Path) -> 
 }
 
 async fn between(session: &Session<'_>, args: &DiffArgs) -> Result<Sides, Failure> {
-    let versions: Vec<JobVersion> = session.remote.get(&["jobs", &args.job, "versions"], &Query::new()).await?;
+    let versions: Vec<JobVersion> = session.client.get(&["jobs", &args.job, "versions"], &[]).await?;
     let newest = versions.first().map_or(1, |version| version.version);
     let to = args.to.unwrap_or(newest);
     let from = args.from.unwrap_or(to - 1);
@@ -87,7 +87,7 @@ pub async fn stats(session: &mut Session<'_>, args: &StatsArgs) -> Result<(), Fa
     let mut query = Query::new();
     query.extend(times::of_flag("from", args.from.as_deref(), now)?.map(|at| ("from", at.to_string())));
     query.extend(times::of_flag("to", args.to.as_deref(), now)?.map(|at| ("to", at.to_string())));
-    let stats: JobStats = session.remote.get(&["jobs", &args.job, "stats"], &query).await?;
+    let stats: JobStats = session.client.get(&["jobs", &args.job, "stats"], &query).await?;
     session.answer(&stats, |printer| hours(&stats, printer))
 }
 

@@ -14,21 +14,15 @@ use super::pausing::{self, ManyJobsArgs, PauseArgs};
 use crate::{
     failure::Failure,
     printer::Printer,
-    session::{ListArgs, Session, SessionArgs, WatchArgs, block_on},
+    session::{ListArgs, Noun, WatchArgs},
 };
 
 pub use self::write::name_of;
 
-#[derive(Args)]
-pub struct JobArgs {
-    #[command(flatten)]
-    session: SessionArgs,
-    #[command(subcommand)]
-    command: Command,
-}
+pub type JobArgs = Noun<Command>;
 
 #[derive(Subcommand)]
-enum Command {
+pub enum Command {
     /// List jobs by name
     List(ListJobsArgs),
     /// Show a job: its schedules and its latest runs
@@ -80,7 +74,7 @@ enum Command {
 }
 
 #[derive(Args)]
-struct ListJobsArgs {
+pub struct ListJobsArgs {
     /// Those that have this tag
     #[arg(long)]
     tag: Option<String>,
@@ -98,7 +92,7 @@ struct ListJobsArgs {
 }
 
 #[derive(Args)]
-struct ShowArgs {
+pub struct ShowArgs {
     /// The job, by name or number
     job: String,
     /// Print its document alone, to be edited and saved again
@@ -109,7 +103,7 @@ struct ShowArgs {
 }
 
 #[derive(Args)]
-struct WriteArgs {
+pub struct WriteArgs {
     #[command(flatten)]
     document: DocumentArgs,
     /// Only say what would happen
@@ -118,7 +112,7 @@ struct WriteArgs {
 }
 
 #[derive(Args)]
-struct DeleteArgs {
+pub struct DeleteArgs {
     /// The jobs, by name or number
     #[arg(required = true)]
     jobs: Vec<String>,
@@ -156,7 +150,7 @@ pub struct TriggerArgs {
 }
 
 #[derive(Args)]
-struct DiffArgs {
+pub struct DiffArgs {
     /// The job, by name or number
     job: String,
     /// The older version [default: the one before the newest]
@@ -171,7 +165,7 @@ struct DiffArgs {
 }
 
 #[derive(Args)]
-struct StatsArgs {
+pub struct StatsArgs {
     /// The job, by name or number
     job: String,
     /// From then on: an instant, or 2d for two days ago [default: a day ago]
@@ -183,32 +177,28 @@ struct StatsArgs {
 }
 
 #[derive(Args)]
-struct ImportArgs {
+pub struct ImportArgs {
     /// The file, a JSON document a line; - for standard input
     #[arg(value_name = "FILE")]
     file: std::path::PathBuf,
 }
 
 pub fn run(args: JobArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let mut session = Session::open(&args.session, printer)?;
-    let session = &mut session;
-    block_on(async move {
-        match args.command {
-            Command::List(args) => read::list(session, &args).await,
-            Command::Show(args) => read::show(session, &args).await,
-            Command::Create(args) => write::create(session, &args).await,
-            Command::Save(args) => write::save(session, &args).await,
-            Command::Edit { job } => edit::edit(session, &job).await,
-            Command::Check(args) => write::check(session, &args).await,
-            Command::Delete(args) => write::delete(session, &args).await,
-            Command::Trigger(args) => write::trigger(session, &args).await,
-            Command::Pause { jobs, pause, many } => pausing::pause_jobs(session, &jobs, &many, &pause).await,
-            Command::Resume { jobs, many } => pausing::resume_jobs(session, &jobs, &many).await,
-            Command::Versions { job } => history::versions(session, &job).await,
-            Command::Diff(args) => history::diff(session, &args).await,
-            Command::Stats(args) => history::stats(session, &args).await,
-            Command::Schema => Ok(session.printer.text(rota_api::job::SCHEMA)?),
-            Command::Import(args) => import::import(session, &args).await,
-        }
+    args.run(printer, async |session, command| match command {
+        Command::List(args) => read::list(session, &args).await,
+        Command::Show(args) => read::show(session, &args).await,
+        Command::Create(args) => write::create(session, &args).await,
+        Command::Save(args) => write::save(session, &args).await,
+        Command::Edit { job } => edit::edit(session, &job).await,
+        Command::Check(args) => write::check(session, &args).await,
+        Command::Delete(args) => write::delete(session, &args).await,
+        Command::Trigger(args) => write::trigger(session, &args).await,
+        Command::Pause { jobs, pause, many } => pausing::pause_jobs(session, &jobs, &many, &pause).await,
+        Command::Resume { jobs, many } => pausing::resume_jobs(session, &jobs, &many).await,
+        Command::Versions { job } => history::versions(session, &job).await,
+        Command::Diff(args) => history::diff(session, &args).await,
+        Command::Stats(args) => history::stats(session, &args).await,
+        Command::Schema => Ok(session.printer.text(rota_api::job::SCHEMA)?),
+        Command::Import(args) => import::import(session, &args).await,
     })
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use jiff::Timestamp;
 use rota_api::{job::Job, run::Run, schedule::Schedule};
+use rota_client::Query;
 
 use super::{ListJobsArgs, ShowArgs};
 use crate::{
@@ -11,7 +12,6 @@ use crate::{
     commands::shown,
     failure::Failure,
     printer::Printer,
-    remote::Query,
     session::Session,
     table::{Cell, Table},
     times, yaml,
@@ -35,7 +35,8 @@ fn jobs(jobs: &[Job], now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     if jobs.is_empty() {
         return printer.note("no jobs; `rota job create` makes one");
     }
-    let mut table = Table::new(&["JOB", "STATE", "WHEN", "QUEUE", "TAGS", "VERSION", "SAVED"]);
+    let mut table = Table::new(&["JOB", "STATE", "WHEN", "QUEUE", "TAGS", "VERSION", "SAVED"])
+        .narrowed(&["VERSION", "SAVED", "TAGS", "QUEUE"], "WHEN");
     for job in jobs {
         table.row([
             job.name.clone().into(),
@@ -72,16 +73,16 @@ fn when(job: &Job) -> String {
 pub async fn show(session: &mut Session<'_>, args: &ShowArgs) -> Result<(), Failure> {
     let job = args.job.as_str();
     if args.document {
-        let job: Job = session.remote.get(&["jobs", job], &Query::new()).await?;
+        let job: Job = session.client.get(&["jobs", job], &[]).await?;
         return Ok(session.printer.text(&yaml::document(&job.document)?)?);
     }
     session
         .watched(&args.watch, async |session| {
-            let remote = session.remote.clone();
-            let job: Job = remote.get(&["jobs", job], &Query::new()).await?;
+            let client = session.client.clone();
+            let job: Job = client.get(&["jobs", job], &[]).await?;
             let id = job.id.to_string();
-            let (schedules, _) = remote.list(&["jobs", &id, "schedules"], &Query::new(), SCHEDULES_SHOWN).await?;
-            let (runs, _) = remote.list(&["jobs", &id, "runs"], &Query::new(), RUNS_SHOWN).await?;
+            let (schedules, _) = client.list(&["jobs", &id, "schedules"], &[], SCHEDULES_SHOWN).await?;
+            let (runs, _) = client.list(&["jobs", &id, "runs"], &[], RUNS_SHOWN).await?;
             session.answer(&job, |printer| whole(&job, &schedules, &runs, printer))
         })
         .await

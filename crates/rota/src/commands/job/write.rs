@@ -7,6 +7,7 @@ use rota_api::{
     problem::FieldError,
     run::{RunMade, TriggerRequest},
 };
+use rota_client::{Believes, Query};
 use serde_json::{Value, json};
 
 use super::{DeleteArgs, TriggerArgs, WriteArgs, flags::DocumentArgs};
@@ -16,7 +17,6 @@ use crate::{
     documents,
     failure::Failure,
     printer::Printer,
-    remote::{Believes, Query},
     session::Session,
     table::Tone,
     times,
@@ -29,9 +29,7 @@ pub async fn create(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), F
     }
     let mut saved = Vec::new();
     for document in &documents {
-        // Under a key of its own, a request that a proxy sends twice is done once.
-        let key = uuid::Uuid::now_v7().to_string();
-        saved.push(session.remote.post_once::<JobSaved>(&["jobs"], document, &key).await?);
+        saved.push(session.client.post_once::<JobSaved>(&["jobs"], document, None).await?);
     }
     told(session, &saved, "made")
 }
@@ -44,7 +42,7 @@ pub async fn save(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), Fai
     let mut saved = Vec::new();
     for document in &documents {
         let name = name_of(document)?;
-        saved.push(session.remote.put::<JobSaved>(&["jobs", name], document, Believes::Anything).await?);
+        saved.push(session.client.put::<JobSaved>(&["jobs", name], document, Believes::Anything).await?);
     }
     told(session, &saved, "saved")
 }
@@ -80,7 +78,7 @@ pub async fn check(session: &mut Session<'_>, args: &DocumentArgs) -> Result<(),
 async fn check_all(session: &mut Session<'_>, documents: &[Value]) -> Result<(), Failure> {
     let mut checked = Vec::new();
     for document in documents {
-        checked.push(session.remote.post::<JobChecked>(&["check"], document).await?);
+        checked.push(session.client.post::<JobChecked>(&["check"], document).await?);
     }
     session.answer(&checked, |printer| {
         for job in &checked {
@@ -115,7 +113,7 @@ pub async fn delete(session: &mut Session<'_>, args: &DeleteArgs) -> Result<(), 
     }
     let mut cancelled = 0;
     for job in &args.jobs {
-        let done: Value = session.remote.delete(&["jobs", job], &query).await?;
+        let done: Value = session.client.delete(&["jobs", job], &query).await?;
         cancelled += done["cancelled"].as_u64().unwrap_or_default();
     }
     let runs = if cancelled > 0 { format!("; {cancelled} runs were cancelled") } else { String::new() };
@@ -124,8 +122,8 @@ pub async fn delete(session: &mut Session<'_>, args: &DeleteArgs) -> Result<(), 
 
 pub async fn trigger(session: &mut Session<'_>, args: &TriggerArgs) -> Result<(), Failure> {
     let request = trigger_request(args)?;
-    let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    let made: RunMade = session.remote.post_once(&["jobs", &args.job, "trigger"], &request, &key).await?;
+    let path = ["jobs", &args.job, "trigger"];
+    let made: RunMade = session.client.post_once(&path, &request, args.key.as_deref()).await?;
     if !args.follow {
         return session.done(&made, format_args!("{} {}", made.id, shown::word(&made.status)));
     }

@@ -7,16 +7,16 @@ use rota_api::{
     page::Page,
     run::{LogLine, Run, Status},
 };
+use rota_client::Query;
 use rota_core::duration::Span;
 
-use super::{LogsArgs, WaitArgs};
+use super::{LogsArgs, RunName, WaitArgs};
 use crate::{
     clock,
     commands::shown,
     failure::Failure,
     printer::{Output, plain},
-    remote::Query,
-    session::Session,
+    session::{Patience, Session},
     table::Tone,
 };
 
@@ -38,7 +38,7 @@ impl Lines<'_> {
         let mut query = Query::new();
         query.extend(self.attempt.map(|attempt| ("attempt", attempt.to_string())));
         query.extend(self.after.clone().map(|after| ("after", after)));
-        let page: Page<LogLine> = session.remote.get(&["runs", self.run, "logs"], &query).await?;
+        let page: Page<LogLine> = session.client.get(&["runs", self.run, "logs"], &query).await?;
         for line in &page.items {
             self.line(session, line)?;
         }
@@ -68,13 +68,20 @@ impl Lines<'_> {
 }
 
 pub async fn logs(session: &mut Session<'_>, args: &LogsArgs) -> Result<(), Failure> {
-    let run = args.run.find(&session.remote).await?;
+    let run = args.run.find(&session.client).await?;
     let mut lines = Lines { run: &run, attempt: args.attempt, details: args.details, after: None };
     if args.follow {
-        return until_end(session, &mut lines).await;
+        until_end(session, &mut lines).await?;
+        let run: Run = session.client.get(&["runs", &run], &[]).await?;
+        return Ok(session.printer.note(&plain(&end_of(&run)))?);
     }
+    let mut empty = true;
     loop {
         let (some, open) = lines.print(session).await?;
+        empty &= !some;
+        if !open && empty && session.output == Output::Table {
+            return Ok(session.printer.note("nothing was logged")?);
+        }
         if !open {
             return Ok(());
         }
@@ -83,15 +90,16 @@ pub async fn logs(session: &mut Session<'_>, args: &LogsArgs) -> Result<(), Fail
         }
     }
     // The last lines of a run that has just ended may still be on their way.
-    let ended = session.remote.get::<Run>(&["runs", &run], &Query::new()).await?.status.is_ended();
+    let ended = session.client.get::<Run>(&["runs", &run], &[]).await?.status.is_ended();
     if ended { until_end(session, &mut lines).await } else { Ok(()) }
 }
 
 /// Prints lines as they come; ends when the run has and everything was read.
 async fn until_end(session: &mut Session<'_>, lines: &mut Lines<'_>) -> Result<(), Failure> {
-    let mut pause = SOON;
+    let (mut pause, mut patience) = (SOON, Patience::default());
     loop {
-        let (some, open) = lines.print(session).await?;
+        let printed = lines.print(session).await;
+        let (some, open) = patience.bear(printed, session.printer)?.unwrap_or((false, true));
         if !open {
             return Ok(());
         }
@@ -108,22 +116,28 @@ fn grown(pause: Span) -> Span {
 pub async fn follow(session: &mut Session<'_>, run: &str) -> Result<(), Failure> {
     let mut lines = Lines { run, attempt: None, details: false, after: None };
     until_end(session, &mut lines).await?;
-    let run: Run = session.remote.get(&["runs", run], &Query::new()).await?;
+    let run: Run = session.client.get(&["runs", run], &[]).await?;
     ended(session, &run)
+}
+
+/// The run as it is; none where the job has not run yet.
+async fn look(session: &Session<'_>, name: &RunName, id: &mut Option<String>) -> Result<Option<Run>, Failure> {
+    if id.is_none() {
+        *id = name.find_maybe(&session.client).await?;
+    }
+    match id {
+        Some(id) => Ok(Some(session.client.get(&["runs", id], &[]).await?)),
+        None => Ok(None),
+    }
 }
 
 pub async fn wait(session: &mut Session<'_>, args: &WaitArgs) -> Result<(), Failure> {
     let deadline = args.timeout.map(|timeout| timeout.after(clock::now()));
     let mut id = None;
-    let mut pause = SOON;
+    let (mut pause, mut patience) = (SOON, Patience::default());
     loop {
-        if id.is_none() {
-            id = args.run.find_maybe(&session.remote).await?;
-        }
-        let run: Option<Run> = match &id {
-            Some(id) => Some(session.remote.get(&["runs", id], &Query::new()).await?),
-            None => None,
-        };
+        let looked = look(session, &args.run, &mut id).await;
+        let run = patience.bear(looked, session.printer)?.flatten();
         if let Some(run) = run.as_ref().filter(|run| run.status.is_ended()) {
             if session.output != Output::Table {
                 session.answer(run, |_| Ok(()))?;
@@ -140,12 +154,17 @@ pub async fn wait(session: &mut Session<'_>, args: &WaitArgs) -> Result<(), Fail
     }
 }
 
-/// Says how a run ended; anything but success is a failure of the command.
-fn ended(session: &mut Session<'_>, run: &Run) -> Result<(), Failure> {
+/// How a run ended, in a line.
+fn end_of(run: &Run) -> String {
     let took = shown::duration(run, clock::now());
     let took = if took.is_empty() { String::new() } else { format!(" after {took}") };
     let failure = run.failure.as_ref().map(|failure| format!(": {}: {}", failure.kind, failure.message));
-    let words = format!("{} {}{took}{}", run.id, shown::word(&run.status), failure.unwrap_or_default());
+    format!("{} {}{took}{}", run.id, shown::word(&run.status), failure.unwrap_or_default())
+}
+
+/// Says how a run ended; anything but success is a failure of the command.
+fn ended(session: &mut Session<'_>, run: &Run) -> Result<(), Failure> {
+    let words = end_of(run);
     if run.status == Status::Succeeded {
         return Ok(session.printer.note(&words)?);
     }

@@ -3,17 +3,20 @@
 use clap::Args;
 use jiff::Timestamp;
 use rota_api::{
-    bulk::{BulkCancel, BulkDone, BulkRedrive, RunsFilter},
+    bulk::{BulkCancel, BulkRedrive, RunsFilter},
     run::{CancelRequest, CancelResult, RetryRequest, RunMade, Status},
 };
+use rota_client::Query;
 use serde_json::{Value, json};
 
 use super::CancelArgs;
 use crate::{
     clock,
-    commands::{pausing::counted, shown},
+    commands::{
+        bulk::{Asked, Words, bulk},
+        shown,
+    },
     failure::Failure,
-    remote::Query,
     session::Session,
     times,
 };
@@ -93,7 +96,7 @@ pub async fn cancel(session: &mut Session<'_>, args: &CancelArgs) -> Result<(), 
     let request = CancelRequest { reason: args.reason.clone(), grace: args.grace.clone() };
     let mut done = Vec::new();
     for run in &args.runs {
-        done.push(session.remote.post::<CancelResult>(&["runs", run, "cancel"], &request).await?);
+        done.push(session.client.post::<CancelResult>(&["runs", run, "cancel"], &request).await?);
     }
     session.answer(&done, |printer| {
         done.iter().try_for_each(|done| printer.line(&format!("{} {}", done.id, shown::word(&done.answer))))
@@ -105,22 +108,19 @@ async fn cancel_found(session: &mut Session<'_>, args: &CancelArgs, filter: Runs
         let message = "name runs, or say which with --job, --tag, --status, … or --all".to_owned();
         return Err(Failure::bad_input("nothing_named", message));
     }
-    let (reason, grace) = (args.reason.clone(), args.grace.clone());
-    let mut request = BulkCancel { filter, reason, grace, dry_run: true };
-    let found: BulkDone = session.remote.post(&["bulk", "cancel"], &request).await?;
-    if args.dry_run {
-        return counted(session, "would be cancelled", &found);
-    }
-    session.confirm(args.yes, &format!("Cancel {} runs?", found.matched))?;
-    request.dry_run = false;
-    let done: BulkDone = session.remote.post(&["bulk", "cancel"], &request).await?;
-    counted(session, "cancelled or asked to stop", &done)
+    let words = Words { verb: "cancel", things: "runs", would: "cancelled", done: "cancelled or asked to stop" };
+    let asked = Asked { dry_run: args.dry_run, yes: args.yes };
+    bulk(session, &words, asked, |dry_run| {
+        let (reason, grace) = (args.reason.clone(), args.grace.clone());
+        BulkCancel { filter: filter.clone(), reason, grace, dry_run }
+    })
+    .await
 }
 
 pub async fn retry(session: &mut Session<'_>, runs: &[String], request: RetryRequest) -> Result<(), Failure> {
     let mut made = Vec::new();
     for run in runs {
-        let new: RunMade = session.remote.post(&["runs", run, "retry"], &request).await?;
+        let new: RunMade = session.client.post(&["runs", run, "retry"], &request).await?;
         made.push(json!({ "run": run, "made": new }));
     }
     session.answer(&made, |printer| {
@@ -133,19 +133,7 @@ pub async fn retry(session: &mut Session<'_>, runs: &[String], request: RetryReq
 }
 
 /// Makes dead letters again by a filter.
-pub async fn redrive(
-    session: &mut Session<'_>,
-    mut request: BulkRedrive,
-    dry_run: bool,
-    yes: bool,
-) -> Result<(), Failure> {
-    request.dry_run = true;
-    let found: BulkDone = session.remote.post(&["bulk", "redrive"], &request).await?;
-    if dry_run {
-        return counted(session, "would be made again", &found);
-    }
-    session.confirm(yes, &format!("Make {} runs again?", found.matched))?;
-    request.dry_run = false;
-    let done: BulkDone = session.remote.post(&["bulk", "redrive"], &request).await?;
-    counted(session, "made again", &done)
+pub async fn redrive(session: &mut Session<'_>, request: BulkRedrive, dry_run: bool, yes: bool) -> Result<(), Failure> {
+    let words = Words { verb: "redrive", things: "runs", would: "made again", done: "made again" };
+    bulk(session, &words, Asked { dry_run, yes }, |dry_run| BulkRedrive { dry_run, ..request.clone() }).await
 }

@@ -11,54 +11,28 @@ use rota_api::run::RetryRequest;
 pub use self::{
     follow::follow,
     many::{RunFilterArgs, redrive, retry},
-    read::show,
+    read::{list, show},
 };
 use crate::{
     failure::Failure,
     printer::Printer,
-    session::{ListArgs, Session, SessionArgs, WatchArgs, block_on},
+    session::{ListArgs, Noun, WatchArgs},
 };
 
-#[derive(Args)]
-pub struct RunArgs {
-    #[command(flatten)]
-    session: SessionArgs,
-    #[command(subcommand)]
-    command: Command,
-}
+pub type RunArgs = Noun<Command>;
 
 #[derive(Subcommand)]
-enum Command {
+pub enum Command {
     /// List runs: live ones first, then ended ones, latest first
-    List {
-        #[command(flatten)]
-        filter: RunFilterArgs,
-        #[command(flatten)]
-        list: ListArgs,
-    },
+    List(ListRunsArgs),
     /// Show a run
-    Show {
-        #[command(flatten)]
-        run: RunName,
-        #[command(flatten)]
-        watch: WatchArgs,
-    },
+    Show(OneRunArgs),
     /// Print the log of a run
     Logs(LogsArgs),
     /// Show what happened to a run
-    Events {
-        #[command(flatten)]
-        run: RunName,
-        #[command(flatten)]
-        watch: WatchArgs,
-    },
+    Events(OneRunArgs),
     /// Say why a run waits
-    Why {
-        #[command(flatten)]
-        run: RunName,
-        #[command(flatten)]
-        watch: WatchArgs,
-    },
+    Why(OneRunArgs),
     /// Wait for the end of a run, or of a job's first one; 0 if it succeeded, else 1
     Wait(WaitArgs),
     /// Stop runs, by their ids or by a filter
@@ -83,6 +57,22 @@ enum Command {
     },
 }
 
+#[derive(Args)]
+pub struct ListRunsArgs {
+    #[command(flatten)]
+    filter: RunFilterArgs,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Args)]
+pub struct OneRunArgs {
+    #[command(flatten)]
+    run: RunName,
+    #[command(flatten)]
+    watch: WatchArgs,
+}
+
 /// A run, or the newest one of a job.
 #[derive(Args)]
 pub struct RunName {
@@ -92,7 +82,7 @@ pub struct RunName {
 }
 
 #[derive(Args)]
-struct LogsArgs {
+pub struct LogsArgs {
     #[command(flatten)]
     run: RunName,
     /// Go on until the run ends
@@ -107,7 +97,7 @@ struct LogsArgs {
 }
 
 #[derive(Args)]
-struct WaitArgs {
+pub struct WaitArgs {
     #[command(flatten)]
     run: RunName,
     /// Give up after so long, with exit code 1
@@ -140,19 +130,15 @@ pub struct CancelArgs {
 }
 
 pub fn run(args: RunArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let mut session = Session::open(&args.session, printer)?;
-    let session = &mut session;
-    block_on(async move {
-        match args.command {
-            Command::List { filter, list } => read::list(session, &filter, &list).await,
-            Command::Show { run, watch } => read::show(session, &run, &watch).await,
-            Command::Logs(args) => follow::logs(session, &args).await,
-            Command::Events { run, watch } => read::events(session, &run, &watch).await,
-            Command::Why { run, watch } => read::why(session, &run, &watch).await,
-            Command::Wait(args) => follow::wait(session, &args).await,
-            Command::Cancel(args) => many::cancel(session, &args).await,
-            Command::Retry { runs, latest, again } => many::retry(session, &runs, RetryRequest { latest, again }).await,
-            Command::Enqueue { file } => enqueue::enqueue(session, &file).await,
-        }
+    args.run(printer, async |session, command| match command {
+        Command::List(args) => read::list(session, "runs", &args).await,
+        Command::Show(args) => read::show(session, &args).await,
+        Command::Logs(args) => follow::logs(session, &args).await,
+        Command::Events(args) => read::events(session, &args).await,
+        Command::Why(args) => read::why(session, &args).await,
+        Command::Wait(args) => follow::wait(session, &args).await,
+        Command::Cancel(args) => many::cancel(session, &args).await,
+        Command::Retry { runs, latest, again } => many::retry(session, &runs, RetryRequest { latest, again }).await,
+        Command::Enqueue { file } => enqueue::enqueue(session, &file).await,
     })
 }

@@ -7,54 +7,54 @@ use rota_api::{
     page::Page,
     run::{Run, RunEvent, Why},
 };
+use rota_client::Client;
 use uuid::Uuid;
 
-use super::{RunFilterArgs, RunName};
+use super::{ListRunsArgs, OneRunArgs, RunName};
 use crate::{
     clock,
     commands::shown,
     failure::Failure,
     printer::Printer,
-    remote::{Query, Remote},
-    session::{ListArgs, Session, WatchArgs},
+    session::Session,
     table::{Cell, Table, Tone},
     times,
 };
 
-pub async fn list(session: &mut Session<'_>, filter: &RunFilterArgs, list: &ListArgs) -> Result<(), Failure> {
-    let query = filter.query(clock::now())?;
-    session.list(list, &["runs"], &query, shown::runs).await
+/// Runs of a kind: all of them, or dead letters.
+pub async fn list(session: &mut Session<'_>, kind: &str, args: &ListRunsArgs) -> Result<(), Failure> {
+    let query = args.filter.query(clock::now())?;
+    session.list(&args.list, &[kind], &query, shown::runs).await
 }
 
 impl RunName {
     /// The run's id: as given, or that of the job's newest run.
-    pub async fn find(&self, remote: &Remote) -> Result<String, Failure> {
-        let run = self.find_maybe(remote).await?;
+    pub async fn find(&self, client: &Client) -> Result<String, Failure> {
+        let run = self.find_maybe(client).await?;
         run.ok_or_else(|| Failure::not_found(format!("`{}` has not run yet", self.run)))
     }
 
     /// As [`Self::find`]; none where the job has not run yet.
-    pub async fn find_maybe(&self, remote: &Remote) -> Result<Option<String>, Failure> {
+    pub async fn find_maybe(&self, client: &Client) -> Result<Option<String>, Failure> {
         if self.run.parse::<Uuid>().is_ok() {
             return Ok(Some(self.run.clone()));
         }
-        let newest = vec![("limit", "1".to_owned())];
-        let page: Result<Page<Run>, Failure> = remote.get(&["jobs", &self.run, "runs"], &newest).await;
-        match page {
+        let newest = [("limit", "1".to_owned())];
+        match client.get::<Page<Run>>(&["jobs", &self.run, "runs"], &newest).await {
             Ok(page) => Ok(page.items.first().map(|run| run.id.to_string())),
-            Err(Failure::Refused(problem)) if problem.status == 404 => {
+            Err(error) if error.is_not_found() => {
                 Err(Failure::not_found(format!("`{}` is neither the id of a run nor a job", self.run)))
             }
-            Err(failure) => Err(failure),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
-pub async fn show(session: &mut Session<'_>, run: &RunName, watch: &WatchArgs) -> Result<(), Failure> {
+pub async fn show(session: &mut Session<'_>, args: &OneRunArgs) -> Result<(), Failure> {
     session
-        .watched(watch, async |session| {
-            let id = run.find(&session.remote).await?;
-            let run: Run = session.remote.get(&["runs", &id], &Query::new()).await?;
+        .watched(&args.watch, async |session| {
+            let id = args.run.find(&session.client).await?;
+            let run: Run = session.client.get(&["runs", &id], &[]).await?;
             session.answer(&run, |printer| whole(&run, clock::now(), printer))
         })
         .await
@@ -91,11 +91,11 @@ fn whole(run: &Run, now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     printer.table(fields)
 }
 
-pub async fn events(session: &mut Session<'_>, run: &RunName, watch: &WatchArgs) -> Result<(), Failure> {
+pub async fn events(session: &mut Session<'_>, args: &OneRunArgs) -> Result<(), Failure> {
     session
-        .watched(watch, async |session| {
-            let id = run.find(&session.remote).await?;
-            let events: Vec<RunEvent> = session.remote.get(&["runs", &id, "events"], &Query::new()).await?;
+        .watched(&args.watch, async |session| {
+            let id = args.run.find(&session.client).await?;
+            let events: Vec<RunEvent> = session.client.get(&["runs", &id, "events"], &[]).await?;
             session.answer(&events, |printer| {
                 let mut table = Table::new(&["AT", "EVENT", "WHAT"]);
                 for event in &events {
@@ -107,11 +107,11 @@ pub async fn events(session: &mut Session<'_>, run: &RunName, watch: &WatchArgs)
         .await
 }
 
-pub async fn why(session: &mut Session<'_>, run: &RunName, watch: &WatchArgs) -> Result<(), Failure> {
+pub async fn why(session: &mut Session<'_>, args: &OneRunArgs) -> Result<(), Failure> {
     session
-        .watched(watch, async |session| {
-            let id = run.find(&session.remote).await?;
-            let why: Why = session.remote.get(&["runs", &id, "why"], &Query::new()).await?;
+        .watched(&args.watch, async |session| {
+            let id = args.run.find(&session.client).await?;
+            let why: Why = session.client.get(&["runs", &id, "why"], &[]).await?;
             session.answer(&why, |printer| shown::why(&why, printer))
         })
         .await

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Desk, hello};
+use super::{Desk, at_home, hello, said};
+use crate::node::{Node, Place};
 
 #[test]
 fn a_job_is_made_by_flags_run_and_read() {
@@ -38,6 +39,9 @@ fn a_job_is_made_by_flags_run_and_read() {
     assert_eq!(runs.as_array().unwrap().len(), 1);
     assert_eq!(desk.rota(&["run", "logs", &id]).ok(), "hi there\n");
     assert_eq!(desk.rota(&["run", "logs", "greet"]).ok(), "hi there\n");
+    let to_its_end = desk.rota(&["run", "logs", "greet", "--follow"]);
+    assert!(to_its_end.err.starts_with(&format!("{id} succeeded")), "{to_its_end:?}");
+    assert_eq!(to_its_end.ok(), "hi there\n");
     let shown = desk.rota(&["run", "show", "greet"]).ok();
     assert!(shown.contains(&id) && shown.contains("succeeded") && shown.contains("why=test"), "{shown}");
     assert!(desk.rota(&["run", "wait", &id]).err.contains("succeeded"));
@@ -66,6 +70,9 @@ fn every_bad_field_is_named_with_its_path() {
     assert!(desk.rota(&["job", "show", "nobody"]).failed(3).contains("[not_found]"));
     assert!(desk.rota(&["job", "save", "-f", "absent.yaml"]).failed(2).contains("cannot read absent.yaml"));
     assert!(desk.rota(&["job", "create", "--name", "x"]).failed(2).contains("--url, --command, --shell or --handler"));
+    assert!(desk.rota(&["job", "create"]).failed(2).contains("Give a document with -f FILE, or --name"));
+    let error = desk.rota(&["job", "trigger", "x", "--payload", "{"]).failed(2);
+    assert!(error.starts_with("error: --payload: EOF") && error.contains("JSON is expected"), "{error}");
     assert!(desk.node.stop().0.success());
 }
 
@@ -280,4 +287,26 @@ fn a_list_is_watched_until_it_changes() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(desk.node.stop().0.success());
+}
+
+/// A server that is started anew for a new version must not end what looks at it.
+#[test]
+fn whoever_watches_bears_with_a_server_that_is_started_anew() {
+    use std::io::{BufRead as _, BufReader};
+    let place = Place::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let node = Node::ready(&place, &["--listen", &free]);
+    let mut watch = at_home(&place, &["job", "list", "--watch=100ms", "-o", "yaml", "--server", &free]);
+    let mut child = watch.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(out.any(|line| line == "[]"));
+    assert!(node.stop().0.success());
+    assert!(errors.any(|line| line.contains("the server is away; asking again")));
+    let node = Node::ready(&place, &["--listen", &free]);
+    said(at_home(&place, &["job", "create", "--name", "new", "--handler", "h", "--server", &free])).ok();
+    assert!(out.any(|line| line.contains("name: new")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(node.stop().0.success());
 }

@@ -1,5 +1,4 @@
-//! `rota worker`: the built-in executors as a remote worker of a server
-//! elsewhere.
+//! The built-in executors as a remote worker of a server elsewhere.
 //!
 //! It offers the same kinds of steps as a node, under this machine's own rules
 //! for what may be started and reached, and the traits it was given. It takes
@@ -9,9 +8,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use clap::Args;
-use rota_client::{Call, Client, Error, HandlerError, Outcome as Told, Worker, api::worker::AttemptError};
+use rota_client::{Call, Client, HandlerError, Outcome as Told, Worker, api::worker::AttemptError};
 use rota_core::{
     ids::{JobId, RunId, TenantId},
     job::{
@@ -26,13 +25,13 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::serve::{ECHO_MAX, Signals};
 use crate::{
+    commands::serve::{ECHO_MAX, Signals},
     config::{self, Config, Flags},
     demo,
     failure::Failure,
     logs,
-    printer::Printer,
+    target::{ServerArgs, Target},
     wire,
 };
 
@@ -40,17 +39,7 @@ use crate::{
 const SLOTS_MAX: usize = rota_client::api::worker::LEASES_MAX;
 
 #[derive(Args)]
-#[command(after_help = "\
-Settings that only a node has a use for are ignored. Exit codes: 0 drained; 1 failed;
-2 the configuration is wrong; 128 and the signal's number after a second signal.")]
-pub struct WorkerArgs {
-    /// The server to work for
-    #[arg(long, value_name = "URL", default_value = "http://localhost:7070")]
-    server: String,
-    /// An API token to log in with; better given as `ROTA_TOKEN`, where other
-    /// users of the machine cannot read it
-    #[arg(long, value_name = "TOKEN")]
-    token: Option<String>,
+pub struct WorkArgs {
     /// Take work from these queues only
     #[arg(long = "queue", value_name = "QUEUE")]
     queues: Vec<String>,
@@ -58,13 +47,15 @@ pub struct WorkerArgs {
     flags: Flags,
 }
 
-pub fn run(args: &WorkerArgs, _: &mut Printer) -> Result<(), Failure> {
-    let config = config::load(&args.flags)?;
-    let mut client = Client::builder(&args.server);
-    if let Some(token) = args.token.clone().or_else(|| std::env::var("ROTA_TOKEN").ok()) {
-        client = client.token(token);
+impl WorkArgs {
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty() && self.flags.is_empty()
     }
-    let client = client.build().map_err(|error| Failure::bad_input("bad_server", error.to_string()))?;
+}
+
+pub fn run(server: &ServerArgs, args: &WorkArgs) -> Result<(), Failure> {
+    let config = config::load(&args.flags)?;
+    let client = Target::of(server)?.client()?;
     logs::start(config.log_format, config.log_level.clone())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let left = runtime.block_on(work(client, &config, &args.queues));
@@ -74,9 +65,9 @@ pub fn run(args: &WorkerArgs, _: &mut Printer) -> Result<(), Failure> {
 
 async fn work(client: Client, config: &Config, queues: &[String]) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let server = client.address().to_owned();
     let worker = worker(client, config, queues)?;
-    let (id, address) = (worker.id(), config.name.clone());
-    info!(worker = %id, name = address, version = env!("CARGO_PKG_VERSION"), "working");
+    info!(worker = %worker.id(), name = config.name, server, version = env!("CARGO_PKG_VERSION"), "working");
     let (stop, stopped) = oneshot::channel::<()>();
     let working = worker.run(async {
         // Whoever is gone cannot say stop, and means it.
@@ -97,13 +88,9 @@ async fn work(client: Client, config: &Config, queues: &[String]) -> Result<(), 
             }
         }
     };
-    done.map_err(refused)?;
+    done?;
     info!("drained");
     Ok(())
-}
-
-fn refused(error: Error) -> anyhow::Error {
-    anyhow!(error).context("the server does not deal with this worker")
 }
 
 fn worker(client: Client, config: &Config, queues: &[String]) -> anyhow::Result<Worker> {

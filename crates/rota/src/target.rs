@@ -1,20 +1,23 @@
 //! Which server is asked, and as whom: flags before the environment, the
 //! environment before the context in use, that before the default.
 
-use std::{io::Read as _, net::IpAddr, path::PathBuf};
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use clap::Args;
-use url::Url;
+use rota_client::{Client, Url, parse_address};
 
-use super::{Context, Contexts};
-use crate::failure::Failure;
+use crate::{
+    contexts::{Context, Contexts},
+    failure::Failure,
+    secret,
+};
 
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 pub const SERVER_VARIABLE: &str = "ROTA_SERVER";
 pub const TOKEN_VARIABLE: &str = "ROTA_TOKEN";
-/// A token is short; what is longer is some other file.
-const TOKEN_BYTES_MAX: u64 = 16 << 10;
+const AGENT: &str = concat!("rota/", env!("CARGO_PKG_VERSION"));
+/// A node that restarts answers the third time; one that is not there is not there.
+const TRIES: u32 = 3;
 
 /// The flags of every command that asks a server.
 #[derive(Args, Clone, Debug, Default)]
@@ -53,14 +56,19 @@ impl Target {
             None => variable(TOKEN_VARIABLE).or_else(|| context.as_ref()?.token.clone()),
         };
         let tenant = args.tenant.clone().or_else(|| context?.tenant);
-        Ok(Self { server: parse_server(&server)?, token: token.map(checked).transpose()?, tenant })
+        Ok(Self { server: parse_address(&server)?, token: token.as_deref().map(checked).transpose()?, tenant })
     }
 
-    /// Whether the server is on this machine.
-    pub fn is_here(&self) -> bool {
-        let host = self.server.host_str().unwrap_or_default();
-        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    /// A client of the server. Somebody looks on, so it gives up soon.
+    pub fn client(&self) -> Result<Client, Failure> {
+        let mut builder = Client::builder(self.server.as_str()).agent(AGENT).tries(TRIES);
+        if let Some(token) = &self.token {
+            builder = builder.token(token);
+        }
+        if let Some(tenant) = &self.tenant {
+            builder = builder.tenant(tenant);
+        }
+        Ok(builder.build()?)
     }
 }
 
@@ -73,7 +81,7 @@ fn chosen(
 ) -> Result<(String, Option<Context>), Failure> {
     let same = |server: &str| {
         let context = contexts.current().map(|(_, context)| context);
-        context.filter(|context| parse_server(&context.server).ok() == parse_server(server).ok()).cloned()
+        context.filter(|context| parse_address(&context.server).ok() == parse_address(server).ok()).cloned()
     };
     if let Some(name) = &args.context {
         let context = contexts.named(name)?;
@@ -89,45 +97,21 @@ fn chosen(
     })
 }
 
-/// An address of a server; `host:port` means http.
-pub fn parse_server(text: &str) -> Result<Url, Failure> {
-    let wrong = |why: &str| Failure::bad_input("bad_server", format!("`{text}` is no address of a server: {why}"));
-    let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let url = Url::parse(&whole).map_err(|error| wrong(&error.to_string()))?;
-    if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none() {
-        return Err(wrong("write http://HOST:PORT or https://HOST"));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        let why = "a name or password in it would be seen by others; log in with a token instead";
-        return Err(Failure::bad_input("bad_server", format!("the server's address cannot be used: {why}")));
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong("it has a query or a fragment"));
-    }
-    Ok(url)
-}
-
 /// A token in a file of its own.
-pub fn token_from(path: &std::path::Path) -> Result<String, Failure> {
-    let opened = std::fs::File::open(path).with_context(|| format!("cannot read the token in {}", path.display()))?;
-    read_token(opened)
+pub fn token_from(path: &Path) -> Result<String, Failure> {
+    checked(&secret::from_file("token", path)?)
 }
 
 pub fn token_from_stdin() -> Result<String, Failure> {
-    read_token(std::io::stdin().lock())
+    checked(&secret::from_stdin("token")?)
 }
 
-fn read_token(from: impl std::io::Read) -> Result<String, Failure> {
-    let mut text = String::new();
-    from.take(TOKEN_BYTES_MAX).read_to_string(&mut text).context("cannot read the token")?;
-    checked(text.trim().to_owned())
-}
-
-fn checked(token: String) -> Result<String, Failure> {
+fn checked(text: &str) -> Result<String, Failure> {
+    let token = text.trim();
     if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Ok(token);
+        return Ok(token.to_owned());
     }
-    Err(Failure::bad_input("bad_token", "the token is empty or has characters that no token has".to_owned()))
+    Err(rota_client::Error::BadToken.into())
 }
 
 #[cfg(test)]
@@ -166,22 +150,5 @@ mod tests {
         assert_eq!(told(&server("https://c.example"), None), ("https://c.example".to_owned(), None));
         assert_eq!(told(&ServerArgs::default(), Some("https://b.example")), ("https://b.example".to_owned(), None));
         assert_eq!(told(&server("https://a.example/"), None).1, Some("for-a".to_owned()));
-    }
-
-    #[test]
-    fn an_address_is_an_address() {
-        for (text, good) in [
-            ("http://127.0.0.1:7070", true),
-            ("localhost:7070", true),
-            ("https://rota.example/prefix", true),
-            ("ftp://x", false),
-            ("http://ann:secret@x", false),
-            ("http://x?y", false),
-            ("", false),
-        ] {
-            assert_eq!(parse_server(text).is_ok(), good, "{text}");
-        }
-        let Err(Failure::BadInput { message, .. }) = parse_server("http://ann:s3cret@x") else { panic!() };
-        assert!(!message.contains("s3cret"), "{message}");
     }
 }
