@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::{choice::choices, duration::Span, rate::Rate, store::Tier};
+use crate::{choice::choices, duration::Span};
 
 choices! {
     /// One thing that a caller may do in a tenant.
@@ -235,17 +235,6 @@ pub const LAST_USED_GRAIN: Span = Span::secs(60);
 /// Whether a use at `now` is worth writing down.
 pub fn is_use_news(last_used_at: Option<Timestamp>, now: Timestamp) -> bool {
     last_used_at.is_none_or(|last| LAST_USED_GRAIN.after(last) <= now)
-}
-
-/// Requests that a tenant's callers may send, with bursts of twice as many.
-pub fn api_rate(tier: Tier) -> Option<Rate> {
-    let runs = match tier {
-        Tier::Free => 10,
-        Tier::Pro => 100,
-        Tier::Enterprise => 1_000,
-        Tier::Unlimited => return None,
-    };
-    Some(Rate { runs, per: Span::secs(1) })
 }
 
 /// Bytes of one side of an audit entry.

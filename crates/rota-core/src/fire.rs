@@ -12,8 +12,12 @@
 //! not visited, at most [`RUNS_MAX`] runs are made, and what remains is left to
 //! the next call.
 //!
-//! This module does not know quotas, unique keys or the queue: those refuse a
-//! run later and record their own skip.
+//! What a tenant's rate of runs does not allow yet stays owed: the cursor is put
+//! off to the time at which the rate has room. Only the catch-up policy ends such
+//! an instant without a run, and then its reason is the quota.
+//!
+//! This module does not count runs, and does not know unique keys or the queue:
+//! those refuse a run later and record their own skip.
 
 mod planner;
 
@@ -46,7 +50,7 @@ choices! {
         Paused = "paused",
         /// A calendar does not allow the day.
         Calendar = "calendar",
-        /// Over the tenant's rate for longer than the catch-up window.
+        /// Over the tenant's rate for longer than the catch-up policy waits.
         Quota = "quota",
         /// A run with the same unique key existed.
         Unique = "unique",
@@ -148,6 +152,17 @@ pub struct PlannedRun {
     pub start: Start,
 }
 
+/// What the tenant's rate of runs has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// What the tenant's quota is.
+    pub per_minute: u32,
+    /// Runs that may be made now.
+    pub runs: u64,
+    /// When there is room for more.
+    pub more_at: Timestamp,
+}
+
 /// All that a plan depends on, besides the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
@@ -160,6 +175,19 @@ pub struct Input<'a> {
     pub live: Live,
     /// The calendars that the schedule names.
     pub calendars: &'a [&'a Calendar],
+    /// None where the tenant's rate is not limited.
+    pub allowance: Option<Allowance>,
+}
+
+impl Input<'_> {
+    /// Until when the instant owed next is put off by the tenant's rate, as far
+    /// as the cursor tells. A pause puts off too, and ends where it says.
+    pub fn put_off_until(&self) -> Option<Timestamp> {
+        let Cursor { planned_at, due_at, .. } = self.cursor;
+        let by_pause = || self.pauses.iter().any(|pause| pause.until.map(micros) == Some(due_at));
+        let later = self.allowance.is_some() && due_at > self.schedule.due_at(self.id, planned_at);
+        (later && due_at < micros(Timestamp::MAX) && !by_pause()).then_some(due_at)
+    }
 }
 
 /// What to commit together: runs, skips and the cursor after them.

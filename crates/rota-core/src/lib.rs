@@ -19,6 +19,7 @@ pub mod order;
 pub mod ports;
 pub mod preview;
 pub mod problem;
+pub mod quota;
 pub mod rate;
 pub mod rollup;
 pub mod run;

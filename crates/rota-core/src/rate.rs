@@ -59,6 +59,23 @@ impl Rate {
             .max(now);
         (Bucket { full_at }, Taken { tokens, next_at })
     }
+
+    /// Takes all of `want` tokens, also those that are not there yet: nobody
+    /// else gets one before they have come back. `next_at` is when the first of
+    /// them is there, which may lie behind `now`; [`Rate::after`] tells of the
+    /// others.
+    pub fn reserve(self, bucket: Option<Bucket>, want: u32, now: Timestamp) -> (Bucket, Taken) {
+        let start = bucket.map_or(now, |b| b.full_at.max(now));
+        let first = self.after(start, 1).saturating_sub(self.burst()).unwrap_or(Timestamp::MIN);
+        (Bucket { full_at: self.after(start, want) }, Taken { tokens: want, next_at: first })
+    }
+
+    /// `at`, and so many tokens later.
+    pub fn after(self, at: Timestamp, tokens: u32) -> Timestamp {
+        let tokens = i32::try_from(tokens).unwrap_or(i32::MAX);
+        let span = self.interval().checked_mul(tokens).unwrap_or(SignedDuration::MAX);
+        at.saturating_add(span).unwrap_or(Timestamp::MAX)
+    }
 }
 
 #[cfg(test)]
@@ -98,6 +115,18 @@ mod tests {
         assert_eq!(RATE.take(Some(bucket), 1, taken.next_at).1.tokens, 1);
         let before = taken.next_at.saturating_sub(SignedDuration::from_millis(1)).unwrap();
         assert_eq!(RATE.take(Some(bucket), 1, before).1.tokens, 0);
+    }
+
+    /// What is taken ahead is spread at the rate, and counts for everybody.
+    #[test]
+    fn reserved_tokens_come_at_the_rate_and_none_is_given_twice() {
+        let (bucket, taken) = RATE.reserve(None, 250, at(0));
+        assert_eq!(taken.tokens, 250);
+        let times: Vec<Timestamp> = (0..250).map(|n| RATE.after(taken.next_at, n).max(at(0))).collect();
+        assert_eq!(times.iter().filter(|time| **time <= at(0)).count(), 200, "the burst is there at once");
+        assert_eq!((times[200], times[249]), (at(600), at(30_000)));
+        assert_eq!(RATE.take(Some(bucket), 1, at(30_000)).1, Taken { tokens: 0, next_at: at(30_600) });
+        assert_eq!(RATE.take(Some(bucket), 1, at(30_600)).1.tokens, 1);
     }
 
     /// A clock that steps back must not hand out tokens again.

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::{
     fire::{self, Cursor, Input, SkipReason},
     lane::LaneKey,
+    quota::{self, Quota},
     run::{Block, Run, RunState, TrailEntry, TrailKind, Verdict, WaitFor},
     slot::Slot,
     store::{Pause, Standing},
@@ -84,6 +85,12 @@ pub enum Reason {
         requires: Vec<String>,
     },
     RateLimit {
+        at: Timestamp,
+    },
+    /// Its tenant's quota of runs is used up until then.
+    Quota {
+        quota: Quota,
+        limit: u32,
         at: Timestamp,
     },
     /// So many runs come before it.
@@ -211,7 +218,12 @@ fn later(facts: &RunFacts<'_>) -> Reason {
         TrailKind::Deferred { reason, .. } => Some(Reason::Deferred { at, reason: reason.clone() }),
         _ => None,
     });
-    said.unwrap_or(Reason::NotYet { at })
+    let over = || quota::delay_of(&facts.run.trigger).filter(|delay| delay.until == at);
+    said.or_else(|| over().map(|delay| over_quota(delay.runs_per_minute, at))).unwrap_or(Reason::NotYet { at })
+}
+
+const fn over_quota(limit: u32, at: Timestamp) -> Reason {
+    Reason::Quota { quota: Quota::RunsPerMinute, limit, at }
 }
 
 const fn no_room(slot: Slot, standing: &Standing) -> Reason {
@@ -297,7 +309,18 @@ fn next(facts: &ScheduleFacts<'_>, input: &Input<'_>, free: bool, now: Timestamp
     if free && due_at.saturating_add(LATE_MAX).is_ok_and(|late| late < now) {
         reasons.push(Reason::Overdue { since: due_at, scheduler: facts.scheduler });
     }
-    let plan = fire::plan(input, now.max(due_at));
+    if let Some((allowance, at)) = input.allowance.zip(input.put_off_until()).filter(|(_, at)| *at > now) {
+        reasons.push(over_quota(allowance.per_minute, at));
+        return reasons;
+    }
+    // What the rate has room for now says nothing of an instant to come.
+    let allowance = input.allowance.filter(|_| due_at <= now);
+    let plan = fire::plan(&Input { allowance, ..*input }, now.max(due_at));
+    let put_off = plan.next.filter(|next| plan.runs.is_empty() && next.planned_at == planned_at);
+    if let (Some(allowance), Some(next)) = (allowance, put_off.filter(|_| free)) {
+        reasons.push(over_quota(allowance.per_minute, next.due_at));
+        return reasons;
+    }
     let skip = plan.skips.iter().find(|skip| skip.from <= planned_at && planned_at <= skip.to);
     match skip {
         Some(skip) => reasons.push(Reason::NextSkipped { at: planned_at, reason: skip.reason }),
@@ -339,6 +362,9 @@ impl Reason {
                 format!("no worker that is known offers{handler}{and}{traits} on the queue `{queue}`")
             }
             Self::RateLimit { at } => format!("its rate limit is used up; the next may start at {at}"),
+            Self::Quota { quota, limit, at } => {
+                format!("its tenant's quota {quota} ({limit}) is used up; there is room at {at}")
+            }
             Self::Place { ahead: 0 } => "it is next in its queue and starts as soon as a worker is free".to_owned(),
             Self::Place { ahead } => format!("{} runs of its queue and tenant come before it", shown(*ahead)),
             Self::Running { since, attempt } => format!("attempt {attempt} runs since {since}"),

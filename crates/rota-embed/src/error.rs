@@ -1,6 +1,6 @@
 //! What can go wrong, for those who branch on it.
 
-use rota_core::{ids::RunId, problem::Problem, store::StoreError};
+use rota_core::{ids::RunId, problem::Problem, quota::Refusal, store::StoreError};
 use rota_engine::{EngineError, definitions::SaveError};
 use rota_store::{postgres, sqlite};
 
@@ -30,6 +30,9 @@ pub enum Error {
     Full(String),
     #[error("a key of the job `{job}` cannot be made from the payload: {why}")]
     Key { job: String, why: String },
+    /// The tenant's quotas do not allow it, or not now.
+    #[error("a run of the job `{job}` was not made: {refusal}")]
+    Quota { job: String, refusal: Box<Refusal> },
     #[error("there is no run {0}")]
     NoRun(RunId),
     /// The run had not ended when this Rota stopped; it goes on when another

@@ -3,7 +3,8 @@
 //! The instants are those that firing would have planned, calendars included.
 //! One that made a run is left out, as far as history reaches; so is one that an
 //! earlier backfill made, which a key remembers for a year. Policies of the job
-//! hold as for any run; `overlap` and `catch_up` are about firing and have no say.
+//! hold as for any run, and what the tenant's rate does not allow yet is made for
+//! later; `overlap` and `catch_up` are about firing and have no say.
 
 use std::collections::HashSet;
 
@@ -24,6 +25,7 @@ use crate::{
     catalog::{JobEntry, ScheduleEntry, ScheduleFound},
     making,
     node::Node,
+    quota,
     stages::fire::payload_of,
 };
 
@@ -138,7 +140,9 @@ impl Engine {
         now: Timestamp,
     ) -> Result<Vec<Made>, EngineError> {
         let node = self.node();
-        let planned = making::plan(node, asks, now).await?;
+        let mut planned = making::plan(node, asks, now).await?;
+        let runs = planned.iter_mut().filter_map(|one| one.as_mut().ok()).collect();
+        quota::delay_over_rate(node, runs, now).await?;
         let named = planned.into_iter().zip(instants).map(|(run, at)| {
             run.map(|run| {
                 let key = format!("backfill/{}/{}", ask.schedule, at.as_microsecond());

@@ -12,7 +12,10 @@
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use jiff::Timestamp;
@@ -25,6 +28,7 @@ use rota_core::{
     lane::{Lane, LaneKey, LaneMode},
     order::Priority,
     problem::Problem,
+    quota::Quotas,
     rate::Rate,
     run::SettlePolicy,
     schedule::ScheduleSpec,
@@ -232,6 +236,8 @@ struct Caches {
     calendars: Kept<TenantId, (Timestamp, Arc<HashMap<String, Calendar>>)>,
     lanes: HashMap<LaneKey, LaneId>,
     tenants: HashMap<TenantId, Tenant>,
+    /// Of the tenants that have any.
+    quotas: HashMap<TenantId, Arc<Quotas>>,
 }
 
 /// See the module.
@@ -240,6 +246,8 @@ pub struct Catalog {
     caches: Mutex<Caches>,
     pauses: RwLock<Arc<Pauses>>,
     gate: RwLock<Arc<Gate>>,
+    /// Some tenant has quotas: where none has, nobody takes a lock to ask.
+    limited: AtomicBool,
     losses_max: u16,
 }
 
@@ -252,6 +260,7 @@ impl Catalog {
             calendars: Kept::new(most),
             lanes: HashMap::new(),
             tenants: HashMap::new(),
+            quotas: HashMap::new(),
         };
         let pauses = Pauses { revision: -1, pauses: Vec::new() };
         Self {
@@ -259,6 +268,7 @@ impl Catalog {
             caches: Mutex::new(caches),
             pauses: RwLock::new(Arc::new(pauses)),
             gate: RwLock::default(),
+            limited: AtomicBool::new(false),
             losses_max,
         }
     }
@@ -486,14 +496,41 @@ impl Catalog {
     pub async fn read_tenants(&self) -> Result<Vec<(TenantId, u32)>, StoreError> {
         let tenants = self.store.tenants().await?;
         let weights = tenants.iter().map(|tenant| (tenant.id, tenant.tier.weight())).collect();
-        self.caches(|caches| caches.tenants = tenants.into_iter().map(|tenant| (tenant.id, tenant)).collect());
+        let quotas = tenants.iter().map(|tenant| (tenant.id, Quotas::of_tenant(tenant)));
+        let quotas: HashMap<TenantId, Arc<Quotas>> =
+            quotas.filter(|(_, quotas)| *quotas != Quotas::NONE).map(|(id, quotas)| (id, Arc::new(quotas))).collect();
+        let limited = !quotas.is_empty();
+        self.caches(|caches| {
+            caches.quotas = quotas;
+            caches.tenants = tenants.into_iter().map(|tenant| (tenant.id, tenant)).collect();
+        });
+        self.limited.store(limited, Ordering::Relaxed);
         Ok(weights)
     }
 
-    /// The best priority that a tenant's runs may have.
-    pub fn best_priority(&self, tenant: TenantId) -> Priority {
-        self.caches(|caches| caches.tenants.get(&tenant).map(|tenant| tenant.tier.best_priority()))
-            .unwrap_or(Priority::HIGHEST)
+    /// Whether any tenant has quotas.
+    pub fn is_limited(&self) -> bool {
+        self.limited.load(Ordering::Relaxed)
+    }
+
+    /// The quotas of those among these tenants that have any.
+    pub fn quotas_of(&self, tenants: impl Iterator<Item = TenantId>) -> HashMap<TenantId, Arc<Quotas>> {
+        if !self.is_limited() {
+            return HashMap::new();
+        }
+        // Many runs, few tenants, and one lock for all.
+        let tenants: HashSet<TenantId> = tenants.collect();
+        self.caches(|caches| {
+            tenants.into_iter().filter_map(|tenant| Some((tenant, Arc::clone(caches.quotas.get(&tenant)?)))).collect()
+        })
+    }
+
+    /// A tenant's quotas, as of the last look; none where nothing is limited.
+    pub fn quotas(&self, tenant: TenantId) -> Option<Arc<Quotas>> {
+        if !self.is_limited() {
+            return None;
+        }
+        self.caches(|caches| caches.quotas.get(&tenant).cloned())
     }
 
     pub fn tenant_named(&self, name: &str) -> Option<TenantId> {

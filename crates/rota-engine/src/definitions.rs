@@ -5,6 +5,8 @@
 //! is armed anew, and what the old one still owed is recorded as edited; one
 //! that is no longer written is deleted. Each is guarded by what was read, so
 //! that a fire in between is noticed, and the save is tried again.
+//!
+//! What the tenant's quotas do not allow is refused before anything is written.
 
 use std::collections::HashMap;
 
@@ -15,6 +17,7 @@ use rota_core::{
     job::JobDocument,
     ports::Topic,
     problem::Problem,
+    quota::Refusal,
     schedule::ScheduleSpec,
     store::{
         Expect, JobPut, JobQuery, JobSaved, Pause, PauseTarget, ScheduleGuard, SchedulePut, ScheduleQuery,
@@ -23,7 +26,7 @@ use rota_core::{
     timing::Schedule,
 };
 
-use crate::{catalog::input_problems, events::Event, node::Node};
+use crate::{catalog::input_problems, events::Event, node::Node, quota};
 
 /// So often a save is tried against schedules that fire meanwhile.
 const TRIES: usize = 10;
@@ -37,6 +40,8 @@ pub enum SaveError {
     Conflict { version: Option<i32> },
     #[error("the job cannot be used: {}", told(problems))]
     BadDocument { problems: Vec<Problem> },
+    #[error("the tenant's quotas do not allow the job: {}", over(refusals))]
+    OverQuota { refusals: Vec<Refusal> },
     #[error("the schedule `{name}` cannot be compiled")]
     BadSchedule { name: String, problems: Vec<Problem> },
     #[error("the schedules of the job changed each time they were saved")]
@@ -47,6 +52,10 @@ pub enum SaveError {
 
 fn told(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn over(refusals: &[Refusal]) -> String {
+    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// A job as saved.
@@ -84,14 +93,15 @@ pub async fn save_jobs(
     expect: Expect,
     write: &Write,
 ) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
-    let problems: Vec<Vec<Problem>> = documents.iter().map(|document| input_problems(document)).collect();
-    let fit = documents.iter().zip(&problems).filter(|(_, problems)| problems.is_empty());
+    let mut refused: Vec<Option<SaveError>> = documents.iter().map(|document| bad_input(document)).collect();
+    refuse_over_quota(node, tenant, documents, &mut refused, write.now).await?;
+    let fit = documents.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
     let puts: Vec<JobPut> = fit.map(|(document, _)| put_of(tenant, document, by.clone(), expect)).collect();
     let mut answers = if puts.is_empty() { Vec::new() } else { node.store.put_jobs(write, &puts).await? }.into_iter();
     let mut saved = Vec::with_capacity(documents.len());
-    for (document, problems) in documents.iter().zip(problems) {
-        if !problems.is_empty() {
-            saved.push(Err(SaveError::BadDocument { problems }));
+    for (document, refused) in documents.iter().zip(refused) {
+        if let Some(refused) = refused {
+            saved.push(Err(refused));
             continue;
         }
         saved.push(match answers.next() {
@@ -106,6 +116,45 @@ pub async fn save_jobs(
         });
     }
     Ok(saved)
+}
+
+fn bad_input(document: &JobDocument) -> Option<SaveError> {
+    let problems = input_problems(document);
+    (!problems.is_empty()).then_some(SaveError::BadDocument { problems })
+}
+
+/// Refuses the documents that the tenant's quotas do not allow.
+async fn refuse_over_quota(
+    node: &Node,
+    tenant: TenantId,
+    documents: &[&JobDocument],
+    refused: &mut [Option<SaveError>],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let Some(quotas) = node.catalog.quotas(tenant) else { return Ok(()) };
+    for (document, refused) in documents.iter().zip(refused).filter(|(_, refused)| refused.is_none()) {
+        let mut refusals = quotas.document(document);
+        if refusals.is_empty() && quotas.active_schedules.is_some() {
+            let more = more_schedules(node, tenant, document).await?;
+            refusals.extend(quota::schedules(node, tenant, &quotas, more, now).await?);
+        }
+        if !refusals.is_empty() {
+            *refused = Some(SaveError::OverQuota { refusals });
+        }
+    }
+    Ok(())
+}
+
+/// How many enabled schedules more the tenant has once the document is saved.
+async fn more_schedules(node: &Node, tenant: TenantId, document: &JobDocument) -> Result<u64, StoreError> {
+    let wanted = document.schedules.iter().filter(|spec| spec.enabled).count() as u64;
+    if wanted == 0 {
+        return Ok(0);
+    }
+    let job = node.store.find_jobs(&[(tenant, document.name.clone())]).await?.pop().flatten();
+    let Some(job) = job else { return Ok(wanted) };
+    let stored = stored_schedules(node, job.id).await?;
+    Ok(wanted.saturating_sub(stored.values().filter(|record| record.enabled).count() as u64))
 }
 
 fn put_of(tenant: TenantId, document: &JobDocument, by: Option<String>, expect: Expect) -> JobPut {

@@ -30,6 +30,7 @@ use crate::{
     making::{self, JobRef, Made, Redrive, RunAsk, take_made},
     node::{Node, Parts},
     options::Options,
+    quota,
     remote::{self, Answer, Exchange, ExchangeError},
     stats::Stats,
 };
@@ -299,7 +300,8 @@ impl Engine {
     /// same key.
     pub async fn enqueue_once(&self, asks: Vec<RunAsk>, request: Option<Request>) -> Result<Vec<Made>, EngineError> {
         let now = self.node.clock.now();
-        let planned = making::plan(&self.node, asks, now).await?;
+        let mut planned = making::plan(&self.node, asks, now).await?;
+        quota::refuse_over_rate(&self.node, &mut planned, now).await?;
         self.make(planned, Write { request, ..self.node.write(now) }).await
     }
 
@@ -408,7 +410,9 @@ impl Engine {
             });
         }
         let known: Vec<bool> = planned.iter().map(Option::is_some).collect();
-        let mut made = self.make(planned.into_iter().flatten().collect(), self.node.write(now)).await?.into_iter();
+        let mut planned: Vec<_> = planned.into_iter().flatten().collect();
+        quota::refuse_over_rate(&self.node, &mut planned, now).await?;
+        let mut made = self.make(planned, self.node.write(now)).await?.into_iter();
         Ok(known.into_iter().map(|known| if known { made.next() } else { None }).collect())
     }
 
@@ -434,6 +438,13 @@ impl Engine {
                 answer => return answer,
             }
         }
+    }
+
+    /// Reads the tenants and their quotas anew: somebody changed one. Other nodes
+    /// see it with their next full look.
+    pub async fn tenants_changed(&self) -> Result<(), EngineError> {
+        self.node.catalog.read_tenants().await?;
+        Ok(())
     }
 
     pub fn now(&self) -> Timestamp {

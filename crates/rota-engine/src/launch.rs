@@ -339,7 +339,7 @@ pub(crate) async fn not_before(
         return Ok(told);
     }
     let ask = |(key, limited): (&String, &Vec<usize>)| {
-        Some(TokenAsk { key: key.clone(), rate: runs[limited[0]].1.rate?, want: limited.len() as u32 })
+        Some(TokenAsk { key: key.clone(), rate: runs[limited[0]].1.rate?, want: limited.len() as u32, ahead: false })
     };
     let asks: Vec<TokenAsk> = by_key.iter().filter_map(ask).collect();
     let taken = node.store.take_tokens(&asks, now).await?;

@@ -24,6 +24,7 @@ pub mod making;
 pub mod node;
 pub mod options;
 mod outbox;
+mod quota;
 pub mod remote;
 pub mod render;
 mod reports;

@@ -10,6 +10,7 @@ use rota_core::{
     duration::Span,
     ids::{JobId, LaneId, Partition, RunId, TenantId},
     order::Priority,
+    quota::{Quotas, Refusal},
     run::{Labels, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk},
     slot::{SlotAsk, UniqueKey},
     store::{Enqueued, JobRecord, StoreError, Write},
@@ -91,6 +92,26 @@ pub enum Made {
     /// The payload does not satisfy the job's schema, or a key of the job cannot
     /// be made from it.
     BadKey(String),
+    /// Its tenant's quotas do not allow it, or not now.
+    OverQuota(Refusal),
+}
+
+/// Why a run cannot be made as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    #[error("{0}")]
+    Payload(String),
+    #[error("{0}")]
+    Quota(Refusal),
+}
+
+impl From<Unfit> for Made {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::Payload(why) => Self::BadKey(why),
+            Unfit::Quota(refusal) => Self::OverQuota(refusal),
+        }
+    }
 }
 
 /// What a run is made from, whoever makes it.
@@ -99,7 +120,8 @@ pub struct Blueprint<'a> {
     pub job: &'a JobVersion,
     pub lane: LaneId,
     pub part: Partition,
-    pub best: Priority,
+    /// None where its tenant has none.
+    pub quotas: Option<&'a Quotas>,
     pub payload: Option<Value>,
     pub labels: Labels,
     pub ready_at: Timestamp,
@@ -109,7 +131,14 @@ pub struct Blueprint<'a> {
 
 impl Blueprint<'_> {
     /// The keys of the run to be made, or why its payload cannot do.
-    pub fn keys(&self, node: &Node, now: Timestamp) -> Result<Keys, String> {
+    pub fn keys(&self, node: &Node, now: Timestamp) -> Result<Keys, Unfit> {
+        if let Some(refusal) = self.quotas.and_then(|quotas| quotas.run(self.payload.as_ref(), None)) {
+            return Err(Unfit::Quota(refusal));
+        }
+        self.rendered_keys(node, now).map_err(Unfit::Payload)
+    }
+
+    fn rendered_keys(&self, node: &Node, now: Timestamp) -> Result<Keys, String> {
         if let Some(why) = self.job.refuses(self.payload.as_ref().unwrap_or(&self.job.payload)) {
             return Err(why);
         }
@@ -127,6 +156,9 @@ impl Blueprint<'_> {
     pub fn run(self, node: &Node, keys: Keys, now: Timestamp) -> NewRun {
         let job = self.job;
         let payload = self.payload.filter(|payload| *payload != job.payload);
+        // A priority that was written before the tenant's tier was changed.
+        let best = self.quotas.map_or(Priority::HIGHEST, Quotas::best);
+        let priority = self.priority.unwrap_or_else(|| job.document.priority_within(best)).max(best);
         let Keys { slot, unique } = keys;
         NewRun {
             id: RunId::new(node.random.as_ref(), now),
@@ -135,7 +167,7 @@ impl Blueprint<'_> {
             version: job.version,
             lane: self.lane,
             part: self.part,
-            priority: self.priority.unwrap_or_else(|| job.document.priority_within(self.best)),
+            priority,
             ready_at: self.ready_at,
             // What is caught up waits from now on.
             expires_at: job.terms.expires_at(self.ready_at.max(now)),
@@ -162,13 +194,14 @@ pub struct Keys {
 const REFUSED: &str = "refused";
 
 /// A run that is made so that its failure is on record: what it should work on,
-/// or a limit it should keep, cannot be told.
-pub fn refused_run(run: NewRun, why: &str) -> NewRun {
+/// or a limit it should keep, cannot be told, or is too large to be kept.
+pub fn refused_run(run: NewRun, why: &Unfit) -> NewRun {
+    let payload = run.payload.clone().filter(|_| !matches!(why, Unfit::Quota(_)));
     let mut metadata = run.trigger.metadata.clone().unwrap_or_else(|| serde_json::json!({}));
     if let Some(fields) = metadata.as_object_mut() {
-        fields.insert(REFUSED.to_owned(), why.into());
+        fields.insert(REFUSED.to_owned(), why.to_string().into());
     }
-    NewRun { trigger: Trigger { metadata: Some(metadata), ..run.trigger.clone() }, ..run }
+    NewRun { payload, trigger: Trigger { metadata: Some(metadata), ..run.trigger.clone() }, ..run }
 }
 
 /// Why a run must not be executed, if it must not. Only schedules and other jobs
@@ -219,22 +252,27 @@ pub async fn plan(node: &Node, asks: Vec<RunAsk>, now: Timestamp) -> Result<Vec<
     let lanes = node.catalog.lanes(&keys, |key| node.lane_mode(key), |key| node.is_able(key)).await?;
     let lanes: HashMap<JobId, LaneId> = versions.iter().map(|version| version.job).zip(lanes).collect();
     let part = node.partition_for_new();
+    let quotas = node.catalog.quotas_of(asks.iter().map(|ask| ask.tenant));
     let planned = asks.into_iter().map(|ask| {
         let (record, job) = jobs.get(&(ask.tenant, ask.job)).ok_or(Made::NoJob)?;
         let lane = *lanes.get(&record.id).ok_or(Made::NoJob)?;
+        let quotas = quotas.get(&ask.tenant).map(|quotas| &**quotas);
+        if let Some(refusal) = quotas.and_then(|quotas| quotas.run(None, ask.priority)) {
+            return Err(Made::OverQuota(refusal));
+        }
         let blueprint = Blueprint {
             tenant: ask.tenant,
             job,
             lane,
             part,
-            best: node.catalog.best_priority(ask.tenant),
+            quotas,
             payload: ask.payload,
             labels: ask.labels,
             ready_at: ask.run_at.unwrap_or(now),
             trigger: ask.trigger,
             priority: ask.priority,
         };
-        let keys = blueprint.keys(node, now).map_err(Made::BadKey)?;
+        let keys = blueprint.keys(node, now)?;
         Ok(NewRun { after: ask.after, ..blueprint.run(node, keys, now) })
     });
     Ok(planned.collect())
@@ -263,12 +301,13 @@ pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Res
     let lanes = node.catalog.lanes(&[&job.terms.lane], |key| node.lane_mode(key), |key| node.is_able(key)).await?;
     let Some(lane) = lanes.first().copied() else { return Ok(Err(Made::NoJob)) };
     let metadata = Some(serde_json::json!({ "from": run.id }));
+    let quotas = node.catalog.quotas(run.tenant);
     let blueprint = Blueprint {
         tenant: run.tenant,
         job: &job,
         lane,
         part: node.partition_for_new(),
-        best: node.catalog.best_priority(run.tenant),
+        quotas: quotas.as_deref(),
         payload: run.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()),
         labels: run.labels.clone(),
         ready_at: now,
@@ -282,7 +321,7 @@ pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Res
             let unique = (!how.again).then(|| UniqueAsk { key, until: REDRIVEN_KEPT.after(now) });
             Ok(blueprint.run(node, Keys { unique, ..keys }, now))
         }
-        Err(why) => Err(Made::BadKey(why)),
+        Err(unfit) => Err(unfit.into()),
     })
 }
 

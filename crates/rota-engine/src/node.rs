@@ -26,6 +26,7 @@ use crate::{
     executors::{Executors, render::Renderer},
     options::Options,
     outbox::Outbox,
+    quota::Meter,
     remote::Remote,
     reports::Gathered,
     stats::Stats,
@@ -69,6 +70,8 @@ pub struct Node {
     pub executing: Executing,
     pub(crate) reports: Arc<Gathered>,
     pub(crate) claims: Mutex<ClaimPlan>,
+    /// What is in hand of the tenants' quotas.
+    pub(crate) meter: Meter,
     /// The workers that speak to this node.
     pub remote: Remote,
     pub(crate) bells: Bells,
@@ -126,6 +129,7 @@ impl Node {
             executing: Executing::default(),
             reports: Arc::new(Gathered::new(options.log_bytes_max)),
             claims: Mutex::default(),
+            meter: Meter::default(),
             remote: Remote::default(),
             bells: Bells::default(),
             outage: Outage {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use rota_core::{
     calendar::Calendar,
-    fire::{self, Input, Live},
+    fire::{self, Allowance, Input, Live},
     ids::TenantId,
     lane::Lane,
+    quota::run_bucket,
     run::Status,
     store::{Pause, PauseTarget, RunRecord, ScheduleRecord, StoreError, TokenAsk, Worker},
     why::{self, Level, Reason, RunFacts, ScheduleFacts},
@@ -60,6 +61,7 @@ impl Engine {
         let all = node.catalog.calendars(record.tenant, now).await?;
         let calendars: Vec<&Calendar> = entry.spec.calendars.iter().filter_map(|name| all.get(name)).collect();
         let cursor = node.store.cursors(&[record.id]).await?.pop().flatten();
+        let allowance = allowance(node, record.tenant, now).await?;
         let input = cursor.map(|cursor| Input {
             schedule: &entry.schedule,
             id: record.id,
@@ -67,6 +69,7 @@ impl Engine {
             pauses: &spans,
             live: Live { active: live.len() as u64 - waiting, waiting },
             calendars: &calendars,
+            allowance,
         });
         let owners = node.store.partitions().await?;
         let skipped = node.store.skips(record.id, None, 1).await?.pop();
@@ -126,6 +129,16 @@ async fn offered(node: &Node, tenant: TenantId, lane: Option<&Lane>) -> Result<b
     }
 }
 
+/// What firing would be told of the tenant's rate of runs.
+async fn allowance(node: &Node, tenant: TenantId, now: jiff::Timestamp) -> Result<Option<Allowance>, StoreError> {
+    let Some(rate) = node.catalog.quotas(tenant).and_then(|quotas| quotas.run_rate()) else { return Ok(None) };
+    // Asking for none tells when the next one will be there, and takes nothing.
+    let ask = TokenAsk { key: run_bucket(tenant), rate, want: 0, ahead: false };
+    let taken = node.store.take_tokens(&[ask], now).await?;
+    let more_at = taken.first().map_or(now, |taken| taken.next_at);
+    Ok(Some(Allowance { per_minute: rate.runs, runs: u64::from(more_at <= now), more_at }))
+}
+
 /// When the rate of a run's job lets it start, if it does not now.
 async fn rate_until(engine: &Engine, record: &RunRecord) -> Result<Option<jiff::Timestamp>, StoreError> {
     let (node, run) = (engine.node(), &record.run);
@@ -136,7 +149,7 @@ async fn rate_until(engine: &Engine, record: &RunRecord) -> Result<Option<jiff::
     let Some(rate) = job.rate else { return Ok(None) };
     let Some(key) = key_of(node, &job, record) else { return Ok(None) };
     // Asking for none tells when the next one will be there, and takes nothing.
-    let asked = node.store.take_tokens(&[TokenAsk { key, rate, want: 0 }], engine.now()).await?;
+    let asked = node.store.take_tokens(&[TokenAsk { key, rate, want: 0, ahead: false }], engine.now()).await?;
     Ok(asked.first().map(|taken| taken.next_at).filter(|at| *at > engine.now()))
 }
 

@@ -6,9 +6,12 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use jiff::Timestamp;
 use rota_api::problem::{Code, FieldError, Problem as Document};
-use rota_core::store::StoreError;
+use rota_core::{quota::Refusal, store::StoreError};
 use rota_engine::{EngineError, definitions::SaveError};
+
+use crate::access::too_many;
 
 /// Why a request was not answered as it wished.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +102,24 @@ impl Problem {
         Self::bad_request(format!("{name}: {message}")).at(vec![error])
     }
 
+    /// Beyond the tenant's quotas; where time helps, it says how much.
+    pub fn over_quota(what: &str, refusals: &[Refusal], now: Timestamp) -> Self {
+        let detail = match refusals {
+            [one] => format!("{what}: {one}"),
+            many => format!("{what}: {} places are beyond the tenant's quotas", many.len()),
+        };
+        let errors = refusals.iter().map(|refusal| field_error(refusal.problem())).collect();
+        match refusals.iter().filter_map(|refusal| refusal.retry_at).max() {
+            Some(at) => too_many(detail, at, now).at(errors),
+            None => Self::new(Code::QuotaExceeded, detail).at(errors),
+        }
+    }
+
+    /// What the tenant's tier does not have at all.
+    pub fn not_in_tier(refusal: &Refusal) -> Self {
+        Self::new(Code::NotInTier, refusal.to_string()).at(vec![field_error(refusal.problem())])
+    }
+
     /// A document that was read and cannot be used.
     pub fn bad_document(what: &str, problems: Vec<rota_core::problem::Problem>) -> Self {
         let detail = match problems.as_slice() {
@@ -146,6 +167,10 @@ impl From<SaveError> for Problem {
             }
             SaveError::BadSchedule { name, problems } => {
                 Self::bad_document(&format!("the schedule `{name}`"), problems)
+            }
+            // No quota of documents comes back with time.
+            SaveError::OverQuota { refusals } => {
+                Self::over_quota("the job was not saved", &refusals, Timestamp::UNIX_EPOCH)
             }
             SaveError::BadDocument { problems } => Self::bad_document("the job document", problems),
             SaveError::Busy => {

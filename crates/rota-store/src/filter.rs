@@ -42,9 +42,9 @@ impl Sought {
 
     pub fn has(&self, query: &RunQuery, record: &RunRecord) -> bool {
         let run = &record.run;
-        let at = match run.state {
-            RunState::Finished { at, .. } => at,
-            _ => run.created_at,
+        let (at, from) = match run.state {
+            RunState::Finished { at, .. } => (at, query.earliest_end()),
+            _ => (run.created_at, query.from),
         };
         query.tenant.is_none_or(|tenant| run.tenant == tenant)
             && query.job.is_none_or(|job| run.job == job)
@@ -52,7 +52,7 @@ impl Sought {
             && query.schedule.is_none_or(|schedule| run.trigger.schedule == Some(schedule))
             && (query.statuses.is_empty() || query.statuses.contains(&run.state.status()))
             && query.labels.iter().all(|(name, value)| run.labels.get(name) == Some(value))
-            && query.from.is_none_or(|from| at >= from)
+            && from.is_none_or(|from| at >= from)
             && query.to.is_none_or(|to| at < to)
     }
 }

@@ -183,6 +183,16 @@ impl Cron {
         }
         (shortest != i64::MAX).then(|| Span::secs(shortest as u64))
     }
+
+    /// The shortest interval, where it is below `min`. An expression that names
+    /// one second of each minute has none below a minute, and is not walked.
+    pub fn interval_below(&self, min: Span) -> Option<Span> {
+        let once_a_minute = matches!(&self.0, Rule::Pattern(pattern) if pattern.times.is_once_a_minute());
+        if once_a_minute && min <= Span::secs(60) {
+            return None;
+        }
+        self.shortest_interval().filter(|span| *span < min)
+    }
 }
 
 /// Instants in order; see [`Cron::instants`].

@@ -31,6 +31,11 @@ impl Times {
         }
     }
 
+    /// Whether no minute has two of them.
+    pub(super) fn is_once_a_minute(self) -> bool {
+        self.seconds.is_power_of_two()
+    }
+
     /// The first time of day at or after `from`.
     pub(super) fn first(self, from: i64) -> Option<i64> {
         let (hour, minute, second) = split(from);

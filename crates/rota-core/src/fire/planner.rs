@@ -60,20 +60,23 @@ pub(super) struct Planner<'a> {
     fired: u64,
     runs: Vec<PlannedRun>,
     skips: Vec<SkipRange>,
+    /// Why an instant that is left out is late.
+    late: SkipReason,
     /// The newest group that may fire, while a newer one may still be found.
     newest: Option<Block>,
 }
 
 impl<'a> Planner<'a> {
     pub(super) fn new(input: &'a Input<'a>, now: Timestamp) -> Self {
+        let late = if input.put_off_until().is_some() { SkipReason::Quota } else { SkipReason::CatchUp };
         let take = match (input.schedule.catch_up.mode, input.schedule.overlap) {
-            (CatchUpMode::Latest | CatchUpMode::None, _) => Take::Newest(SkipReason::CatchUp),
+            (CatchUpMode::Latest | CatchUpMode::None, _) => Take::Newest(late),
             // Each would be cancelled by the one after it, before it began.
             (CatchUpMode::All, Overlap::CancelRunning) => Take::Newest(SkipReason::Overlap),
             (CatchUpMode::All, Overlap::Skip | Overlap::QueueOne | Overlap::QueueAll | Overlap::Allow) => Take::Each,
         };
         let (live, fired) = (input.live, input.cursor.fired);
-        Self { input, now, take, live, fired, runs: Vec::new(), skips: Vec::new(), newest: None }
+        Self { input, now, take, live, fired, runs: Vec::new(), skips: Vec::new(), late, newest: None }
     }
 
     /// Plans a schedule whose instants are known beforehand.
@@ -94,8 +97,9 @@ impl<'a> Planner<'a> {
         }
         let block = Block { first: planned_at, last: planned_at, count: 1, date: schedule.date(planned_at) };
         let stopped = self.decide(block, self.blanket_skip(planned_at));
-        debug_assert!(stopped.is_none(), "one instant is within every bound");
-        self.decide_newest();
+        if let Some(Stopped { due_at, .. }) = stopped.or_else(|| self.decide_newest()) {
+            return self.into_plan(Some(Cursor { due_at, ..own }));
+        }
         let next = next.filter(|_| !is_spent(schedule, self.fired));
         let next = next.map(|planned_at| cursor(schedule, id, planned_at, self.fired));
         self.into_plan(next)
@@ -144,8 +148,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        self.decide_newest();
-        None
+        self.decide_newest()
     }
 
     /// The owed time, cut wherever another answer begins.
@@ -174,7 +177,7 @@ impl<'a> Planner<'a> {
         if self.input.pauses.iter().any(|pause| pause.covers(at)) {
             return Some(SkipReason::Paused);
         }
-        (at < self.window_start()).then_some(SkipReason::CatchUp)
+        (at < self.window_start()).then_some(self.late)
     }
 
     /// Instants before this are too old to fire.
@@ -223,8 +226,12 @@ impl<'a> Planner<'a> {
                     return None;
                 }
             };
-            if self.runs.len() == RUNS_MAX {
-                let due_at = self.now.checked_add(PACE).unwrap_or(self.now);
+            let full = if self.runs.len() == RUNS_MAX {
+                Some(self.now.checked_add(PACE).unwrap_or(self.now))
+            } else {
+                self.over_rate()
+            };
+            if let Some(due_at) = full {
                 return Some(Stopped { at: Some(rest.first), due_at });
             }
             self.fire(rest.first, start);
@@ -237,16 +244,31 @@ impl<'a> Planner<'a> {
     }
 
     /// Fires the newest instant found, and skips those that share its group.
-    fn decide_newest(&mut self) {
-        let (Some(block), Take::Newest(reason)) = (self.newest.take(), self.take) else { return };
+    /// Where the rate does not allow it, it alone is still owed.
+    fn decide_newest(&mut self) -> Option<Stopped> {
+        let (Some(block), Take::Newest(reason)) = (self.newest.take(), self.take) else { return None };
         if block.count > 1 {
             let older = self.input.schedule.blocks(before(block.first), before(block.last), false);
             self.skips.extend(older.map(|older| range(older, reason)));
         }
-        match self.admit() {
-            Ok(start) => self.fire(block.last, start),
-            Err(reason) => self.skips.push(SkipRange { from: block.last, to: block.last, count: 1, reason }),
+        match (self.admit(), self.over_rate()) {
+            (Ok(_), Some(due_at)) => {
+                // What lies behind it is decided after it, or it would be twice.
+                self.skips.retain(|skip| skip.from < block.last);
+                return Some(Stopped { at: Some(block.last), due_at });
+            }
+            (Ok(start), None) => self.fire(block.last, start),
+            (Err(reason), _) => self.skips.push(SkipRange { from: block.last, to: block.last, count: 1, reason }),
         }
+        None
+    }
+
+    /// When the tenant's rate has room for another run, where it has none now.
+    fn over_rate(&self) -> Option<Timestamp> {
+        let allowance = self.input.allowance?;
+        let spent = self.runs.len() as u64 >= allowance.runs;
+        // Later by a little at least, or the cursor would be due for ever.
+        spent.then(|| micros(allowance.more_at).max(Span::millis(1).after(self.now)))
     }
 
     /// How the next run may start, or why there is none.
@@ -290,8 +312,16 @@ impl<'a> Planner<'a> {
     /// thing such a schedule ever does.
     pub(super) fn plan_after_finish(mut self, delay: Span) -> Plan {
         let planned_at = self.input.cursor.planned_at;
-        let Err(reason) = self.admit_one(planned_at).map(|start| self.fire(planned_at, start)) else {
-            return self.into_plan(None);
+        let reason = match (self.admit_one(planned_at), self.over_rate()) {
+            (Ok(_), Some(due_at)) => {
+                let put_off = Cursor { due_at, ..self.input.cursor };
+                return self.into_plan(Some(put_off));
+            }
+            (Ok(start), None) => {
+                self.fire(planned_at, start);
+                return self.into_plan(None);
+            }
+            (Err(reason), _) => reason,
         };
         self.skips.push(SkipRange { from: planned_at, to: planned_at, count: 1, reason });
         let next = match reason {

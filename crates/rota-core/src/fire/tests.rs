@@ -26,7 +26,7 @@ fn owing(planned_at: Timestamp) -> Cursor {
 }
 
 fn input(schedule: &Schedule, cursor: Cursor) -> Input<'_> {
-    Input { schedule, id: ID, cursor, pauses: &[], live: Live::default(), calendars: &[] }
+    Input { schedule, id: ID, cursor, pauses: &[], live: Live::default(), calendars: &[], allowance: None }
 }
 
 /// Runs by their time, `>` for behind and `!` for replacing; skips by reason.
@@ -56,6 +56,68 @@ fn an_instant_fires_on_time_and_the_next_is_armed() {
     let done = plan(&input(&hourly, first), clock("09:00:00.004"));
     assert_eq!(shown(&done), ("09:00".to_owned(), String::new()));
     assert_eq!(done.next, Some(Cursor { fired: 1, ..owing(clock("10:00:00")) }));
+}
+
+/// Over quota means later, not lost: the instant stays owed until the rate has
+/// room, and only its catch-up policy gives it up, with the quota as the reason.
+#[test]
+fn an_instant_over_the_tenants_rate_is_put_off() {
+    let more_at = clock("12:31:00");
+    for (document, runs, made, skips, owed) in [
+        (json!({ "cron": "0 * * * *" }), 0, "", "catch_up 08:00-11:00 x4", Some("12:00:00")),
+        (json!({ "cron": "0 * * * *" }), 1, "12:00", "catch_up 08:00-11:00 x4", None),
+        (
+            json!({ "cron": "0 * * * *", "catch_up": { "mode": "all" }, "overlap": "allow" }),
+            0,
+            "",
+            "",
+            Some("08:00:00"),
+        ),
+        (
+            json!({ "cron": "0 * * * *", "catch_up": { "mode": "all" }, "overlap": "allow" }),
+            2,
+            "08:00 09:00",
+            "",
+            Some("10:00:00"),
+        ),
+        (json!({ "after_finish": "1h" }), 0, "", "", Some("08:00:00")),
+        (json!({ "at": "2025-01-01T08:00:00Z" }), 0, "", "", Some("08:00:00")),
+    ] {
+        let compiled = schedule(document.clone());
+        let allowance = Some(Allowance { per_minute: 1, runs, more_at });
+        let done = plan(&Input { allowance, ..input(&compiled, owing(clock("08:00:00"))) }, clock("12:30:00"));
+        assert_eq!(shown(&done), (made.to_owned(), skips.to_owned()), "{document}");
+        let Some(owed) = owed else { continue };
+        let put_off = Cursor { planned_at: clock(owed), due_at: more_at, fired: done.fired };
+        assert_eq!(done.next, Some(put_off), "{document}");
+        let held = Input { allowance, ..input(&compiled, put_off) };
+        assert_eq!(held.put_off_until(), Some(more_at), "{document}");
+        assert_eq!(plan(&held, clock("12:30:30")), Plan::waiting(put_off), "{document}");
+        let room = Some(Allowance { per_minute: 1, runs: 9, more_at });
+        let later = plan(&Input { allowance: room, ..held }, clock("12:31:00"));
+        assert_eq!(later.runs[0].planned_at, clock(owed), "{document}");
+    }
+}
+
+#[test]
+fn an_instant_that_waited_for_the_rate_too_long_is_skipped_by_the_quota() {
+    let put_off = Cursor { due_at: clock("09:30:00"), ..owing(clock("08:00:00")) };
+    let allowance = Some(Allowance { per_minute: 1, runs: 9, more_at: clock("12:31:00") });
+    for (mode, window, runs, skips) in [
+        ("latest", "1y", "12:00", "quota 08:00-11:00 x4"),
+        ("all", "2h", "11:00 12:00", "quota 08:00-10:00 x3"),
+        ("none", "1y", "", "quota 08:00-12:00 x5"),
+    ] {
+        let catch_up = json!({ "mode": mode, "window": window });
+        let hourly = schedule(json!({ "cron": "0 * * * *", "overlap": "allow", "catch_up": catch_up }));
+        let done = plan(&Input { allowance, ..input(&hourly, put_off) }, clock("12:30:00"));
+        assert_eq!(shown(&done), (runs.to_owned(), skips.to_owned()), "{mode} {window}");
+    }
+    let hourly = schedule(json!({ "cron": "0 * * * *", "overlap": "allow" }));
+    let pause = Pause { since: clock("08:30:00"), until: Some(clock("09:30:00")) };
+    let paused = Input { allowance, pauses: &[pause], ..input(&hourly, put_off) };
+    assert_eq!(paused.put_off_until(), None, "it was the pause that put it off");
+    assert_eq!(input(&hourly, put_off).put_off_until(), None, "a tenant without a rate waits for none");
 }
 
 /// Downtime from 08:00 to 12:30 of an hourly schedule.
@@ -537,8 +599,9 @@ fn every_planned_instant_has_exactly_one_end() {
                 pauses.push(Pause { since: now, until: Some(until) });
             }
             let live = Live { active: dice.roll(2), waiting: dice.roll(2) };
-            let input =
-                Input { schedule: &schedule, id: ID, cursor: owed, pauses: &pauses, live, calendars: &calendars };
+            let more_at = now + SignedDuration::from_mins(dice.roll(600) as i64 + 1);
+            let allowance = (dice.roll(3) == 0).then(|| Allowance { per_minute: 1, runs: dice.roll(3), more_at });
+            let input = Input { allowance, pauses: &pauses, live, calendars: &calendars, ..input(&schedule, owed) };
             let done = plan(&input, now);
             assert_eq!(done, plan(&input, now), "{context}");
             ledger.add(&schedule, &done, &context);
@@ -551,7 +614,7 @@ fn every_planned_instant_has_exactly_one_end() {
             *ends.entry(end).or_default() += 1;
         }
     }
-    for end in ["run", "overlap", "catch_up", "paused", "calendar", "ended"] {
+    for end in ["run", "overlap", "catch_up", "paused", "calendar", "ended", "quota"] {
         assert!(ends.get(end).is_some_and(|count| *count > 20), "{end} was hardly tried: {ends:?}");
     }
 }

@@ -60,8 +60,17 @@ pub struct RunQuery {
     /// By creation for live runs, by end for ended ones.
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
+    /// Ended runs alone: where the history that the asker may see begins.
+    pub ended_from: Option<Timestamp>,
     pub after: Option<RunCursor>,
     pub limit: u32,
+}
+
+impl RunQuery {
+    /// The earliest end that is asked for.
+    pub fn earliest_end(&self) -> Option<Timestamp> {
+        self.from.max(self.ended_from)
+    }
 }
 
 /// Where the next page begins.

@@ -12,11 +12,10 @@ use crate::{
     ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
     job::After,
     lane::{Lane, LaneKey, LaneMode},
-    order::Priority,
     schedule::ScheduleSpec,
 };
 
-/// A tenant's class, which sets its weight and quotas.
+/// A tenant's class, which sets its weight and its [quotas](crate::quota).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
@@ -34,15 +33,6 @@ impl Tier {
             Self::Free => 1,
             Self::Pro => 3,
             Self::Enterprise | Self::Unlimited => 10,
-        }
-    }
-
-    /// The best priority its runs may have.
-    pub const fn best_priority(self) -> Priority {
-        match self {
-            Self::Free => Priority::LOWEST.raised(2),
-            Self::Pro => Priority::LOWEST.raised(7),
-            Self::Enterprise | Self::Unlimited => Priority::HIGHEST,
         }
     }
 }
@@ -371,6 +361,9 @@ pub trait JobStore: Send + Sync {
 
     /// One version's document.
     async fn job_document(&self, job: JobId, version: i32) -> Result<Option<String>, StoreError>;
+
+    /// How many enabled schedules a tenant has, counted up to `most`.
+    async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError>;
 
     /// Reserves `count` ids in a row and answers the first.
     async fn reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError>;

@@ -9,7 +9,7 @@ use crate::{
     duration::Span,
     ids::{NodeId, Partition, TenantId, WorkerId},
     lane::{LaneKey, Offered},
-    rate::{Rate, Taken},
+    rate::{Bucket, Rate, Taken},
 };
 
 /// The fence of a partition: it rises whenever the partition changes hands.
@@ -49,6 +49,15 @@ pub struct TokenAsk {
     pub key: String,
     pub rate: Rate,
     pub want: u32,
+    /// Also those that are not there yet.
+    pub ahead: bool,
+}
+
+impl TokenAsk {
+    /// What becomes of the bucket, and what the asker gets.
+    pub fn decide(&self, bucket: Option<Bucket>, now: Timestamp) -> (Bucket, Taken) {
+        if self.ahead { self.rate.reserve(bucket, self.want, now) } else { self.rate.take(bucket, self.want, now) }
+    }
 }
 
 /// What a worker offers and how busy it is, for people.
@@ -168,6 +177,6 @@ pub trait LeaseStore: Send + Sync {
     /// Workers leave.
     async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError>;
 
-    /// Takes tokens for each ask, as [`Rate::take`] decides.
+    /// Takes tokens for each ask, as [`TokenAsk::decide`] says.
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError>;
 }

@@ -146,6 +146,20 @@ fn a_rate_that_is_used_up_says_until_when() {
     assert_eq!(free, [Reason::Place { ahead: 0 }]);
 }
 
+/// Over quota means later, and whoever wonders is told by which quota.
+#[test]
+fn a_run_that_waits_for_its_tenants_quota_says_so() {
+    let delay = quota::Delay { until: at(30), runs_per_minute: 100 };
+    let trigger = quota::delayed_trigger(Trigger::plain(Source::Job), delay);
+    let run = Run { trigger, ..run_in(RunState::Scheduled) };
+    let reasons = asked(&run, |facts| facts);
+    assert_eq!(reasons, [over_quota(100, at(30))]);
+    let words = format!("its tenant's quota runs_per_minute (100) is used up; there is room at {}", at(30));
+    assert_eq!(reasons[0].text(), words);
+    let put_off_again = Run { ready_at: at(40), ..run };
+    assert_eq!(asked(&put_off_again, |facts| facts), [Reason::NotYet { at: at(40) }]);
+}
+
 #[test]
 fn a_run_in_hand_or_over_says_so() {
     let running = RunState::Running { hold: Hold::Owned, started_at: at(-3) };
@@ -178,6 +192,7 @@ fn input(schedule: &Schedule, due: Timestamp) -> Input<'_> {
         pauses: &[],
         live: fire::Live::default(),
         calendars: &[],
+        allowance: None,
     }
 }
 
@@ -271,4 +286,27 @@ fn the_newest_skips_are_told_with_their_reason() {
     let reasons = schedule_asked(&schedule, owed, |facts| ScheduleFacts { skipped: Some(skipped), ..facts });
     assert_eq!(reasons.len(), 2);
     assert!(reasons[1].text().contains("2 instants from"), "{}", reasons[1].text());
+}
+
+#[test]
+fn a_schedule_that_waits_for_its_tenants_quota_says_so() {
+    let schedule = hourly();
+    let due = next_hour();
+    let spent = Some(fire::Allowance { per_minute: 100, runs: 0, more_at: at(30) });
+    let put_off = Input {
+        allowance: spent,
+        cursor: Cursor { due_at: at(20), ..input(&schedule, before_now(due)).cursor },
+        ..input(&schedule, due)
+    };
+    assert_eq!(schedule_asked(&schedule, Some(put_off), |facts| facts), [over_quota(100, at(20))]);
+    let due_now = Input { allowance: spent, ..input(&schedule, before_now(due)) };
+    let reasons = schedule_asked(&schedule, Some(due_now), |facts| facts);
+    assert_eq!(reasons.last(), Some(&over_quota(100, at(30))), "{reasons:?}");
+    let to_come = Input { allowance: spent, ..input(&schedule, due) };
+    assert_eq!(schedule_asked(&schedule, Some(to_come), |facts| facts), [Reason::Next { at: due }]);
+}
+
+/// The hour before.
+fn before_now(due: Timestamp) -> Timestamp {
+    due.saturating_sub(jiff::SignedDuration::from_hours(1)).unwrap()
 }

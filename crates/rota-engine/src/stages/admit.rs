@@ -2,7 +2,8 @@
 //!
 //! A request was written inside somebody's own transaction, in any language.
 //! It becomes a run by the same code as everybody's, and its row goes in the
-//! same transaction. One that cannot be made into a run is taken away and told
+//! same transaction. What its tenant's rate does not allow yet is made for later,
+//! so that it stands in nobody's way. One that cannot be made into a run is taken away and told
 //! of, so that it does not stand in the way of those behind it.
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::{
     events::Event,
     making::{self, JobRef, Made, RunAsk, take_made},
     node::Node,
+    quota,
 };
 
 /// Requests admitted in one go.
@@ -74,7 +76,9 @@ impl Admit {
             }
         }
         let mut groups = Vec::new();
-        for ((row, request), planned) in asked.into_iter().zip(making::plan(&self.node, asks, now).await?) {
+        let mut all = making::plan(&self.node, asks, now).await?;
+        quota::delay_over_rate(&self.node, all.iter_mut().filter_map(|one| one.as_mut().ok()).collect(), now).await?;
+        for ((row, request), planned) in asked.into_iter().zip(all) {
             match (planned, request) {
                 (Ok(run), None) => {
                     plain.rows.push(row);
@@ -156,6 +160,7 @@ fn why(made: &Made) -> String {
     match made {
         Made::NoJob => "there is no such job".into(),
         Made::BadKey(why) => why.clone(),
+        Made::OverQuota(refusal) => refusal.to_string(),
         Made::Run { .. } | Made::Duplicate { .. } | Made::Full => format!("{made:?}"),
     }
 }

@@ -7,6 +7,9 @@
 //! still make each run once, and a schedule that was edited, paused or deleted
 //! meanwhile is read again instead of fired.
 //!
+//! What a tenant's rate of runs does not allow yet stays owed: its cursor is put
+//! off, one after the other at the rate, so that each is written about once.
+//!
 //! Memory is only for being on time. What it does not hold (a schedule saved a
 //! moment ago on another node) is found by a hint, or by the look that every
 //! second brings.
@@ -21,9 +24,11 @@ use jiff::Timestamp;
 use rota_core::{
     calendar::Calendar,
     duration::Span,
-    fire::{self, Input, Live, Start},
+    fire::{self, Allowance, Input, Live, Start},
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
     job::template::has_tags,
+    quota::Quotas,
+    rate::Rate,
     run::{CancelAsk, NewRun, Source, Status, Trigger},
     schedule::Overlap,
     store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, PauseTarget, Pauses, StoreError, Write},
@@ -35,14 +40,18 @@ use crate::{
     catalog::{JobEntry, ScheduleEntry, ScheduleFound},
     events::{Event, Finding},
     executors::render::{RenderError, Values},
-    making::{Blueprint, Keys, refused_run, take_made},
+    making::{Blueprint, Keys, Unfit, refused_run, take_made},
     node::Node,
+    quota::{self, Want},
 };
 
 /// Broken schedules that are remembered, so that each is told of once.
 const BROKEN_MAX: usize = 10_000;
 /// When nothing could be fired that was due, the next try waits this long.
 const STUCK_WAIT: Span = Span::millis(50);
+/// An instant is put off for at most so long at a time, so that a quota that was
+/// raised is noticed.
+const PUT_OFF_MAX: Span = Span::secs(3_600);
 
 pub struct Fire {
     node: Arc<Node>,
@@ -56,6 +65,21 @@ pub struct Fire {
     pending: Option<Commit>,
     /// Schedules that were reported as broken.
     broken: HashSet<ScheduleId>,
+    /// Until when each tenant's rate is promised to instants that were put off.
+    promised: HashMap<TenantId, Timestamp>,
+}
+
+/// What one batch may make of a tenant's runs.
+struct Budget {
+    rate: Rate,
+    left: u32,
+    more_at: Timestamp,
+}
+
+impl Budget {
+    fn allowance(&self) -> Allowance {
+        Allowance { per_minute: self.rate.runs, runs: u64::from(self.left), more_at: self.more_at }
+    }
 }
 
 /// One batch on its way to the store.
@@ -73,6 +97,8 @@ struct Knowledge {
     lanes: HashMap<JobId, LaneId>,
     live: HashMap<ScheduleId, Vec<LiveRun>>,
     calendars: HashMap<TenantId, Arc<HashMap<String, Calendar>>>,
+    /// Of the tenants that have any.
+    quotas: HashMap<TenantId, Arc<Quotas>>,
     pauses: Arc<Pauses>,
     part: Partition,
 }
@@ -88,6 +114,7 @@ impl Fire {
             doubted: true,
             pending: None,
             broken: HashSet::new(),
+            promised: HashMap::new(),
         }
     }
 
@@ -151,7 +178,47 @@ impl Fire {
         }
         let live = overlapping.into_iter().zip(live).collect();
         let (pauses, part) = (catalog.pauses(), node.partition_for_new());
-        Ok(Knowledge { jobs, lanes, live, calendars, pauses, part })
+        let quotas = catalog.quotas_of(entries.iter().map(|(_, entry)| entry.record.tenant));
+        Ok(Knowledge { jobs, lanes, live, calendars, quotas, pauses, part })
+    }
+
+    /// What each tenant that has a rate may make now: a run for each of its
+    /// schedules that are due, if there is room.
+    async fn budgets(
+        &self,
+        entries: &[(DueCursor, Arc<ScheduleEntry>)],
+        quotas: &HashMap<TenantId, Arc<Quotas>>,
+        now: Timestamp,
+    ) -> Result<HashMap<TenantId, Budget>, StoreError> {
+        let rates = quotas.iter().filter_map(|(tenant, quotas)| Some((*tenant, quotas.run_rate()?)));
+        let want = |(tenant, rate): (TenantId, Rate)| {
+            let due = entries.iter().filter(|(_, entry)| entry.record.tenant == tenant).count();
+            Want { tenant, rate, runs: due as u32 }
+        };
+        let wants: Vec<Want> = rates.map(want).collect();
+        let taken = if wants.is_empty() { Vec::new() } else { quota::take(&self.node, &wants, now).await? };
+        let budget = |(want, taken): (&Want, rota_core::rate::Taken)| {
+            (want.tenant, Budget { rate: want.rate, left: taken.tokens, more_at: self.turn(want, taken.next_at, now) })
+        };
+        Ok(wants.iter().zip(taken).map(budget).collect())
+    }
+
+    /// When the next instant of a tenant that is put off has its turn: behind
+    /// those that were put off before.
+    fn turn(&self, want: &Want, next_at: Timestamp, now: Timestamp) -> Timestamp {
+        let promised = self.promised.get(&want.tenant).map(|at| want.rate.after(*at, 1));
+        within(promised.map_or(next_at, |at| at.max(next_at)), now)
+    }
+
+    /// Takes what an item made off its tenant's budget, and gives the turn that
+    /// it was put off to away.
+    fn charge(&mut self, budget: &mut Budget, tenant: TenantId, item: &FireItem, now: Timestamp) {
+        budget.left = budget.left.saturating_sub(item.runs.len() as u32);
+        let put_off = item.next.is_some_and(|next| next.due_at == budget.more_at);
+        if put_off && budget.left == 0 {
+            self.promised.insert(tenant, budget.more_at);
+            budget.more_at = within(budget.rate.after(budget.more_at, 1), now);
+        }
     }
 
     /// Plans what was taken; what cannot be planned now is left to a new look.
@@ -169,6 +236,7 @@ impl Fire {
             }
         }
         let known = self.know(&entries, now).await?;
+        let mut budgets = self.budgets(&entries, &known.quotas, now).await?;
         let mut runs = 0;
         for (due, entry) in &entries {
             // Many that catch up together would make a transaction of millions.
@@ -176,14 +244,22 @@ impl Fire {
                 self.due.insert((due.cursor.due_at, due.schedule), *due);
                 continue;
             }
-            match known.item(&self.node, *due, entry, now) {
+            let tenant = entry.record.tenant;
+            let allowance = budgets.get(&tenant).map(Budget::allowance);
+            match known.item(&self.node, *due, entry, allowance, now) {
                 Some(item) => {
                     runs += item.runs.len();
+                    if let Some(budget) = budgets.get_mut(&tenant) {
+                        self.charge(budget, tenant, &item, now);
+                    }
                     items.push(item);
                     of.push((entry.record.job, entry.record.tenant));
                 }
                 None => self.report_broken(due.schedule, "its job cannot be read".into()),
             }
+        }
+        for (tenant, budget) in budgets {
+            self.node.meter.give_back(tenant, budget.left, now);
         }
         if items.is_empty() {
             return Ok(None);
@@ -269,8 +345,21 @@ impl Fire {
     }
 }
 
+/// A moment to come that a cursor can be put off to. Stores keep microseconds.
+fn within(at: Timestamp, now: Timestamp) -> Timestamp {
+    let at = at.clamp(Span::millis(1).after(now), PUT_OFF_MAX.after(now));
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
+}
+
 impl Knowledge {
-    fn item(&self, node: &Node, due: DueCursor, entry: &ScheduleEntry, now: Timestamp) -> Option<FireItem> {
+    fn item(
+        &self,
+        node: &Node,
+        due: DueCursor,
+        entry: &ScheduleEntry,
+        allowance: Option<Allowance>,
+        now: Timestamp,
+    ) -> Option<FireItem> {
         let job = self.jobs.get(&entry.record.job)?;
         let lane = *self.lanes.get(&entry.record.job)?;
         let pauses = self.pauses_of(entry, job);
@@ -287,6 +376,7 @@ impl Knowledge {
             pauses: &pauses,
             live: Live { active: live.len() as u64 - waiting, waiting },
             calendars: &calendars,
+            allowance,
         };
         let plan = fire::plan(&input, now);
         let mut before: Vec<RunId> = Vec::new();
@@ -343,7 +433,7 @@ impl Knowledge {
             job: &job.version,
             lane,
             part: self.part,
-            best: node.catalog.best_priority(entry.record.tenant),
+            quotas: self.quotas.get(&entry.record.tenant).map(|quotas| &**quotas),
             payload: payload.unwrap_or(None),
             labels: entry.spec.labels.clone(),
             ready_at: planned.due_at,
@@ -351,7 +441,7 @@ impl Knowledge {
             priority: None,
         };
         let keys = match refused {
-            Some(why) => Err(why),
+            Some(why) => Err(Unfit::Payload(why)),
             None => blueprint.keys(node, now),
         };
         let rearms = entry.spec.after_finish.is_some();

@@ -8,7 +8,8 @@
 //! were, and two nodes that overlap for a moment still make each run once.
 //!
 //! A job that is paused, disabled or deleted, or has no room, gets a run that
-//! ended as skipped, with the reason: what did not start is on record.
+//! ended as skipped, with the reason: what did not start is on record. What the
+//! tenant's rate does not allow yet is made for later.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -27,6 +28,7 @@ use crate::{
     catalog::JobVersion,
     making::{Blueprint, Keys, refused_run, take_made},
     node::Node,
+    quota,
 };
 
 /// Ends looked at in one go.
@@ -60,6 +62,7 @@ impl Trigger {
                 items.push(set_aside(&record, &ends));
             }
         }
+        quota::delay_over_rate(&self.node, items.iter_mut().flat_map(|item| &mut item.runs).collect(), now).await?;
         Ok(items)
     }
 
@@ -75,13 +78,14 @@ impl Trigger {
         let Some(lane) = lanes.first().copied() else { return Ok(None) };
         let asked = job.document.triggers.as_ref().and_then(|triggers| triggers.after.as_ref());
         let due = after::decide(asked, &ends);
+        let quotas = node.catalog.quotas(record.tenant);
         let make = |ends: &[JobEnd]| {
             let blueprint = Blueprint {
                 tenant: record.tenant,
                 job,
                 lane,
                 part: node.partition_for_new(),
-                best: node.catalog.best_priority(record.tenant),
+                quotas: quotas.as_deref(),
                 payload: None,
                 labels: Labels::new(),
                 ready_at: now,

@@ -483,6 +483,10 @@ impl JobStore for Faulty {
         self.call("find_schedules", Kind::Read, move |store, _| wait(store.find_schedules(&names))).await
     }
 
+    async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError> {
+        self.call("count_schedules", Kind::Read, move |store, _| wait(store.count_schedules(tenant, most))).await
+    }
+
     async fn list_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, StoreError> {
         let query = query.clone();
         self.call("list_schedules", Kind::Read, move |store, _| wait(store.list_schedules(&query))).await

@@ -17,6 +17,7 @@ mod fire;
 mod lead;
 mod limits;
 mod poison;
+mod quotas;
 mod remote;
 mod simulation;
 mod trigger;

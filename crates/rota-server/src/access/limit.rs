@@ -13,10 +13,9 @@ use std::{
 use jiff::Timestamp;
 use rota_api::problem::Code;
 use rota_core::{
-    access::api_rate,
     ids::TenantId,
+    quota::Quotas,
     rate::{Bucket, Rate},
-    store::Tier,
 };
 
 use crate::problem::Problem;
@@ -54,10 +53,10 @@ impl<K: Eq + Hash> Buckets<K> {
 pub struct Limits(Buckets<TenantId>);
 
 impl Limits {
-    pub fn take(&self, tenant: TenantId, tier: Tier, now: Timestamp) -> Result<(), Problem> {
-        let Some(rate) = api_rate(tier) else { return Ok(()) };
+    pub fn take(&self, tenant: TenantId, quotas: &Quotas, now: Timestamp) -> Result<(), Problem> {
+        let Some(rate) = quotas.api_rate() else { return Ok(()) };
         self.0.take(tenant, rate, now).map_err(|next_at| {
-            let detail = format!("the tenant's tier allows {} requests a second", rate.runs);
+            let detail = format!("the tenant's quota api_requests_per_s is {}", rate.runs);
             too_many(detail, next_at, now)
         })
     }
@@ -72,7 +71,7 @@ pub fn too_many(detail: impl Into<String>, next_at: Timestamp, now: Timestamp) -
 
 #[cfg(test)]
 mod tests {
-    use rota_core::duration::Span;
+    use rota_core::{duration::Span, store::Tier};
 
     use super::*;
 
@@ -83,15 +82,15 @@ mod tests {
     #[test]
     fn each_tier_has_its_rate_and_a_burst_of_twice_as_much() {
         for (tier, burst) in [(Tier::Free, 20), (Tier::Pro, 200), (Tier::Enterprise, 2_000)] {
-            let limits = Limits::default();
-            let passed = (0..3_000).filter(|_| limits.take(TenantId(1), tier, at(0)).is_ok()).count();
+            let (limits, quotas) = (Limits::default(), Quotas::of(tier));
+            let passed = (0..3_000).filter(|_| limits.take(TenantId(1), &quotas, at(0)).is_ok()).count();
             assert_eq!(passed, burst, "{tier:?}");
-            assert!(limits.take(TenantId(2), tier, at(0)).is_ok(), "another tenant is not touched");
-            let later = (0..3_000).filter(|_| limits.take(TenantId(1), tier, at(1_000)).is_ok()).count();
+            assert!(limits.take(TenantId(2), &quotas, at(0)).is_ok(), "another tenant is not touched");
+            let later = (0..3_000).filter(|_| limits.take(TenantId(1), &quotas, at(1_000)).is_ok()).count();
             assert_eq!(later, burst / 2, "{tier:?}");
         }
         let limits = Limits::default();
-        assert!((0..100_000).all(|_| limits.take(TenantId(1), Tier::Unlimited, at(0)).is_ok()));
+        assert!((0..100_000).all(|_| limits.take(TenantId(1), &Quotas::NONE, at(0)).is_ok()));
     }
 
     #[test]

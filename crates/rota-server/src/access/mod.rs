@@ -36,6 +36,7 @@ use rota_core::{
     access::{Permission, Permissions, Role, Secret, SecretDigest, SecretKind, Standing, is_use_news, standing},
     duration::Span,
     ids::TenantId,
+    quota::Quotas,
     store::{Tenant, Tier},
 };
 use rota_engine::Engine;
@@ -44,6 +45,7 @@ use serde_json::Value;
 use self::{audit::Trail, jwt::Jwt, limit::Limits, login::Passwords, tenants::Tenants};
 pub use self::{
     jwt::{JwtKeys, JwtOptions},
+    limit::too_many,
     login::hash_password,
     secret::new_secret,
 };
@@ -206,6 +208,8 @@ impl Need for NodeRead {
 pub struct May<P> {
     pub engine: Engine,
     pub caller: Caller,
+    /// Of the tenant that the request is about.
+    pub quotas: Quotas,
     trail: Trail,
     permission: PhantomData<P>,
 }
@@ -221,6 +225,11 @@ impl<P> May<P> {
         after: Option<Value>,
     ) {
         self.trail.changed(action, object.to_string(), before, after);
+    }
+
+    /// Refuses a tenant whose tier has no dead letters.
+    pub fn has_dead_letters(&self) -> Result<(), Problem> {
+        self.quotas.dead_letter_access().map_or(Ok(()), |refusal| Err(Problem::not_in_tier(&refusal)))
     }
 
     /// Keeps what was written down so far, for a request that goes on after its
@@ -242,12 +251,12 @@ impl<P: Need> FromRequestParts<Node> for May<P> {
     async fn from_request_parts(parts: &mut Parts, node: &Node) -> Result<Self, Problem> {
         let engine = node.engine().ok_or_else(|| Problem::not_ready("the node is starting"))?.clone();
         let access = node.access();
-        let (caller, tier) = access.caller(parts, node, &engine).await?;
-        access.limits.take(caller.tenant, tier, engine.now())?;
+        let (caller, quotas) = access.caller(parts, node, &engine).await?;
+        access.limits.take(caller.tenant, &quotas, engine.now())?;
         allowed::<P>(&caller)?;
         let trail = parts.extensions.get::<Trail>().cloned().unwrap_or_default();
         trail.asked_by(&caller);
-        Ok(Self { engine, caller, trail, permission: PhantomData })
+        Ok(Self { engine, caller, quotas, trail, permission: PhantomData })
     }
 }
 
@@ -279,11 +288,11 @@ fn unknown() -> Problem {
 }
 
 impl Access {
-    /// Who asks, for the tenant that the request is about, and that tenant's tier.
-    async fn caller(&self, parts: &Parts, node: &Node, engine: &Engine) -> Result<(Caller, Tier), Problem> {
+    /// Who asks, for the tenant that the request is about, and that tenant's quotas.
+    async fn caller(&self, parts: &Parts, node: &Node, engine: &Engine) -> Result<(Caller, Quotas), Problem> {
         let (caller, home) = self.identify(parts, node, engine).await?;
         let tenant = self.chosen(&parts.headers, &caller, home, engine).await?;
-        Ok((Caller { tenant: tenant.id, ..caller }, tenant.tier))
+        Ok((Caller { tenant: tenant.id, ..caller }, Quotas::of_tenant(&tenant)))
     }
 
     /// Who asks, and the tenant it belongs to.

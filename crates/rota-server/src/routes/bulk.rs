@@ -111,7 +111,10 @@ async fn trigger_batch(may: &May<JobExecute>, batch: Batch, refused_only: bool) 
     let (numbers, asks): (Vec<u64>, Vec<RunAsk>) = asks.into_iter().unzip();
     let made = if asks.is_empty() { Ok(Vec::new()) } else { may.engine.enqueue(asks).await };
     let mut answers: Vec<RunLine> = match made {
-        Ok(made) => numbers.into_iter().zip(made).map(|(line, made)| run_line(line, made)).collect(),
+        Ok(made) => {
+            let now = may.engine.now();
+            numbers.into_iter().zip(made).map(|(line, made)| run_line(line, made, now)).collect()
+        }
         Err(error) => {
             let problem = Problem::from(error);
             numbers.into_iter().map(|line| refused_line(line, &problem)).collect()
@@ -145,8 +148,8 @@ fn value(text: &[u8]) -> Result<Value, Problem> {
     read::json(text).map_err(|problem| Problem::bad_request(format!("the line cannot be read: {problem}")))
 }
 
-fn run_line(line: u64, made: Made) -> RunLine {
-    match made_run(made) {
+fn run_line(line: u64, made: Made, now: jiff::Timestamp) -> RunLine {
+    match made_run(made, now) {
         Ok(made) => RunLine { line, id: Some(made.id), status: Some(made.status), error: None },
         Err(problem) => refused_line(line, &problem),
     }
@@ -322,7 +325,7 @@ impl Lines {
 /// Live ones that the filter finds, up to 100,000 at a time.
 #[utoipa::path(post, path = "/bulk/cancel", tag = "bulk", request_body = BulkCancel, responses((status = OK, body = BulkDone)))]
 pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Result<Json<BulkDone>, Problem> {
-    let query = runs_query(&request.filter, &may.engine, may.caller.tenant).await?;
+    let query = runs_query(&request.filter, &may).await?;
     let ask =
         cancel_ask(&may.caller.who, CancelRequest { reason: request.reason, grace: request.grace }, Span::secs(30))?;
     let Some(query) = query.map(only_live).filter(|query| !query.statuses.is_empty()) else {
@@ -380,7 +383,10 @@ async fn count(may: &May<RunCancel>, query: &RunQuery) -> Result<(u64, bool), Pr
 #[utoipa::path(post, path = "/bulk/redrive", tag = "bulk", request_body = BulkRedrive, responses((status = OK, body = BulkDone)))]
 pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
-    let Some(mut query) = runs_query(&request.filter, &may.engine, may.caller.tenant).await? else {
+    if request.filter.status.is_empty() || request.filter.status.contains(&rota_api::run::Status::Dead) {
+        may.has_dead_letters()?;
+    }
+    let Some(mut query) = runs_query(&request.filter, &may).await? else {
         may.changed_nothing();
         return Ok(Json(done));
     };
@@ -400,6 +406,23 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
         if !request.dry_run && !ids.is_empty() {
             let made = may.engine.redrive(&ids, &how).await?;
             done.done += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
+            let over = made.iter().find_map(|made| match made {
+                Some(Made::OverQuota(refusal)) => refusal.retry_at.and(Some(refusal)),
+                _ => None,
+            });
+            // The rest can only wait as well. What was made stays made, and is
+            // left alone when the request is sent again.
+            if let Some(refusal) = over {
+                if done.done == 0 {
+                    return Err(Problem::over_quota(
+                        "no run was made",
+                        std::slice::from_ref(refusal),
+                        may.engine.now(),
+                    ));
+                }
+                done.more = true;
+                break;
+            }
         }
         match page.next {
             Some(_) if done.matched >= TOUCHED_MAX => {

@@ -13,7 +13,7 @@ use rota_api::{
     run::{DeadLetter, DeadState},
 };
 use rota_core::{
-    ids::{RunId, TenantId},
+    ids::RunId,
     run::{RunState, Status, Verdict},
     store::{DeadFate, DeadMark, RunQuery, RunRecord},
 };
@@ -79,11 +79,12 @@ fn is_dead(record: &RunRecord) -> bool {
 }
 
 /// A filter of runs as one of dead letters; none where there can be none.
-async fn query(filter: &RunsFilter, engine: &Engine, tenant: TenantId) -> Result<Option<RunQuery>, Problem> {
+async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQuery>, Problem> {
+    may.has_dead_letters()?;
     if !filter.status.is_empty() {
         return Err(Problem::bad_parameter("status", "dead letters are dead"));
     }
-    let query = runs_query(filter, engine, tenant).await?;
+    let query = runs_query(filter, may).await?;
     Ok(query.map(|query| RunQuery { statuses: vec![Status::Ended(Verdict::Dead)], ..query }))
 }
 
@@ -95,7 +96,7 @@ async fn query(filter: &RunsFilter, engine: &Engine, tenant: TenantId) -> Result
 pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter>) -> Result<Json<Page<DeadLetter>>, Problem> {
     let wanted = listing.filter.state.unwrap_or(DeadState::Open);
     let mut after = listing.cursor()?;
-    let Some(query) = query(&listing.filter.runs(), &may.engine, may.caller.tenant).await? else {
+    let Some(query) = query(&listing.filter.runs(), &may).await? else {
         return Ok(Json(Page { items: Vec::new(), next: None }));
     };
     let mut found: Vec<(RunRecord, Option<DeadMark>)> = Vec::new();
@@ -129,7 +130,8 @@ pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter>) -> Result<Jso
 #[utoipa::path(post, path = "/dead-letters/{run}/discard", tag = "dead letters", params(("run" = Uuid, Path)),
     responses((status = NO_CONTENT)))]
 pub async fn discard(may: May<RunCancel>, Id(run): Id<Uuid>) -> Result<StatusCode, Problem> {
-    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    may.has_dead_letters()?;
+    let record = find_run(&may, run).await?;
     if !is_dead(&record) {
         return Err(Problem::new(Code::Conflict, "the run is no dead letter"));
     }
@@ -148,7 +150,7 @@ pub async fn discard(may: May<RunCancel>, Id(run): Id<Uuid>) -> Result<StatusCod
 #[utoipa::path(post, path = "/bulk/discard", tag = "bulk", request_body = BulkDiscard, responses((status = OK, body = BulkDone)))]
 pub async fn discard_many(may: May<RunCancel>, Body(request): Body<BulkDiscard>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
-    let mut next = query(&request.filter, &may.engine, may.caller.tenant).await?;
+    let mut next = query(&request.filter, &may).await?;
     while let Some(mut query) = next.take() {
         query.limit = PAGE;
         let page = may.engine.store().list_runs(&query).await?;

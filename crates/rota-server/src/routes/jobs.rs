@@ -439,7 +439,7 @@ pub async fn trigger(
     let request = once.request(may.caller.tenant, &may.engine, &bytes.bytes);
     let ask = run_ask(may.caller.tenant, JobRef::Id(record.id), bytes.request, Source::Manual, &may.caller.who)?;
     let made = may.engine.enqueue_once(vec![ask], request).await?;
-    let made = made_run(made.into_iter().next().unwrap_or(Made::NoJob))?;
+    let made = made_run(made.into_iter().next().unwrap_or(Made::NoJob), may.engine.now())?;
     may.changed("job.trigger", format_args!("job/{}", record.id), None, kept(&made));
     Ok((StatusCode::ACCEPTED, Json(made)).into_response())
 }
@@ -512,7 +512,7 @@ pub fn run_ask(
 }
 
 /// The run that was made, or why none was.
-pub fn made_run(made: Made) -> Result<RunMade, Problem> {
+pub fn made_run(made: Made, now: jiff::Timestamp) -> Result<RunMade, Problem> {
     match made {
         Made::Run { id, status } => Ok(RunMade { id: id.0, status: wire::status(status) }),
         Made::Duplicate { of } => {
@@ -521,6 +521,7 @@ pub fn made_run(made: Made) -> Result<RunMade, Problem> {
         Made::Full => Err(Problem::new(Code::Full, "the job's concurrency key has no room for another run")),
         Made::NoJob => Err(Problem::no_such("job")),
         Made::BadKey(why) => Err(Problem::new(Code::BadPayload, why)),
+        Made::OverQuota(refusal) => Err(Problem::over_quota("no run was made", &[refusal], now)),
     }
 }
 

@@ -15,8 +15,8 @@ use rota_api::{
 };
 use rota_core::{
     duration::Span,
-    ids::{JobId, RunId, ScheduleId, TenantId},
-    run::{CancelAsk, RunState},
+    ids::{JobId, RunId, ScheduleId},
+    run::{CancelAsk, RunState, Verdict},
     store::{self, LogChunk, LogQuery, RunQuery, RunRecord},
 };
 use rota_engine::{Engine, Made, Redrive};
@@ -42,7 +42,8 @@ const REASON_BYTES_MAX: usize = 1_000;
 
 /// What the store is asked. None where the filter names a job that is not
 /// there: then there are no runs.
-pub async fn query(filter: &RunsFilter, engine: &Engine, tenant: TenantId) -> Result<Option<RunQuery>, Problem> {
+pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQuery>, Problem> {
+    let (engine, tenant) = (&may.engine, may.caller.tenant);
     let job = match &filter.job {
         None => None,
         Some(job) => match find(engine, tenant, &job_ref(job)).await {
@@ -67,6 +68,8 @@ pub async fn query(filter: &RunsFilter, engine: &Engine, tenant: TenantId) -> Re
         labels: labels.collect::<Result<_, _>>()?,
         from: filter.from,
         to: filter.to,
+        // What is older than the tenant's history is there and not shown.
+        ended_from: may.quotas.history_from(engine.now()),
         after: None,
         limit: 0,
     }))
@@ -75,7 +78,7 @@ pub async fn query(filter: &RunsFilter, engine: &Engine, tenant: TenantId) -> Re
 /// List runs.
 #[utoipa::path(get, path = "/runs", tag = "runs", params(RunsFilter, Paging), responses((status = OK, body = Page<Run>)))]
 pub async fn list(may: May<RunRead>, listing: Listing<RunsFilter>) -> Result<Json<Page<Run>>, Problem> {
-    let query = query(&listing.filter, &may.engine, may.caller.tenant).await?;
+    let query = query(&listing.filter, &may).await?;
     page(&may.engine, &listing, query).await
 }
 
@@ -91,7 +94,7 @@ pub async fn of_job(
     if listing.filter.job.is_some() {
         return Err(Problem::bad_parameter("job", "the address names the job"));
     }
-    let query = query(&listing.filter, &may.engine, may.caller.tenant).await?;
+    let query = query(&listing.filter, &may).await?;
     page(&may.engine, &listing, query.map(|query| RunQuery { job: Some(record.id), ..query })).await
 }
 
@@ -123,16 +126,23 @@ pub async fn names(engine: &Engine, jobs: impl Iterator<Item = JobId>) -> Result
     Ok(records.into_iter().flatten().map(|record| (record.id, record.name)).collect())
 }
 
-/// The caller's own run.
-pub async fn find_run(engine: &Engine, tenant: TenantId, run: Uuid) -> Result<RunRecord, Problem> {
-    let found = engine.store().runs(&[RunId(run)]).await?.into_iter().next().flatten();
-    found.filter(|record| record.run.tenant == tenant).ok_or_else(|| Problem::no_such("run"))
+/// The caller's own run. One that ended before the tenant's history begins is not
+/// there.
+pub async fn find_run<P>(may: &May<P>, run: Uuid) -> Result<RunRecord, Problem> {
+    let found = may.engine.store().runs(&[RunId(run)]).await?.into_iter().next().flatten();
+    let from = may.quotas.history_from(may.engine.now());
+    let is_over = |record: &RunRecord| match record.run.state {
+        RunState::Finished { at, .. } => from.is_some_and(|from| at < from),
+        _ => false,
+    };
+    let ours = |record: &RunRecord| record.run.tenant == may.caller.tenant && !is_over(record);
+    found.filter(ours).ok_or_else(|| Problem::no_such("run"))
 }
 
 /// Read a run.
 #[utoipa::path(get, path = "/runs/{run}", tag = "runs", params(("run" = Uuid, Path)), responses((status = OK, body = Run)))]
 pub async fn read(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Run>, Problem> {
-    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let record = find_run(&may, run).await?;
     let mut shown = shown(&may.engine, vec![record]).await?;
     shown.pop().map(Json).ok_or_else(|| Problem::no_such("run"))
 }
@@ -148,7 +158,7 @@ pub async fn cancel(
     Id(run): Id<Uuid>,
     Body(request): Body<CancelRequest>,
 ) -> Result<Json<CancelResult>, Problem> {
-    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let record = find_run(&may, run).await?;
     let job = find(&may.engine, may.caller.tenant, &rota_engine::JobRef::Id(record.run.job)).await?;
     let ask = cancel_ask(&may.caller.who, request, grace_of(&job))?;
     let answer = may.engine.cancel(&[record.run.id], &ask).await?.into_iter().next();
@@ -195,9 +205,12 @@ pub async fn retry(
     Id(run): Id<Uuid>,
     Body(request): Body<RetryRequest>,
 ) -> Result<Response, Problem> {
-    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let record = find_run(&may, run).await?;
     if !matches!(record.run.state, RunState::Finished { .. }) {
         return Err(Problem::new(Code::RunLive, "the run has not ended; cancel it first, or wait"));
+    }
+    if matches!(record.run.state, RunState::Finished { verdict: Verdict::Dead, .. }) {
+        may.has_dead_letters()?;
     }
     let how = Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again };
     let made = may.engine.redrive(&[record.run.id], &how).await?;
@@ -206,7 +219,7 @@ pub async fn retry(
         let detail = format!("the run {of} was made from it before: retry that one, or say `again`");
         return Err(Problem::new(Code::Duplicate, detail));
     }
-    let made = made_run(made)?;
+    let made = made_run(made, may.engine.now())?;
     may.changed("run.retry", format_args!("run/{run}"), None, kept(&made));
     Ok((StatusCode::ACCEPTED, Json(made)).into_response())
 }
@@ -217,7 +230,7 @@ pub async fn retry(
 /// the pause and its note, the trait nobody offers, its place in the queue.
 #[utoipa::path(get, path = "/runs/{run}/why", tag = "runs", params(("run" = Uuid, Path)), responses((status = OK, body = Why)))]
 pub async fn why(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Why>, Problem> {
-    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let record = find_run(&may, run).await?;
     Ok(Json(wire::why(&may.engine.why_run(&record).await?)))
 }
 
@@ -227,7 +240,7 @@ pub async fn why(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Why>, Prob
 #[utoipa::path(get, path = "/runs/{run}/events", tag = "runs", params(("run" = Uuid, Path)),
     responses((status = OK, body = Vec<RunEvent>)))]
 pub async fn events(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Vec<RunEvent>>, Problem> {
-    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let record = find_run(&may, run).await?;
     Ok(Json(wire::events(&record)))
 }
 
@@ -251,7 +264,7 @@ pub async fn logs(
     Id(run): Id<Uuid>,
     listing: Listing<LogFilter>,
 ) -> Result<Json<Page<LogLine>>, Problem> {
-    let record = find_run(&may.engine, may.caller.tenant, run).await?;
+    let record = find_run(&may, run).await?;
     let after: Option<(u16, i32)> = listing.cursor()?;
     // A chunk holds many lines.
     let limit = listing.limit.min(100);

@@ -11,7 +11,7 @@ use rota_core::{
     ids::TenantId,
     store::{Store, TenantPut, Tier},
 };
-use rota_engine::{Engine, Event, Options};
+use rota_engine::{Builder, Engine, Event, Options};
 use rota_server::{Hosts, Node, router};
 use rota_store::sqlite::SqliteStore;
 use serde_json::{Value, json};
@@ -68,14 +68,19 @@ impl Bed {
     }
 
     pub async fn on(store: Arc<dyn Store>) -> Self {
+        Self::of(Engine::builder(store)).await
+    }
+
+    pub async fn of(builder: Builder) -> Self {
         let options = Options { sole: true, ..Options::default() };
-        let engine = Engine::builder(store)
+        let engine = builder
             .options(options)
             .handler("hello", async |call: rota_engine::executors::Call| {
                 call.log("hello");
                 Ok(json!({ "said": "hello" }))
             })
             .handler("fail", async |_| Err(rota_engine::executors::HandlerError::never_again("it broke")))
+            .handler("die", async |_| Err(rota_engine::executors::HandlerError::new("it is tried again")))
             .start()
             .await
             .unwrap();
@@ -118,6 +123,11 @@ impl Bed {
         let length = text.len().to_string();
         let plain = [("content-type", "application/json"), ("content-length", length.as_str())];
         self.send(method, path, &[&plain, headers].concat(), text).await
+    }
+
+    /// Gives the tenant quotas of its own, as whoever runs the installation would.
+    pub async fn limit(&self, quotas: Value) {
+        self.put("/tenants/default", json!({ "tier": "unlimited", "quotas": quotas })).await.ok();
     }
 
     /// Saves a job that runs a handler.

@@ -6,6 +6,7 @@ mod bed;
 mod events;
 mod jobs;
 mod nonsense;
+mod quotas;
 mod runs;
 mod schedules;
 mod streams;

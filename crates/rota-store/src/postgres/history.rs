@@ -219,7 +219,7 @@ impl PostgresStore {
         );
         let tenant = query.tenant.map(|tenant| tenant.0);
         let schedule = query.schedule.map(|schedule| schedule.0);
-        let (from, to) = (query.from.map_or(i64::MIN, micros), query.to.map_or(i64::MAX, micros));
+        let (from, to) = (query.earliest_end().map_or(i64::MIN, micros), query.to.map_or(i64::MAX, micros));
         let labelled = !query.labels.is_empty();
         let rows = self
             .read(

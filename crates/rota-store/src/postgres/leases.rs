@@ -190,7 +190,7 @@ impl PostgresStore {
         }
         let mut taken = Vec::with_capacity(asks.len());
         for ask in asks {
-            let (bucket, answer) = ask.rate.take(buckets.get(&ask.key).copied(), ask.want, now);
+            let (bucket, answer) = ask.decide(buckets.get(&ask.key).copied(), now);
             buckets.insert(ask.key.clone(), bucket);
             taken.push(answer);
         }

@@ -395,6 +395,14 @@ impl PostgresStore {
         Ok(SchedulePage { schedules, next })
     }
 
+    pub(super) async fn number_of_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, Fault> {
+        let sql =
+            "SELECT count(*) FROM (SELECT 1 FROM schedule WHERE tenant = $1 AND enabled AND NOT deleted LIMIT $2) s";
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let rows = self.read(sql, &[&tenant.0, &most]).await?;
+        Ok(rows.first().map_or(Ok(0), |row| row.try_get::<_, i64>(0))?.max(0) as u64)
+    }
+
     pub(super) async fn cursors_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, Fault> {
         let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
         let mut parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();

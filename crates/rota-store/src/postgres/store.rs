@@ -108,6 +108,10 @@ impl JobStore for PostgresStore {
         tried!("list schedules", self.page_of_schedules(query))
     }
 
+    async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError> {
+        tried!("count schedules", self.number_of_schedules(tenant, most))
+    }
+
     async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
         tried!("read cursors", self.cursors_of(schedules))
     }

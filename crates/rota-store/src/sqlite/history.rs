@@ -500,7 +500,7 @@ fn list_ended(connection: &Connection, page: &mut Page<'_>) -> Result<bool, Stor
     if let Some(to) = page.query.to {
         after = after.min((micros(to), Uuid::nil()));
     }
-    let from = page.query.from.map_or(i64::MIN, micros);
+    let from = page.query.earliest_end().map_or(i64::MIN, micros);
     for day in days(connection)? {
         let (starts, ends) = (day.day * DAY_MICROS, (day.day + 1) * DAY_MICROS);
         if starts > after.0 || ends <= from {

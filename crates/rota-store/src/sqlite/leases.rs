@@ -165,7 +165,7 @@ fn take_tokens(connection: &Connection, ask: &TokenAsk, now: Timestamp) -> Resul
         .and_then(|mut select| select.query_row([&ask.key], |row| row.get(0)).optional())
         .map_err(failed)?;
     let bucket = time_opt(full_at)?.map(|full_at| Bucket { full_at });
-    let (bucket, taken) = ask.rate.take(bucket, ask.want, now);
+    let (bucket, taken) = ask.decide(bucket, now);
     connection
         .prepare_cached("INSERT OR REPLACE INTO bucket (key, full_at) VALUES (?1, ?2)")
         .and_then(|mut put| put.execute(params![ask.key, micros(bucket.full_at)]))

@@ -80,6 +80,10 @@ impl JobStore for SqliteStore {
         self.do_job_document(job, version).await
     }
 
+    async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError> {
+        self.do_count_schedules(tenant, most).await
+    }
+
     async fn reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError> {
         self.do_reserve_schedules(count).await
     }

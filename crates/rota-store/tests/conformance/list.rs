@@ -136,6 +136,12 @@ pub async fn every_filter_finds_what_a_full_look_finds(h: &Harness) {
     )
     .await;
     check(
+        RunQuery { ended_from: Some(at(101)), ..none() },
+        &|r| !matches!(r.run.state, RunState::Finished { .. }) || time(r) >= at(101),
+        "a bounded history hides no live run",
+    )
+    .await;
+    check(
         RunQuery {
             tenant: Some(h.tenant),
             job: Some(h.job),

@@ -93,6 +93,7 @@ promises! {
         a_deleted_schedule_owes_nothing_and_frees_its_name,
         a_thousand_schedules_are_saved_at_once,
         schedules_are_listed_with_filters,
+        active_schedules_of_a_tenant_are_counted_up_to_a_bound,
     }
     fire {
         a_fire_makes_the_run_and_advances_the_cursor,
@@ -304,6 +305,7 @@ promises! {
     }
     tokens {
         tokens_are_given_as_the_rate_decides,
+        tokens_that_are_not_there_yet_can_be_reserved,
         a_key_named_twice_in_a_batch_has_one_bucket,
         many_takers_at_once_never_exceed_the_rate,
     }

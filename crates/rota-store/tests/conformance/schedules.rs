@@ -175,3 +175,19 @@ pub async fn schedules_are_listed_with_filters(h: &Harness) {
     assert_eq!(list(ScheduleQuery { enabled: Some(false), ..Default::default() }).await, [off.id]);
     assert_eq!(list(ScheduleQuery { after: Some(off.id), ..Default::default() }).await, [theirs.id]);
 }
+
+/// What a tenant may have is counted, and counting is bounded.
+pub async fn active_schedules_of_a_tenant_are_counted_up_to_a_bound(h: &Harness) {
+    assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 0);
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        ids.push(h.schedule(&format!("s{n}")).await);
+    }
+    let off = SchedulePut { enabled: false, cursor: None, ..h.schedule_put("off").await };
+    revision(h.save_schedule(&off, at(0)).await);
+    assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 4);
+    assert_eq!(h.store.count_schedules(h.tenant, 3).await.unwrap(), 3);
+    h.store.delete_schedules(&h.write(at(1)), &ids[..1]).await.unwrap();
+    assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 3);
+    assert_eq!(h.store.count_schedules(rota_core::ids::TenantId(-1), 10).await.unwrap(), 0);
+}

@@ -9,7 +9,7 @@ use rota_core::{
 use crate::harness::*;
 
 fn ask_for(key: &str, want: u32) -> TokenAsk {
-    TokenAsk { key: key.into(), rate: Rate { runs: 10, per: Span::secs(1) }, want }
+    TokenAsk { key: key.into(), rate: Rate { runs: 10, per: Span::secs(1) }, want, ahead: false }
 }
 
 /// The answers are those of the pure code, one bucket per key.
@@ -23,6 +23,19 @@ pub async fn tokens_are_given_as_the_rate_decides(h: &Harness) {
         assert_eq!(taken[0], expected, "{want} at {now}");
         assert_eq!(taken[1].tokens, 0);
     }
+}
+
+/// What is over a quota is made for later, and what it takes ahead nobody else gets.
+pub async fn tokens_that_are_not_there_yet_can_be_reserved(h: &Harness) {
+    let rate = Rate { runs: 10, per: Span::secs(1) };
+    let ahead = |want| TokenAsk { ahead: true, ..ask_for("k", want) };
+    let (bucket, expected) = rate.reserve(None, 50, at(0));
+    assert_eq!(h.store.take_tokens(&[ahead(50)], at(0)).await.unwrap(), [expected]);
+    let (bucket, expected) = rate.reserve(Some(bucket), 5, at(100));
+    assert_eq!(h.store.take_tokens(&[ahead(5)], at(100)).await.unwrap(), [expected]);
+    let (_, expected) = rate.take(Some(bucket), 1, at(200));
+    assert_eq!(expected.tokens, 0);
+    assert_eq!(h.store.take_tokens(&[ask_for("k", 1)], at(200)).await.unwrap(), [expected]);
 }
 
 /// A key named twice in a batch has one bucket.

@@ -121,8 +121,9 @@ async fn answer(mut line: TcpStream) -> std::io::Result<()> {
 
 /// How long the first call in `heard` is, if all of it has come.
 fn whole(heard: &[u8]) -> Option<usize> {
-    let head = heard.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
-    let text = std::str::from_utf8(&heard[..head]).ok()?.to_ascii_lowercase();
-    let body = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok()).unwrap_or(0);
-    (heard.len() >= head + body).then_some(head + body)
+    let start = heard.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    let text = std::str::from_utf8(&heard[..start]).ok()?.to_ascii_lowercase();
+    let body: usize =
+        text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok()).unwrap_or(0);
+    (heard.len() >= start + body).then_some(start + body)
 }

@@ -1,0 +1,135 @@
+use super::*;
+use crate::run::Source;
+
+fn free() -> Quotas {
+    Quotas::of(Tier::Free)
+}
+
+fn document(more: &Value) -> JobDocument {
+    let mut value = json!({ "name": "job", "steps": [{ "id": "only", "handler": { "name": "hello" } }] });
+    for (key, field) in more.as_object().unwrap() {
+        value[key] = field.clone();
+    }
+    JobDocument::from_value(value).unwrap()
+}
+
+/// The paths and quotas of what a document is refused for.
+#[allow(clippy::needless_pass_by_value, reason = "written where it is used")]
+fn refused(quotas: &Quotas, more: Value) -> Vec<String> {
+    quotas.document(&document(&more)).iter().map(|refusal| format!("{} {}", refusal.path, refusal.quota)).collect()
+}
+
+#[test]
+fn each_tier_has_the_limits_of_the_table() {
+    let numbers = |tier| {
+        let quotas = Quotas::of(tier);
+        let rate = |n: Option<NonZeroU32>| n.unwrap().get();
+        (
+            quotas.active_schedules.unwrap(),
+            (rate(quotas.runs_per_minute), quotas.payload_bytes.unwrap()),
+            (rate(quotas.history_days), quotas.max_retries.unwrap()),
+            (quotas.shortest_interval.unwrap(), quotas.best().get()),
+            (quotas.dead_letters, rate(quotas.api_requests_per_s)),
+        )
+    };
+    let secs = Span::secs;
+    assert_eq!(numbers(Tier::Free), (10_000, (100, 1_000), (30, 3), (secs(60), 8), (false, 10)));
+    assert_eq!(numbers(Tier::Pro), (100_000, (1_000, 10_000), (180, 5), (secs(10), 3), (true, 100)));
+    assert_eq!(numbers(Tier::Enterprise), (1_000_000, (10_000, 100_000), (365, 10), (secs(1), 1), (true, 1_000)));
+    assert_eq!(Quotas::of(Tier::Unlimited), Quotas::NONE);
+}
+
+#[test]
+fn a_document_is_held_to_every_limit_and_each_refusal_names_its_place() {
+    let big = "x".repeat(1_000);
+    for (more, expected) in [
+        (json!({}), vec![]),
+        (json!({ "priority": 8 }), vec![]),
+        (json!({ "priority": 7 }), vec!["priority best_priority"]),
+        (json!({ "retry": { "max_attempts": 4 } }), vec![]),
+        (json!({ "retry": { "max_attempts": 5 } }), vec!["retry.max_attempts max_retries"]),
+        (
+            json!({ "steps": [
+                { "id": "a", "handler": { "name": "h" }, "retry": { "max_attempts": 9 } },
+                { "id": "b", "handler": { "name": "h" } },
+            ] }),
+            vec!["steps[0].retry.max_attempts max_retries"],
+        ),
+        (json!({ "input": { "default": { "a": big } } }), vec!["input.default payload_bytes"]),
+        (
+            json!({ "schedules": [
+                { "name": "a", "cron": "* * * * *" },
+                { "name": "b", "cron": "*/30 * * * * *" },
+                { "name": "c", "every": "59s" },
+                { "name": "d", "after_finish": "1m", "payload": { "a": big } },
+                { "name": "e", "cron": "@every 30s" },
+                { "name": "f", "at": "2030-01-01T00:00:00Z" },
+            ] }),
+            vec![
+                "schedules[1].cron shortest_interval",
+                "schedules[2].every shortest_interval",
+                "schedules[3].payload payload_bytes",
+                "schedules[4].cron shortest_interval",
+            ],
+        ),
+    ] {
+        assert_eq!(refused(&free(), more.clone()), expected, "{more}");
+        assert!(refused(&Quotas::NONE, more).is_empty());
+    }
+}
+
+#[test]
+fn a_refusal_says_what_was_asked_and_what_is_allowed() {
+    let refusal = free().run(None, Priority::new(2)).unwrap();
+    let words = "priority: priority 2 is too high; the tenant's quota best_priority is 8 (so 8 to 10)";
+    assert_eq!(refusal.to_string(), words);
+    assert_eq!(refusal.problem().code, "best_priority");
+    let refusal = free().run(Some(&json!("x".repeat(999))), None).unwrap();
+    let words = "payload: the payload has 1001 bytes; the tenant's quota payload_bytes is 1000";
+    assert_eq!(refusal.to_string(), words);
+    assert_eq!(free().run(Some(&json!("x".repeat(998))), Priority::new(8)), None);
+}
+
+#[test]
+fn schedules_are_counted_with_those_to_come() {
+    assert_eq!(free().schedules(9_999, 1), None);
+    assert_eq!(free().schedules(20_000, 0), None, "who has too many may still save what adds none");
+    assert_eq!(free().schedules(10_000, 1).unwrap().quota, Quota::ActiveSchedules);
+    assert_eq!(Quotas::NONE.schedules(u64::MAX, u64::MAX), None);
+}
+
+#[test]
+fn a_tenants_own_quotas_lie_over_its_tiers() {
+    let own = json!({ "runs_per_minute": 5, "payload_bytes": "2KB", "shortest_interval": "5s", "history_days": null,
+        "best_priority": 1, "dead_letters": true, "max_retries": 0, "active_schedules": 1, "api_requests_per_s": 1 });
+    let quotas = free().under(&own).unwrap();
+    assert_eq!((quotas.runs_per_minute.unwrap().get(), quotas.payload_bytes), (5, Some(2_000)));
+    assert_eq!((quotas.history_days, quotas.shortest_interval), (None, Some(Span::secs(5))));
+    assert_eq!((quotas.best(), quotas.dead_letters, quotas.max_retries), (Priority::HIGHEST, true, Some(0)));
+    assert_eq!(free().under(&json!({})).unwrap(), free());
+    let tenant =
+        |quotas: &str| Tenant { id: TenantId(1), name: "t".into(), tier: Tier::Free, quotas: Some(quotas.into()) };
+    assert_eq!(Quotas::of_tenant(&tenant("{\"max_retries\":0}")).max_retries, Some(0));
+    assert_eq!(Quotas::of_tenant(&tenant("{\"x\":1}")), free(), "what cannot be read changes nothing");
+}
+
+#[test]
+fn quotas_that_cannot_be_read_are_refused_by_their_names() {
+    let own = json!({ "run_per_minute": 5, "runs_per_minute": 0, "max_retries": "many", "dead_letters": true });
+    let problems = free().under(&own).unwrap_err();
+    let found: Vec<_> = problems.iter().map(|problem| (problem.path.as_str(), problem.code)).collect();
+    let expected =
+        [("max_retries", "bad_value"), ("run_per_minute", "unknown_field"), ("runs_per_minute", "bad_value")];
+    assert_eq!(found, expected);
+    assert!(free().under(&json!([])).is_err());
+}
+
+#[test]
+fn a_delay_is_read_as_it_was_written() {
+    let delay = Delay { until: "2026-01-01T00:00:01.5Z".parse().unwrap(), runs_per_minute: 100 };
+    let plain = Trigger::plain(Source::Job);
+    assert_eq!(delay_of(&plain), None);
+    let marked = delayed_trigger(Trigger { metadata: Some(json!({ "after": [] })), ..plain }, delay);
+    assert_eq!(delay_of(&marked), Some(delay));
+    assert_eq!(marked.metadata.unwrap()["after"], json!([]));
+}

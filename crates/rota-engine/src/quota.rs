@@ -1,0 +1,267 @@
+//! Quotas of runs and schedules, counted for all nodes together.
+//!
+//! A tenant's rate of runs is one bucket in the store. A node takes tokens from
+//! it in chunks of a second's worth and spends what is left over from memory, so
+//! that a busy tenant is no hot row and many nodes allow no more than one. A chunk
+//! that is lost with its node costs its tenant a second of its rate.
+//!
+//! How many schedules a tenant has is counted in the store at most once a minute,
+//! and before anything is refused; in between a node adds what it saves itself.
+//! Several nodes that save for one tenant at once may together go over the limit
+//! by what they save within that minute.
+//!
+//! What is allowed is decided in [`rota_core::quota`]. Nothing here is asked for a
+//! tenant without limits.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::Timestamp;
+use rota_core::{
+    duration::Span,
+    ids::TenantId,
+    quota::{Delay, Quotas, Refusal, delayed_trigger, run_bucket},
+    rate::{Rate, Taken},
+    run::NewRun,
+    store::{StoreError, TokenAsk},
+};
+
+use crate::{making::Made, node::Node};
+
+/// What is in hand and was not spent is given up after this long.
+const TOKENS_KEPT: Span = Span::secs(60);
+/// How long a count of schedules is believed.
+const COUNT_KEPT: Span = Span::secs(60);
+
+/// What a node holds of its tenants' quotas.
+#[derive(Debug, Default)]
+pub struct Meter {
+    chunks: Mutex<HashMap<TenantId, Chunk>>,
+    schedules: Mutex<HashMap<TenantId, Counted>>,
+}
+
+/// Tokens in hand.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    tokens: u32,
+    until: Timestamp,
+}
+
+/// What is remembered of a tenant does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NotCounted;
+
+/// How many schedules a tenant had, and has by what was saved here since.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    active: u64,
+    until: Timestamp,
+}
+
+/// Somebody wants runs of a tenant that has a rate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub tenant: TenantId,
+    pub rate: Rate,
+    pub runs: u32,
+}
+
+impl Meter {
+    fn chunks(&self) -> MutexGuard<'_, HashMap<TenantId, Chunk>> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn schedules(&self) -> MutexGuard<'_, HashMap<TenantId, Counted>> {
+        self.schedules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up to `most` of what is in hand.
+    fn spend(&self, tenant: TenantId, most: u32, now: Timestamp) -> u32 {
+        let mut chunks = self.chunks();
+        let Some(chunk) = chunks.get_mut(&tenant).filter(|chunk| now < chunk.until) else { return 0 };
+        let spent = chunk.tokens.min(most);
+        chunk.tokens -= spent;
+        spent
+    }
+
+    /// Keeps tokens that were taken and not used.
+    pub(crate) fn give_back(&self, tenant: TenantId, tokens: u32, now: Timestamp) {
+        if tokens == 0 {
+            return;
+        }
+        let mut chunks = self.chunks();
+        let left = chunks.get(&tenant).filter(|chunk| now < chunk.until).map_or(0, |chunk| chunk.tokens);
+        chunks.insert(tenant, Chunk { tokens: left.saturating_add(tokens), until: TOKENS_KEPT.after(now) });
+    }
+
+    /// Counts so many schedules more, if what is remembered of the tenant says
+    /// that it may have them. An error where nothing is remembered, or it is too
+    /// old.
+    fn add_schedules(
+        &self,
+        tenant: TenantId,
+        quotas: &Quotas,
+        more: u64,
+        now: Timestamp,
+    ) -> Result<Option<Refusal>, NotCounted> {
+        let mut schedules = self.schedules();
+        let counted = schedules.get_mut(&tenant).filter(|counted| now < counted.until).ok_or(NotCounted)?;
+        let refused = quotas.schedules(counted.active, more);
+        if refused.is_none() {
+            counted.active = counted.active.saturating_add(more);
+        }
+        Ok(refused)
+    }
+}
+
+/// So many at least are taken at once: a second's worth.
+fn chunk(rate: Rate) -> u32 {
+    let seconds = (rate.per.as_millis() / 1_000).max(1);
+    (u64::from(rate.runs) / seconds).clamp(1, u64::from(u32::MAX)) as u32
+}
+
+/// Takes tokens for runs that are to be made now. Fewer than were wanted tell
+/// when there will be another.
+pub(crate) async fn take(node: &Node, wants: &[Want], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
+    let in_hand: Vec<u32> = wants.iter().map(|want| node.meter.spend(want.tenant, want.runs, now)).collect();
+    let short: Vec<usize> = (0..wants.len()).filter(|n| in_hand[*n] < wants[*n].runs).collect();
+    let mut taken: Vec<Taken> = in_hand.into_iter().map(|tokens| Taken { tokens, next_at: now }).collect();
+    if short.is_empty() {
+        return Ok(taken);
+    }
+    let ask = |n: &usize| {
+        let Want { tenant, rate, runs } = wants[*n];
+        let want = (runs - taken[*n].tokens).max(chunk(rate));
+        TokenAsk { key: run_bucket(tenant), rate, want, ahead: false }
+    };
+    let asks: Vec<TokenAsk> = short.iter().map(ask).collect();
+    for (n, given) in short.into_iter().zip(node.store.take_tokens(&asks, now).await?) {
+        let used = given.tokens.min(wants[n].runs - taken[n].tokens);
+        taken[n] = Taken { tokens: taken[n].tokens + used, next_at: given.next_at };
+        node.meter.give_back(wants[n].tenant, given.tokens - used, now);
+    }
+    Ok(taken)
+}
+
+/// The tenants among these runs that have a rate, each with its number of runs.
+fn wants<'a>(node: &Node, runs: impl Iterator<Item = &'a NewRun>) -> Vec<Want> {
+    let mut counts: HashMap<TenantId, u32> = HashMap::new();
+    for run in runs {
+        *counts.entry(run.tenant).or_default() += 1;
+    }
+    let quotas = node.catalog.quotas_of(counts.keys().copied());
+    let rated = quotas.iter().filter_map(|(tenant, quotas)| Some((*tenant, quotas.run_rate()?)));
+    rated.map(|(tenant, rate)| Want { tenant, rate, runs: counts.get(&tenant).copied().unwrap_or(0) }).collect()
+}
+
+/// Refuses what its tenant's rate does not allow now: somebody waits for the
+/// answer, and is told when to come back.
+pub(crate) async fn refuse_over_rate(
+    node: &Node,
+    planned: &mut [Result<NewRun, Made>],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    if !node.catalog.is_limited() {
+        return Ok(());
+    }
+    let wants = wants(node, planned.iter().filter_map(|one| one.as_ref().ok()));
+    for (want, mut taken) in wants.iter().zip(take(node, &wants, now).await?) {
+        let ours = planned.iter_mut().filter(|one| matches!(one, Ok(run) if run.tenant == want.tenant));
+        for one in ours {
+            match taken.tokens.checked_sub(1) {
+                Some(left) => taken.tokens = left,
+                None => *one = Err(Made::OverQuota(Quotas::over_rate(want.rate, taken.next_at))),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes later what its tenant's rate does not allow now: nobody waits for an
+/// answer, and over quota means later, not lost. The tokens are taken ahead.
+pub(crate) async fn delay_over_rate(node: &Node, runs: Vec<&mut NewRun>, now: Timestamp) -> Result<(), StoreError> {
+    if !node.catalog.is_limited() {
+        return Ok(());
+    }
+    let wants = wants(node, runs.iter().map(|run| &**run));
+    if wants.is_empty() {
+        return Ok(());
+    }
+    let ask = |want: &Want| TokenAsk { key: run_bucket(want.tenant), rate: want.rate, want: want.runs, ahead: true };
+    let asks: Vec<TokenAsk> = wants.iter().map(ask).collect();
+    let taken = node.store.take_tokens(&asks, now).await?;
+    let mut next: HashMap<TenantId, (Rate, Timestamp)> =
+        wants.iter().zip(taken).map(|(want, taken)| (want.tenant, (want.rate, taken.next_at))).collect();
+    for run in runs {
+        let Some((rate, at)) = next.get_mut(&run.tenant) else { continue };
+        delay(run, *rate, *at, now);
+        *at = rate.after(*at, 1);
+    }
+    Ok(())
+}
+
+/// Makes a run no earlier than its token is there.
+fn delay(run: &mut NewRun, rate: Rate, token_at: Timestamp, now: Timestamp) {
+    let was = run.ready_at.max(now);
+    // Stores keep microseconds.
+    let until = Timestamp::from_microsecond(token_at.as_microsecond()).unwrap_or(token_at);
+    if until <= was {
+        return;
+    }
+    run.ready_at = until;
+    // It waits for a worker from then on.
+    run.expires_at = run.expires_at.map(|at| at.saturating_add(was.duration_until(until)).unwrap_or(Timestamp::MAX));
+    run.trigger = delayed_trigger(run.trigger.clone(), Delay { until, runs_per_minute: rate.runs });
+}
+
+/// Why a tenant may not have so many schedules more. What is allowed counts from
+/// then on.
+pub(crate) async fn schedules(
+    node: &Node,
+    tenant: TenantId,
+    quotas: &Quotas,
+    more: u64,
+    now: Timestamp,
+) -> Result<Option<Refusal>, StoreError> {
+    let Some(max) = quotas.active_schedules.filter(|_| more > 0) else { return Ok(None) };
+    if let Ok(None) = node.meter.add_schedules(tenant, quotas, more, now) {
+        return Ok(None);
+    }
+    let active = node.store.count_schedules(tenant, max.saturating_add(1)).await?;
+    node.meter.schedules().insert(tenant, Counted { active, until: COUNT_KEPT.after(now) });
+    Ok(node.meter.add_schedules(tenant, quotas, more, now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_760_000_000 + seconds).unwrap_or_default()
+    }
+
+    #[test]
+    fn tokens_in_hand_are_spent_once_and_not_kept_for_ever() {
+        let (meter, tenant) = (Meter::default(), TenantId(1));
+        meter.give_back(tenant, 3, at(0));
+        assert_eq!(meter.spend(tenant, 2, at(1)), 2);
+        assert_eq!(meter.spend(tenant, 2, at(2)), 1);
+        assert_eq!(meter.spend(tenant, 2, at(2)), 0);
+        meter.give_back(tenant, 3, at(3));
+        assert_eq!(meter.spend(tenant, 3, at(63)), 0, "what was not spent for a minute is given up");
+    }
+
+    /// A node that saves much must not wait for the next count to see its limit.
+    #[test]
+    fn schedules_that_are_saved_here_count_at_once() {
+        let (meter, tenant) = (Meter::default(), TenantId(1));
+        let quotas = Quotas { active_schedules: Some(10), ..Quotas::NONE };
+        assert_eq!(meter.add_schedules(tenant, &quotas, 1, at(0)), Err(NotCounted));
+        meter.schedules().insert(tenant, Counted { active: 8, until: at(60) });
+        assert_eq!(meter.add_schedules(tenant, &quotas, 2, at(0)), Ok(None));
+        assert!(matches!(meter.add_schedules(tenant, &quotas, 1, at(0)), Ok(Some(_))));
+        assert_eq!(meter.add_schedules(tenant, &quotas, 1, at(60)), Err(NotCounted), "the count is too old");
+    }
+}
