@@ -45,6 +45,19 @@ pub struct JobSaved {
     /// What its author may want to know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<FieldError>,
+    /// A crowded second that its schedules are due in, which is also a warning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot_second: Option<HotSecond>,
+}
+
+/// A second in which very many schedules are due.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HotSecond {
+    pub at: Timestamp,
+    /// Schedules of all tenants that are due in it, as far as they were counted.
+    pub schedules: u64,
+    /// There are more than were counted.
+    pub more: bool,
 }
 
 /// What a document would do, without saving it.

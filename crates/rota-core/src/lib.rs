@@ -12,6 +12,7 @@ pub mod cron;
 pub mod dispatch;
 pub mod duration;
 pub mod fire;
+pub mod heat;
 pub mod ids;
 pub mod job;
 pub mod lane;

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress, arm, edit, resume as resumed},
+    heat::{HotSecond, hottest, second_of},
     ids::{JobId, ScheduleId, TenantId},
     job::JobDocument,
     ports::Topic,
@@ -64,6 +65,8 @@ pub struct Saved {
     pub job: JobId,
     pub version: i32,
     pub changed: bool,
+    /// A crowded second that schedules of this save are due in.
+    pub hot: Option<HotSecond>,
 }
 
 /// Saves a job with all its schedules.
@@ -106,7 +109,7 @@ pub async fn save_jobs(
         }
         saved.push(match answers.next() {
             Some(JobSaved::Saved { id: job, version, changed, .. }) => {
-                schedule(node, tenant, document, Saved { job, version, changed }, write.now).await
+                schedule(node, tenant, document, Saved { job, version, changed, hot: None }, write.now).await
             }
             Some(JobSaved::Conflict { version }) => Err(SaveError::Conflict { version }),
             Some(JobSaved::Refused(refusal)) => {
@@ -182,26 +185,47 @@ async fn schedule(
 ) -> Result<Saved, SaveError> {
     node.catalog.forget_job(saved.job);
     for _ in 0..TRIES {
-        if save_schedules(node, tenant, saved.job, &document.schedules, now).await? {
+        if let Some(due) = save_schedules(node, tenant, saved.job, &document.schedules, now).await? {
             for topic in [Topic::Schedules, Topic::Ends] {
                 node.hints.wake(topic);
             }
-            let Saved { job, version, changed } = saved;
+            let Saved { job, version, changed, .. } = saved;
             node.events.tell(|| Event::JobSaved { job, tenant, version, changed });
-            return Ok(saved);
+            return Ok(Saved { hot: hot_second(node, due).await, ..saved });
         }
     }
     Err(SaveError::Busy)
 }
 
-/// True when all were saved; false when some had changed since they were read.
+/// Seconds of one save that are looked at.
+const SECONDS_MAX: usize = 16;
+/// A second's schedules are counted up to so many times what is hot.
+const HOT_TIMES: u64 = 10;
+
+/// The most crowded second that something was just saved for. It is only advice:
+/// a store that cannot say is not asked again.
+async fn hot_second(node: &Node, due: Vec<Timestamp>) -> Option<HotSecond> {
+    let mut seconds: Vec<Timestamp> = due.into_iter().map(second_of).collect();
+    seconds.sort_unstable();
+    seconds.dedup();
+    seconds.truncate(SECONDS_MAX);
+    if seconds.is_empty() {
+        return None;
+    }
+    let (hot, most) = (node.options.hot_second, node.options.hot_second.saturating_mul(HOT_TIMES));
+    let counted = node.store.count_due(&seconds, most).await.ok()?;
+    hottest(seconds.into_iter().zip(counted), hot, most)
+}
+
+/// When those that were saved are due next; none when some had changed since they
+/// were read.
 async fn save_schedules(
     node: &Node,
     tenant: TenantId,
     job: JobId,
     specs: &[ScheduleSpec],
     now: Timestamp,
-) -> Result<bool, SaveError> {
+) -> Result<Option<Vec<Timestamp>>, SaveError> {
     let mut stored = stored_schedules(node, job).await?;
     let (mut changed, mut new) = (Vec::new(), Vec::new());
     for spec in specs {
@@ -226,10 +250,10 @@ async fn save_schedules(
     for chunk in puts.chunks(PAGE as usize) {
         let answers = node.store.put_schedules(&node.write(now), chunk).await?;
         if answers.contains(&ScheduleSaved::Stale) {
-            return Ok(false);
+            return Ok(None);
         }
     }
-    Ok(true)
+    Ok(Some(puts.iter().filter_map(|put| put.cursor).map(|cursor| cursor.due_at).collect()))
 }
 
 fn text(spec: &ScheduleSpec) -> String {

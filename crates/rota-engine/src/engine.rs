@@ -316,7 +316,7 @@ impl Engine {
         let answers = if runs.is_empty() {
             Vec::new()
         } else {
-            self.until_known(|| self.node.store.enqueue(&write, &runs, &[])).await?
+            self.until_known(|| self.node.timed(runs.len(), self.node.store.enqueue(&write, &runs, &[]))).await?
         };
         self.node.stats.enqueued.add(runs.len());
         let mut told = runs.iter().map(|run| run.id).zip(&answers);

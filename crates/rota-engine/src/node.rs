@@ -13,7 +13,7 @@ use rota_core::{
     order::OrderKey,
     ports::{Clock, Hints, Random, Relay, Topic},
     run::{Lease, Run},
-    store::{EndedRun, Ends, Store, Woken, Write},
+    store::{EndedRun, Ends, Store, StoreError, Woken, Write},
 };
 use tokio::sync::Notify;
 
@@ -162,6 +162,20 @@ impl Node {
             request: None,
             ends: Ends::default(),
         }
+    }
+
+    /// Counts and times a write of many items, for those who watch the store.
+    pub(crate) async fn timed<T>(
+        &self,
+        items: usize,
+        write: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let began = self.clock.now();
+        let answer = write.await;
+        self.stats.store_batches.add(1);
+        self.stats.store_items.add(items);
+        self.stats.store_latency.add(began.duration_until(self.clock.now()));
+        answer
     }
 
     pub(crate) fn claims<T>(&self, work: impl FnOnce(&mut ClaimPlan) -> T) -> T {

@@ -98,6 +98,8 @@ pub struct Options {
     pub backoff_max: Span,
     /// Events kept for a subscriber that reads slowly.
     pub events_max: usize,
+    /// Whoever saves a schedule for a second with so many schedules is warned.
+    pub hot_second: u64,
     /// Versions and schedules kept compiled, of each.
     pub catalog_max: usize,
 }
@@ -147,6 +149,7 @@ impl Default for Options {
             audit_keep: Span::secs(365 * 86_400),
             backoff_max: Span::secs(5),
             events_max: 4_096,
+            hot_second: 1_000,
             catalog_max: 10_000,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use rota_core::run::Verdict;
 
 /// A number that only grows.
@@ -30,6 +30,32 @@ impl Gauge {
 
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A moment, or none.
+#[derive(Debug)]
+pub struct Moment(AtomicI64);
+
+/// Stands for none: no clock reads it.
+const NEVER: i64 = i64::MIN;
+
+impl Default for Moment {
+    fn default() -> Self {
+        Self(AtomicI64::new(NEVER))
+    }
+}
+
+impl Moment {
+    pub fn set(&self, at: Option<Timestamp>) {
+        self.0.store(at.map_or(NEVER, Timestamp::as_microsecond), Ordering::Relaxed);
+    }
+
+    /// How long ago it was; nothing where it is none, or still to come.
+    pub fn age(&self, now: Timestamp) -> SignedDuration {
+        let at = Some(self.0.load(Ordering::Relaxed)).filter(|at| *at != NEVER);
+        let at = at.and_then(|at| Timestamp::from_microsecond(at).ok());
+        at.map_or(SignedDuration::ZERO, |at| at.duration_until(now).max(SignedDuration::ZERO))
     }
 }
 
@@ -108,6 +134,15 @@ pub struct Stats {
     pub reaped: Counter,
     pub swept: Counter,
     pub settle_batches: Counter,
+    /// Writes of many items at once: settlements, fires, runs made.
+    pub store_batches: Counter,
+    /// Items in them.
+    pub store_items: Counter,
+    /// From such a write to its answer.
+    pub store_latency: Histogram,
+    /// When the queued run of all nodes that waits longest became ready, as of the
+    /// last scan; only the node that looks after all knows.
+    pub oldest_queued: Moment,
     pub claims: Counter,
     pub store_errors: Counter,
     pub executing: Gauge,
@@ -139,6 +174,17 @@ impl Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_moment_has_an_age_once_it_has_come() {
+        let at = |second| Timestamp::from_second(second).unwrap_or_default();
+        let moment = Moment::default();
+        assert_eq!(moment.age(at(10)), SignedDuration::ZERO);
+        moment.set(Some(at(4)));
+        assert_eq!((moment.age(at(10)), moment.age(at(1))), (SignedDuration::from_secs(6), SignedDuration::ZERO));
+        moment.set(None);
+        assert_eq!(moment.age(at(10)), SignedDuration::ZERO);
+    }
 
     #[test]
     fn a_quantile_is_an_upper_bound() {

@@ -11,6 +11,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
+use jiff::Timestamp;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, text::encode},
@@ -59,7 +60,7 @@ impl Collector for Counted {
         let mut out = Out(&mut encoder);
         out.build(&options.name)?;
         out.gauge("attempts_max", "Attempts that may be under way at once", options.slots as i64)?;
-        out.stats(self.0.stats())
+        out.stats(self.0.stats(), self.0.now())
     }
 }
 
@@ -77,7 +78,7 @@ impl Out<'_, '_> {
         metric.encode_info(&labels)
     }
 
-    fn stats(&mut self, stats: &Stats) -> std::fmt::Result {
+    fn stats(&mut self, stats: &Stats, now: Timestamp) -> std::fmt::Result {
         self.verdicts(stats)?;
         self.counter("fires", "Runs made by schedules", stats.fired.get())?;
         self.counter("skips", "Planned instants that made no run", stats.skipped.get())?;
@@ -89,6 +90,8 @@ impl Out<'_, '_> {
         self.counter("dead_letters", "Runs that used up their attempts", stats.ended_as(Verdict::Dead))?;
         self.counter("claims", "Claims of runs in claimed lanes", stats.claims.get())?;
         self.counter("settle_batches", "Writes that settled runs", stats.settle_batches.get())?;
+        self.counter("store_batches", "Writes of settlements, fires and new runs", stats.store_batches.get())?;
+        self.counter("store_batch_items", "What these writes held together", stats.store_items.get())?;
         self.counter("lease_losses", "Attempts stopped because their run was another's", stats.lost.get())?;
         self.counter("settlements_refused", "Settlements that came too late", stats.stale.get())?;
         self.counter("reaps", "Runs whose worker vanished", stats.reaped.get())?;
@@ -101,6 +104,13 @@ impl Out<'_, '_> {
         self.gauge("schedules_overdue", "Schedules that nobody fired in time", stats.overdue.get())?;
         let offset = stats.clock_offset.load(Ordering::Relaxed) as f64 / 1e6;
         self.seconds("clock_offset", "How far the clock was off when last measured", offset)?;
+        let oldest = stats.oldest_queued.age(now).as_secs_f64();
+        self.seconds("oldest_queued_age", "How long the oldest queued run of all nodes waits, by one of them", oldest)?;
+        self.histogram(
+            "store_latency",
+            "From a write of settlements, fires or new runs to its answer",
+            &stats.store_latency,
+        )?;
         self.histogram("fire_lateness", "From a planned instant to the commit of its run", &stats.lateness)?;
         self.histogram("start_delay", "From ready to started", &stats.start_delay)?;
         self.histogram("run_duration", "From the start of a run's last attempt to its end", &stats.duration)
@@ -154,7 +164,7 @@ mod tests {
 
     impl Collector for Alone {
         fn encode(&self, mut encoder: DescriptorEncoder) -> std::fmt::Result {
-            Out(&mut encoder).stats(&self.0)
+            Out(&mut encoder).stats(&self.0, Timestamp::from_second(100).unwrap())
         }
     }
 
@@ -166,6 +176,9 @@ mod tests {
     fn runs_are_counted_by_verdict() {
         let stats = Stats::default();
         stats.count_end(Verdict::Dead);
+        stats.store_batches.add(2);
+        stats.store_items.add(700);
+        stats.oldest_queued.set(Timestamp::from_second(70).ok());
         stats.count_end(Verdict::Succeeded);
         stats.count_end(Verdict::Succeeded);
         let text = text(stats);
@@ -175,6 +188,9 @@ mod tests {
             "rota_runs_ended_total{verdict=\"expired\"} 0",
             "rota_dead_letters_total 1",
             "rota_scan_findings 0",
+            "rota_store_batches_total 2",
+            "rota_store_batch_items_total 700",
+            "rota_oldest_queued_age_seconds 30.0",
             "rota_clock_offset_seconds 0.0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");

@@ -365,6 +365,10 @@ pub trait JobStore: Send + Sync {
     /// How many enabled schedules a tenant has, counted up to `most`.
     async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError>;
 
+    /// How many schedules are due in each of these seconds, of what they owe
+    /// next; each counted up to `most`.
+    async fn count_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, StoreError>;
+
     /// Reserves `count` ids in a row and answers the first.
     async fn reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError>;
 

@@ -350,6 +350,10 @@ pub trait RunStore: Send + Sync {
     /// Walks the index once; meant for a look now and then.
     async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError>;
 
+    /// When the queued run that waits longest became ready. Looks at every queued
+    /// run: for those who watch, now and then.
+    async fn oldest_queued(&self) -> Result<Option<Timestamp>, StoreError>;
+
     /// Leases runs of claimed lanes to a worker, in order within each share.
     /// Asking again under the same write returns the same runs.
     async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {

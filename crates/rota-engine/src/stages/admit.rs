@@ -124,7 +124,8 @@ impl Admit {
     }
 
     async fn commit(&mut self, group: Group) -> Result<usize, StoreError> {
-        match self.node.store.enqueue(&group.write, &group.runs, &group.rows).await {
+        let write = self.node.store.enqueue(&group.write, &group.runs, &group.rows);
+        match self.node.timed(group.runs.len(), write).await {
             Ok(answers) => {
                 let count = group.runs.len();
                 self.node.stats.enqueued.add(count);

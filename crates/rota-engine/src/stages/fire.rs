@@ -2,7 +2,8 @@
 //!
 //! A pass holds the cursors of the next minute in memory, asks
 //! [`fire::plan`](rota_core::fire::plan) what each due one owes, and commits
-//! runs, skips and new cursors in batches. The commit is guarded by the cursor,
+//! runs, skips and new cursors in batches, the next of them planned while one is
+//! written. The commit is guarded by the cursor,
 //! the revisions and the pauses as read: two nodes that overlap for a moment
 //! still make each run once, and a schedule that was edited, paused or deleted
 //! meanwhile is read again instead of fired.
@@ -47,6 +48,8 @@ use crate::{
 
 /// Broken schedules that are remembered, so that each is told of once.
 const BROKEN_MAX: usize = 10_000;
+/// Batches of one pass.
+const BATCHES_MAX: usize = 16;
 /// When nothing could be fired that was due, the next try waits this long.
 const STUCK_WAIT: Span = Span::millis(50);
 /// An instant is put off for at most so long at a time, so that a quota that was
@@ -223,6 +226,16 @@ impl Fire {
 
     /// Plans what was taken; what cannot be planned now is left to a new look.
     async fn plan(&mut self, taken: Vec<DueCursor>, now: Timestamp) -> Result<Option<Commit>, StoreError> {
+        if taken.is_empty() {
+            return Ok(None);
+        }
+        let planned = self.plan_taken(taken, now).await;
+        // What was taken from memory must be read again.
+        self.doubted |= planned.is_err();
+        planned
+    }
+
+    async fn plan_taken(&mut self, taken: Vec<DueCursor>, now: Timestamp) -> Result<Option<Commit>, StoreError> {
         let wanted: Vec<(ScheduleId, i32)> = taken.iter().map(|due| (due.schedule, due.revision)).collect();
         let found = self.node.catalog.schedules(&wanted).await?;
         let mut entries = Vec::with_capacity(taken.len());
@@ -279,7 +292,13 @@ impl Fire {
     }
 
     async fn commit(&mut self, commit: Commit) -> Result<usize, StoreError> {
-        match self.node.store.fire(&commit.write, commit.pauses_revision, &commit.items).await {
+        let write = self.node.store.fire(&commit.write, commit.pauses_revision, &commit.items);
+        let answers = self.node.timed(commit.items.len(), write).await;
+        self.take_answers(commit, answers)
+    }
+
+    fn take_answers(&mut self, commit: Commit, answers: Result<Vec<Fired>, StoreError>) -> Result<usize, StoreError> {
+        match answers {
             Ok(answers) => Ok(self.take_fired(commit, answers)),
             Err(error) => {
                 self.doubted = true;
@@ -502,15 +521,20 @@ impl Stage for Fire {
             self.look(now).await?;
         }
         let taken = self.take_due(now);
-        let wanted = taken.len();
-        let mut done = 0;
-        if wanted > 0 {
-            let planned = self.plan(taken, now).await;
-            // What was taken from memory must be read again.
-            self.doubted |= planned.is_err();
-            if let Some(commit) = planned? {
-                done = self.commit(commit).await?;
-            }
+        let (mut wanted, mut done) = (taken.len(), 0);
+        let mut planned = self.plan(taken, now).await?;
+        for batch in 1.. {
+            let Some(commit) = planned else { break };
+            // The next batch is planned while this one is written.
+            let goes_on = batch < BATCHES_MAX && !self.doubted;
+            let taken = if goes_on { self.take_due(now) } else { Vec::new() };
+            wanted += taken.len();
+            let node = Arc::clone(&self.node);
+            let write = node.store.fire(&commit.write, commit.pauses_revision, &commit.items);
+            let writing = node.timed(commit.items.len(), write);
+            let (answers, next) = tokio::join!(writing, self.plan(taken, now));
+            done += self.take_answers(commit, answers)?;
+            planned = next?;
         }
         let stuck = wanted > 0 && done == 0;
         let next = self.due.keys().next().map(|(at, _)| *at);

@@ -5,6 +5,8 @@
 //! counters do not fit the live runs; runs that wait for others which are gone.
 //! The gauge of findings reads 0 as long as everything else works.
 //!
+//! It also looks how long the oldest queued run waits, for those who watch.
+//!
 //! A pass looks at a page of schedules and goes on from there at the next, so
 //! that ten million of them cost no more than a few.
 
@@ -166,7 +168,9 @@ impl Stage for Scan {
             done += self.overdue(now).await?;
             done += self.ownerless(now).await?;
         }
+        let mut oldest = None;
         if self.node.territory.is_steward() {
+            oldest = self.node.store.oldest_queued().await?;
             done += self.unarmed(now).await?;
             if self.passes.is_multiple_of(RECOUNT_EVERY) {
                 done += self.slots(now).await?;
@@ -174,6 +178,7 @@ impl Stage for Scan {
             }
             self.passes = self.passes.wrapping_add(1);
         }
+        self.node.stats.oldest_queued.set(oldest);
         self.node.stats.findings.set(done);
         Ok(PassReport { done, more: false, next_at })
     }

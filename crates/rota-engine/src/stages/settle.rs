@@ -138,7 +138,8 @@ impl Settle {
             self.pending = Some(batch);
             return Err(error);
         }
-        match self.node.store.settle(&batch.write, &batch.settlements).await {
+        let write = self.node.store.settle(&batch.write, &batch.settlements);
+        match self.node.timed(batch.settlements.len(), write).await {
             Ok(settled) => Ok(self.take_settled(batch, settled)),
             Err(error) => {
                 self.keep(batch, &error);

@@ -483,6 +483,11 @@ impl JobStore for Faulty {
         self.call("find_schedules", Kind::Read, move |store, _| wait(store.find_schedules(&names))).await
     }
 
+    async fn count_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, StoreError> {
+        let seconds = seconds.to_vec();
+        self.call("count_due", Kind::Read, move |store, _| wait(store.count_due(&seconds, most))).await
+    }
+
     async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError> {
         self.call("count_schedules", Kind::Read, move |store, _| wait(store.count_schedules(tenant, most))).await
     }
@@ -575,6 +580,10 @@ impl RunStore for Faulty {
     async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError> {
         let (write, parts) = (write.clone(), parts.to_vec());
         self.call("promote", Kind::Named, move |store, tap| tap.promote(store, &write, &parts, limit)).await
+    }
+
+    async fn oldest_queued(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.call("oldest_queued", Kind::Read, move |store, _| wait(store.oldest_queued())).await
     }
 
     async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {

@@ -9,7 +9,7 @@ use axum::{
 };
 use rota_api::{
     IDEMPOTENCY_KEY, PauseRequest,
-    job::{Job, JobChecked, JobSaved, JobStats, JobVersion, SchedulePreview},
+    job::{HotSecond, Job, JobChecked, JobSaved, JobStats, JobVersion, SchedulePreview},
     page::Page,
     problem::Code,
     run::{RunMade, TriggerRequest},
@@ -202,12 +202,15 @@ async fn save(
     } else {
         may.changed_nothing();
     }
+    let mut warnings = warnings(document);
+    warnings.extend(saved.hot.map(|hot| field_error(hot.warning())));
     Ok(JobSaved {
         id: saved.job.0,
         name: document.name.clone(),
         version: saved.version,
         changed: saved.changed,
-        warnings: warnings(document),
+        warnings,
+        hot_second: saved.hot.map(|hot| HotSecond { at: hot.at, schedules: hot.schedules, more: hot.more }),
     })
 }
 

@@ -2,17 +2,25 @@
 
 use rota_core::store::{StoreError, Write};
 
-use super::{PostgresStore, fault::Fault, settle::Aftermath, tx::Tx};
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    settle::Aftermath,
+    tx::{Param, Tx},
+};
 
 /// Runs that are waited for and not there. Who ends takes its ties along, so
 /// there are none.
 const GONE: &str = "SELECT DISTINCT n.needed FROM need n \
      WHERE NOT EXISTS (SELECT 1 FROM run r WHERE r.id = n.needed) LIMIT 1000";
 
-/// Runs that wait for more than they are tied to, and for how many more.
+/// Runs that wait for more than they are tied to, and for how many more; all, or
+/// those among `$1`.
 const UNTIED: &str = "SELECT r.id, (r.pending - coalesce(n.ties, 0))::smallint FROM run r \
      LEFT JOIN (SELECT waiter, count(*) AS ties FROM need GROUP BY waiter) n ON n.waiter = r.id \
-     WHERE r.status = 6 AND r.pending > coalesce(n.ties, 0) LIMIT 1000";
+     WHERE r.status = 6 AND r.pending > coalesce(n.ties, 0) AND ($1::uuid[] IS NULL OR r.id = ANY($1)) LIMIT 1000";
 
 impl PostgresStore {
     pub(super) async fn mend(&self, write: &Write) -> Result<u32, StoreError> {
@@ -20,21 +28,26 @@ impl PostgresStore {
     }
 
     async fn mend_tried(&self, write: &Write) -> Result<u32, Fault> {
-        let tx = Tx::on(&self.work).await?;
-        let found = tx.pipe(&[(GONE, &[]), (UNTIED, &[])]).await?;
         let mut after = Aftermath::default();
-        for row in &found[0] {
+        for row in self.read(GONE, &[]).await? {
             after.needed.push(row.try_get(0)?);
         }
+        let untied = self.read(UNTIED, &[&None::<Vec<Uuid>>]).await?;
+        let untied: Vec<Uuid> = untied.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        if after.needed.is_empty() && untied.is_empty() {
+            return Ok(0);
+        }
+        let tx = Tx::on(&self.work).await?;
+        // Counted again with the rows locked: another may have mended them.
+        let locked = ("SELECT id FROM run WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&untied as Param<'_>][..]);
+        let found = tx.pipe(&[locked, (UNTIED, &[&Some(&untied)])]).await?;
         for row in &found[1] {
             let more: i16 = row.try_get(1)?;
             after.parents.insert(row.try_get(0)?, more.max(0) as u16);
         }
         let wrong = (after.needed.len() + after.parents.len()) as u32;
-        if wrong > 0 {
-            self.follow(&tx, write.now, &mut after).await?;
-            self.hand_over(&tx, None, &after.queued).await?;
-        }
+        self.follow(&tx, write.now, &mut after).await?;
+        self.hand_over(&tx, None, &after.queued).await?;
         tx.commit().await?;
         Ok(wrong)
     }

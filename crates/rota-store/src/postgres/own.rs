@@ -42,6 +42,12 @@ const OWN: &str = concat!(
 );
 
 impl PostgresStore {
+    pub(super) async fn longest_queued(&self) -> Result<Option<Timestamp>, Fault> {
+        let rows = self.read("SELECT min(ready_at) FROM run WHERE status = 2", &[]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(time_opt(row.try_get(0)?)?)
+    }
+
     pub(super) async fn own_windows(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, Fault> {
         let modes = self.modes(windows.iter().map(|window| window.pair.lane)).await?;
         let mut places = Vec::new();

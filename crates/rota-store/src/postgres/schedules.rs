@@ -403,6 +403,21 @@ impl PostgresStore {
         Ok(rows.first().map_or(Ok(0), |row| row.try_get::<_, i64>(0))?.max(0) as u64)
     }
 
+    pub(super) async fn number_of_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, Fault> {
+        if seconds.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A seek for each partition: the key begins with it.
+        let sql = "SELECT (SELECT count(*) FROM (SELECT 1 FROM partition p, LATERAL ( \
+                       SELECT 1 FROM cursor c WHERE c.part = p.part AND c.due_at >= u.at AND c.due_at < u.at + 1000000 \
+                       LIMIT $2) due LIMIT $2) counted) \
+                   FROM unnest($1::bigint[]) WITH ORDINALITY u (at, n) ORDER BY u.n";
+        let starts: Vec<i64> = seconds.iter().map(|second| micros(*second)).collect();
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let rows = self.read(sql, &[&starts, &most]).await?;
+        rows.iter().map(|row| Ok(row.try_get::<_, i64>(0)?.max(0) as u64)).collect()
+    }
+
     pub(super) async fn cursors_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, Fault> {
         let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
         let mut parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();

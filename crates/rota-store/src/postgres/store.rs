@@ -108,6 +108,10 @@ impl JobStore for PostgresStore {
         tried!("list schedules", self.page_of_schedules(query))
     }
 
+    async fn count_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, StoreError> {
+        tried!("count due schedules", self.number_of_due(seconds, most))
+    }
+
     async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError> {
         tried!("count schedules", self.number_of_schedules(tenant, most))
     }
@@ -179,6 +183,10 @@ impl RunStore for PostgresStore {
 
     async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError> {
         self.promote_all(write, parts, limit).await
+    }
+
+    async fn oldest_queued(&self) -> Result<Option<Timestamp>, StoreError> {
+        tried!("find the oldest queued run", self.longest_queued())
     }
 
     async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {

@@ -1,5 +1,6 @@
 //! What the owner of partitions reads, marks and leases.
 
+use jiff::Timestamp;
 use rota_core::{
     dispatch::Window,
     ids::{PARTITIONS, Partition, RunId, WorkerId},
@@ -19,7 +20,7 @@ use super::{
     settle::Epochs,
     writer::Urgency,
 };
-use crate::codec::{self, RunRow};
+use crate::codec::{self, RunRow, time_opt};
 
 /// Which partitions, as a test.
 struct Parts([bool; PARTITIONS]);
@@ -39,6 +40,15 @@ impl Parts {
 }
 
 impl SqliteStore {
+    pub(super) async fn do_oldest_queued(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.read("find the oldest queued run", |connection| {
+            let mut select =
+                connection.prepare_cached("SELECT min(ready_at) FROM run WHERE status = 2").map_err(failed)?;
+            time_opt(select.query_row([], |row| row.get(0)).map_err(failed)?)
+        })
+        .await
+    }
+
     pub(super) async fn do_own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
         let (parts, windows) = (Parts::new(parts), windows.to_vec());
         self.read("read ready runs", move |connection| {

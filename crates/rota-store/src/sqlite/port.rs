@@ -80,6 +80,10 @@ impl JobStore for SqliteStore {
         self.do_job_document(job, version).await
     }
 
+    async fn count_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, StoreError> {
+        self.do_count_due(seconds, most).await
+    }
+
     async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError> {
         self.do_count_schedules(tenant, most).await
     }
@@ -175,6 +179,10 @@ impl RunStore for SqliteStore {
 
     async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError> {
         self.do_promote(write, parts, limit).await
+    }
+
+    async fn oldest_queued(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.do_oldest_queued().await
     }
 
     async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {

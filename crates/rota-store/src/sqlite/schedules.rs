@@ -115,6 +115,23 @@ impl SqliteStore {
         .await
     }
 
+    pub(super) async fn do_count_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, StoreError> {
+        let seconds = seconds.to_vec();
+        self.read("count due schedules", move |connection| {
+            // A seek for each partition: the key begins with it.
+            let sql = "SELECT count(*) FROM (SELECT 1 FROM partition p CROSS JOIN cursor c ON c.part = p.part \
+                 AND c.due_at >= ?1 AND c.due_at < ?1 + 1000000 LIMIT ?2)";
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            let mut select = connection.prepare_cached(sql).map_err(failed)?;
+            let mut count = |second: &Timestamp| {
+                let key = params![micros(*second), most];
+                select.query_row(key, |row| row.get::<_, i64>(0)).map(|n| n as u64).map_err(failed)
+            };
+            seconds.iter().map(&mut count).collect()
+        })
+        .await
+    }
+
     pub(super) async fn do_cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
         let schedules = schedules.to_vec();
         self.read("find cursors", move |connection| {

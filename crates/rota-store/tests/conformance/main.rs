@@ -94,6 +94,7 @@ promises! {
         a_thousand_schedules_are_saved_at_once,
         schedules_are_listed_with_filters,
         active_schedules_of_a_tenant_are_counted_up_to_a_bound,
+        schedules_due_in_a_second_are_counted_up_to_a_bound,
     }
     fire {
         a_fire_makes_the_run_and_advances_the_cursor,
@@ -206,6 +207,7 @@ promises! {
         ready_pairs_name_each_pair_with_its_first_key,
     }
     own {
+        the_run_that_waits_longest_is_found,
         a_run_in_a_held_partition_is_handed_to_its_maker,
         a_run_in_anothers_partition_leaves_a_notice_exactly_there,
         a_writer_that_holds_nothing_is_handed_nothing,

@@ -345,3 +345,11 @@ pub async fn what_becomes_ready_unnamed_leaves_a_notice_for_the_writer_too(h: &H
     h.store.enqueue(&write(6_000), &[raise], &[]).await.unwrap();
     noticed(runs[1].id, "a raised limit").await;
 }
+
+/// Whoever watches a queue asks how long its oldest run waits.
+pub async fn the_run_that_waits_longest_is_found(h: &Harness) {
+    assert_eq!(h.store.oldest_queued().await.unwrap(), None);
+    let run = |ready: i64| rota_core::run::NewRun { ready_at: at(ready), ..h.new_run(h.owned) };
+    h.enqueue(&[run(500), run(300), run(900_000)], at(1_000)).await;
+    assert_eq!(h.store.oldest_queued().await.unwrap(), Some(at(300)), "a delayed run is not queued");
+}

@@ -191,3 +191,18 @@ pub async fn active_schedules_of_a_tenant_are_counted_up_to_a_bound(h: &Harness)
     assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 3);
     assert_eq!(h.store.count_schedules(rota_core::ids::TenantId(-1), 10).await.unwrap(), 0);
 }
+
+/// A crowded second is seen before it comes, wherever its schedules lie.
+pub async fn schedules_due_in_a_second_are_counted_up_to_a_bound(h: &Harness) {
+    let mut puts = Vec::new();
+    for n in 0..20 {
+        let due = if n < 12 { 60_000 + n * 80 } else { 61_000 };
+        let put = h.schedule_put(&format!("s{n}")).await;
+        puts.push(SchedulePut { cursor: Some(cursor(at(due), 0)), ..put });
+    }
+    h.store.put_schedules(&h.write(at(0)), &puts).await.unwrap();
+    let seconds = [at(61_000), at(60_000), at(59_000)];
+    assert_eq!(h.store.count_due(&seconds, 100).await.unwrap(), [8, 12, 0]);
+    assert_eq!(h.store.count_due(&seconds, 10).await.unwrap(), [8, 10, 0]);
+    assert!(h.store.count_due(&[], 10).await.unwrap().is_empty());
+}

@@ -2,11 +2,15 @@
 
 use clap::{Args, Subcommand};
 use rota_api::{
-    bulk::{BulkRedrive, RunsFilter},
+    bulk::{BulkDiscard, BulkRedrive, RunsFilter},
     run::RetryRequest,
 };
+use serde_json::json;
 
-use super::run::{self, ListRunsArgs, OneRunArgs, RunFilterArgs};
+use super::{
+    bulk::{Asked, Words, bulk},
+    run::{self, ListRunsArgs, OneRunArgs, RunFilterArgs},
+};
 use crate::{
     clock,
     failure::Failure,
@@ -24,20 +28,27 @@ pub enum Command {
     Show(OneRunArgs),
     /// Make dead letters again, by their ids or by a filter
     Redrive(RedriveArgs),
+    /// Put dead letters away, by their ids or by a filter; history keeps them
+    Discard(WhichArgs),
 }
 
 #[derive(Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct RedriveArgs {
-    /// Their ids; without any, all that the filter finds
-    #[arg(value_name = "RUN")]
-    runs: Vec<String>,
+    #[command(flatten)]
+    which: WhichArgs,
     /// Of the jobs' newest versions, not of those they were made from
     #[arg(long)]
     latest: bool,
     /// Although they were made again before
     #[arg(long)]
     again: bool,
+}
+
+#[derive(Args)]
+pub struct WhichArgs {
+    /// Their ids; without any, all that the filter finds
+    #[arg(value_name = "RUN")]
+    runs: Vec<String>,
     #[command(flatten)]
     filter: RunFilterArgs,
     /// Every dead letter of the tenant
@@ -56,18 +67,41 @@ pub fn run(args: DeadArgs, printer: &mut Printer) -> Result<(), Failure> {
         Command::List(args) => run::list(session, "dead-letters", &args).await,
         Command::Show(args) => run::show(session, &args).await,
         Command::Redrive(args) => redrive(session, &args).await,
+        Command::Discard(args) => discard(session, &args).await,
     })
 }
 
+impl WhichArgs {
+    /// What to look for where no ids are named.
+    fn found(&self) -> Result<RunsFilter, Failure> {
+        let filter = self.filter.filter(clock::now())?;
+        if filter == RunsFilter::default() && !self.all {
+            let message = "name runs, or say which with --job, --tag, --from, … or --all".to_owned();
+            return Err(Failure::bad_input("nothing_named", message));
+        }
+        Ok(filter)
+    }
+}
+
 async fn redrive(session: &mut Session<'_>, args: &RedriveArgs) -> Result<(), Failure> {
-    if !args.runs.is_empty() {
-        return run::retry(session, &args.runs, RetryRequest { latest: args.latest, again: args.again }).await;
+    let (which, latest, again) = (&args.which, args.latest, args.again);
+    if !which.runs.is_empty() {
+        return run::retry(session, &which.runs, RetryRequest { latest, again }).await;
     }
-    let filter = args.filter.filter(clock::now())?;
-    if filter == RunsFilter::default() && !args.all {
-        let message = "name runs, or say which with --job, --tag, --from, … or --all".to_owned();
-        return Err(Failure::bad_input("nothing_named", message));
+    let request = BulkRedrive { filter: which.found()?, latest, again, dry_run: true };
+    run::redrive(session, request, which.dry_run, which.yes).await
+}
+
+async fn discard(session: &mut Session<'_>, which: &WhichArgs) -> Result<(), Failure> {
+    if which.runs.is_empty() {
+        let filter = which.found()?;
+        let words = Words { verb: "discard", things: "dead letters", would: "put away", done: "put away" };
+        let asked = Asked { dry_run: which.dry_run, yes: which.yes };
+        return bulk(session, &words, asked, |dry_run| BulkDiscard { filter: filter.clone(), dry_run }).await;
     }
-    let request = BulkRedrive { filter, latest: args.latest, again: args.again, dry_run: true };
-    run::redrive(session, request, args.dry_run, args.yes).await
+    for run in &which.runs {
+        session.client.post::<()>(&["dead-letters", run, "discard"], &()).await?;
+    }
+    let done: Vec<_> = which.runs.iter().map(|id| json!({ "id": id, "state": "discarded" })).collect();
+    session.answer(&done, |printer| which.runs.iter().try_for_each(|run| printer.line(&format!("{run} discarded"))))
 }

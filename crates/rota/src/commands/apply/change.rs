@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    commands::calendar,
+    commands::{calendar, job::warned},
     difference::{Sides, unified},
     failure::Failure,
     session::Session,
@@ -85,7 +85,7 @@ impl Change {
     }
 
     /// Makes it so.
-    pub async fn carry_out(&mut self, session: &Session<'_>) -> Result<(), Failure> {
+    pub async fn carry_out(&mut self, session: &mut Session<'_>) -> Result<(), Failure> {
         match (self.kind, self.action) {
             (_, Action::Keep) => {}
             (Kind::Calendar, _) => {
@@ -98,6 +98,7 @@ impl Change {
                 let believes = self.version.map_or(Believes::Nothing, Believes::Version);
                 let saved: JobSaved = session.client.put(&["jobs", &self.name], &self.document, believes).await?;
                 self.version = Some(saved.version);
+                warned(&saved.warnings, session.printer)?;
             }
         }
         Ok(())

@@ -64,7 +64,8 @@ fn told(session: &mut Session<'_>, saved: &[JobSaved], what: &str) -> Result<(),
     })
 }
 
-fn warned(warnings: &[FieldError], printer: &mut Printer) -> io::Result<()> {
+/// Shows what may surprise.
+pub fn warned(warnings: &[FieldError], printer: &mut Printer) -> io::Result<()> {
     for warning in warnings {
         printer.note(&format!("warning: {}: {}", warning.path, warning.message))?;
     }

@@ -134,6 +134,12 @@ impl Scene {
         let armed = point.armed(moment, 1);
         if point.origin == Origin::Repair {
             assert_eq!(self.keeper.sql("INSERT INTO slot (key, lim, held, waiting) VALUES (1, 1, 1, 0)"), 1);
+            let nobody = match self.keeper {
+                Keeper::Sqlite(_) => "x'00000000000000000000000000000001'",
+                Keeper::Postgres { .. } => "'00000000-0000-0000-0000-000000000001'",
+            };
+            let tie = format!("INSERT INTO need (needed, waiter) VALUES ({nobody}, {nobody})");
+            assert_eq!(self.keeper.sql(&tie), 1);
         }
         let node = self.live(true, &[(VARIABLE, &armed)]);
         let told = Cell::new(false);
