@@ -161,7 +161,8 @@ impl Load {
             .map(|n| TenantPut {
                 name: format!("bench-engine-{n}"),
                 tier: [Tier::Enterprise, Tier::Unlimited][n % 2],
-                quotas: None,
+                // Tiers are there for their weights: nobody is to be held back.
+                quotas: Some(json!({ "runs_per_minute": null, "active_schedules": null }).to_string()),
             })
             .collect();
         let tenants = engine.store().put_tenants(&puts, clock::now()).await.context("saving tenants")?;
