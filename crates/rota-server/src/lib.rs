@@ -65,7 +65,10 @@ use tokio::{
 };
 
 pub use self::{
-    access::{ADMIN_VARIABLE, Access, AccessOptions, JwtKeys, JwtOptions, Login, Peer, hash_password, new_secret},
+    access::{
+        ADMIN_VARIABLE, Access, AccessOptions, JwtKeys, JwtOptions, Login, Peer, hash_password, new_secret,
+        wire::token as token_on_wire,
+    },
     bounds::Bounds,
     guard::Hosts,
     problem::Problem,

@@ -53,18 +53,12 @@ pub async fn run(args: BulkArgs, printer: &mut Printer) -> Result<(), Failure> {
     let target = Target::parse(args.store.as_deref())?;
     let report = measure(&target, &args).await?;
     target.clean()?;
-    match args.output {
-        Output::Json => printer.json(&report)?,
-        Output::Yaml => printer.yaml(&report)?,
-        Output::Table => {
-            printer.line(&format!(
-                "{} runs on {}, a line each, by {} requests",
-                report.runs, report.store, report.requests
-            ))?;
-            printer.line(&format!("  {:>9} runs/s, each of them answered", report.runs_per_s))?;
-        }
-    }
-    Ok(())
+    Ok(printer.answer(args.output, &report, |printer| {
+        printer
+            .line(&format!("{} runs on {}, a line each, by {} requests", report.runs, report.store, report.requests))?;
+        printer.line(&format!("  {:>9} runs/s, each of them answered", report.runs_per_s))?;
+        Ok(())
+    })?)
 }
 
 async fn measure(target: &Target, args: &BulkArgs) -> Result<Report, Failure> {

@@ -60,18 +60,14 @@ pub async fn run(args: CallbacksArgs, printer: &mut Printer) -> Result<(), Failu
     let history = fill(&target, args.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
-    match args.output {
-        Output::Json => printer.json(&report)?,
-        Output::Yaml => printer.yaml(&report)?,
-        Output::Table => {
-            printer.line(&format!(
-                "{} HTTP calls on {}, {} finished runs before",
-                report.runs, report.store, report.history
-            ))?;
-            printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
-        }
-    }
-    Ok(())
+    Ok(printer.answer(args.output, &report, |printer| {
+        printer.line(&format!(
+            "{} HTTP calls on {}, {} finished runs before",
+            report.runs, report.store, report.history
+        ))?;
+        printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
+        Ok(())
+    })?)
 }
 
 async fn measure(target: &Target, args: &CallbacksArgs, history: u64) -> Result<Report, Failure> {

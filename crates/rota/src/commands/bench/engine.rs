@@ -4,7 +4,7 @@
 //! Three figures: how many runs a second go through, how long a run waits for
 //! its start when there is little to do, and how late schedules fire.
 
-use std::{sync::Arc, time::Instant};
+use std::{io, sync::Arc, time::Instant};
 
 use anyhow::Context;
 use clap::Args;
@@ -24,11 +24,7 @@ use super::{
     load::scatter,
     target::Target,
 };
-use crate::{
-    clock,
-    failure::Failure,
-    printer::{Output, Printer},
-};
+use crate::{clock, failure::Failure, printer::Printer};
 
 /// A tenant's jobs; the last of them has a concurrency key.
 const JOBS: usize = 10;
@@ -69,15 +65,10 @@ pub async fn run(args: EngineArgs, printer: &mut Printer) -> Result<(), Failure>
     let history = fill(&target, args.load.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
-    match args.load.output {
-        Output::Json => printer.json(&report)?,
-        Output::Yaml => printer.yaml(&report)?,
-        Output::Table => print(&report, printer)?,
-    }
-    Ok(())
+    Ok(printer.answer(args.load.output, &report, |printer| print(&report, printer))?)
 }
 
-fn print(report: &Report, printer: &mut Printer) -> Result<(), Failure> {
+fn print(report: &Report, printer: &mut Printer) -> io::Result<()> {
     printer.line(&format!(
         "{} on {}, {} lanes, {} runs, {} finished runs before",
         report.load, report.store, report.lanes, report.runs, report.history

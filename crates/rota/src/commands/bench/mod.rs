@@ -12,6 +12,7 @@ mod schedules;
 mod target;
 
 use std::{
+    io,
     sync::atomic::AtomicU64,
     time::{Duration, Instant},
 };
@@ -132,12 +133,7 @@ async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
     let target = Target::parse(args.load.store.as_deref())?;
     let report = measure(&target, &args).await?;
     target.clean()?;
-    match args.load.output {
-        Output::Json => printer.json(&report)?,
-        Output::Yaml => printer.yaml(&report)?,
-        Output::Table => print(&report, printer)?,
-    }
-    Ok(())
+    Ok(printer.answer(args.load.output, &report, |printer| print(&report, printer))?)
 }
 
 async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
@@ -235,7 +231,7 @@ fn bar(length: u64, what: &'static str) -> ProgressBar {
     bar
 }
 
-fn print(report: &Report, printer: &mut Printer) -> Result<(), Failure> {
+fn print(report: &Report, printer: &mut Printer) -> io::Result<()> {
     printer.line(&format!(
         "{} on {}, {} lanes, {} runs in batches of {}, {} finished runs before, {} in parallel",
         report.load, report.store, report.lanes, report.runs, report.batch, report.history, report.parallel

@@ -80,19 +80,15 @@ pub async fn run(args: RemoteArgs, printer: &mut Printer) -> Result<(), Failure>
     let history = fill(&target, args.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
-    match args.output {
-        Output::Json => printer.json(&report)?,
-        Output::Yaml => printer.yaml(&report)?,
-        Output::Table => {
-            printer.line(&format!(
-                "{} runs on {}, {} finished runs before, {} worker processes of {} slots",
-                report.runs, report.store, report.history, report.workers, report.slots
-            ))?;
-            printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
-            printer.line(&format!("  {:>9} claims, {} settled batches", report.claims, report.settle_batches))?;
-        }
-    }
-    Ok(())
+    Ok(printer.answer(args.output, &report, |printer| {
+        printer.line(&format!(
+            "{} runs on {}, {} finished runs before, {} worker processes of {} slots",
+            report.runs, report.store, report.history, report.workers, report.slots
+        ))?;
+        printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
+        printer.line(&format!("  {:>9} claims, {} settled batches", report.claims, report.settle_batches))?;
+        Ok(())
+    })?)
 }
 
 /// Executes until its process is told to go.

@@ -84,27 +84,23 @@ pub async fn run(args: SchedulesArgs, printer: &mut Printer) -> Result<(), Failu
     }
     drop(opened);
     target.clean()?;
-    match args.output {
-        Output::Json => printer.json(&report)?,
-        Output::Yaml => printer.yaml(&report)?,
-        Output::Table => {
-            printer.line(&format!(
-                "{} schedules on {}: loaded in {:.1} s ({}/s)",
-                report.schedules, report.store, report.load_s, report.schedules_per_s
-            ))?;
-            printer.line(&format!(
-                "  {} due in the next minute: the first thousand found in {:.1} ms, all in {:.1} ms",
-                report.due, report.due_first_ms, report.due_all_ms
-            ))?;
-            if let (Some(burst), Some(took)) = (report.burst, report.burst_s) {
-                printer.line(&format!("  {burst} due in one second: all queued after {took:.1} s"))?;
-            }
-            if let Some(resident) = report.resident_mb {
-                printer.line(&format!("  {resident} MB resident with the engine at rest"))?;
-            }
+    Ok(printer.answer(args.output, &report, |printer| {
+        printer.line(&format!(
+            "{} schedules on {}: loaded in {:.1} s ({}/s)",
+            report.schedules, report.store, report.load_s, report.schedules_per_s
+        ))?;
+        printer.line(&format!(
+            "  {} due in the next minute: the first thousand found in {:.1} ms, all in {:.1} ms",
+            report.due, report.due_first_ms, report.due_all_ms
+        ))?;
+        if let (Some(burst), Some(took)) = (report.burst, report.burst_s) {
+            printer.line(&format!("  {burst} due in one second: all queued after {took:.1} s"))?;
         }
-    }
-    Ok(())
+        if let Some(resident) = report.resident_mb {
+            printer.line(&format!("  {resident} MB resident with the engine at rest"))?;
+        }
+        Ok(())
+    })?)
 }
 
 async fn load(

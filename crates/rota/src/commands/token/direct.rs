@@ -11,6 +11,7 @@ use rota_core::{
     ports::{Random, Seeded},
     store::{AuditEntry, Guarded, Store, Token, TokenQuery},
 };
+use rota_server::token_on_wire;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -76,7 +77,7 @@ impl Desk<'_> {
         };
         self.store.put_tokens(std::slice::from_ref(&token)).await.context("cannot keep the token")?;
         self.audit("token.create", &token, &random).await?;
-        let made = TokenMade { secret: secret.expose().to_owned(), token: told(&token) };
+        let made = TokenMade { secret: secret.expose().to_owned(), token: token_on_wire(&token) };
         Ok(self.printer.answer(self.output, &made, |printer| printer.line(&made.secret))?)
     }
 
@@ -88,7 +89,7 @@ impl Desk<'_> {
         let mut tokens = Vec::new();
         loop {
             let page = self.store.list_tokens(&query).await.context("cannot list the tokens")?;
-            tokens.extend(page.tokens.iter().map(told));
+            tokens.extend(page.tokens.iter().map(token_on_wire));
             match page.next {
                 Some(next) if tokens.len() < args.limit() => query.after = Some(next),
                 _ => break,
@@ -128,21 +129,6 @@ impl Desk<'_> {
         };
         self.store.append_audit(&[entry]).await.context("cannot add to the audit log")?;
         Ok(())
-    }
-}
-
-/// A token as the API tells of it.
-fn told(token: &Token) -> rota_api::access::Token {
-    rota_api::access::Token {
-        id: token.id.0,
-        name: token.name.clone(),
-        permissions: token.permissions.list().iter().map(ToString::to_string).collect(),
-        installation: token.installation,
-        created_at: token.created_at,
-        created_by: token.created_by.clone(),
-        expires_at: token.expires_at,
-        revoked_at: token.revoked_at,
-        last_used_at: token.last_used_at,
     }
 }
 
