@@ -126,15 +126,16 @@ async fn wait(
         let stands = node.remote.sessions().standing(asked.hello.worker, poll.number);
         let gone = node.executing.is_draining();
         let told = slip.is_done() || now >= settle_until || gone && node.is_store_away();
-        // One who reported something, or cannot wait, is answered as soon as
-        // work was looked for.
-        let in_haste = !asked.finished.is_empty() || asked.wait.is_none();
+        // One who said something, or cannot wait, is answered as soon as work was
+        // looked for: what it has to say next waits for that.
+        let in_haste = asked.says_something() || asked.wait.is_none();
         let something = stands.mail || !answer.stops.is_empty() || !answer.lost.is_empty();
         let late = now >= until && (stands.tried || now >= settle_until);
         if told && (something || late || stands.superseded || stands.drain || gone || (in_haste && stands.tried)) {
             return Ok(());
         }
         let wake_at = if told && stands.tried { until } else { settle_until };
+        let wake_at = stands.unheard_since.map_or(wake_at, |at| wake_at.min(node.options.extend_every.after(at)));
         tokio::select! {
             () = heard => {}
             () = node.clock.sleep_until(wake_at.max(Span::millis(1).after(now))) => {}
@@ -368,7 +369,8 @@ async fn compare(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer, now: T
         let Some(session) = sessions.get_mut(worker) else { return Ok(()) };
         let known = asked.leases.iter().all(|lease| session.holds(*lease));
         let due = session.extended_at.is_none_or(|at| now >= node.options.extend_every.after(at));
-        let something = !asked.leases.is_empty() || !session.given.is_empty();
+        // One that this node has not met may be leased what it never heard of.
+        let something = !asked.leases.is_empty() || !session.given.is_empty() || session.may_not_have_heard();
         if !(session.compare || something && (due || !known)) {
             return Ok(());
         }

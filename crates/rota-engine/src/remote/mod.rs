@@ -107,6 +107,13 @@ pub struct Exchange {
     pub leaving: bool,
 }
 
+impl Exchange {
+    /// Whether it brings news of attempts.
+    fn says_something(&self) -> bool {
+        !(self.finished.is_empty() && self.progress.is_empty() && self.logs.is_empty())
+    }
+}
+
 /// An attempt to be executed.
 #[derive(Clone, Debug)]
 pub struct Work {

@@ -146,6 +146,12 @@ impl Session {
         poll.map_or(0, |poll| poll.free.min(ATTEMPTS_MAX).saturating_sub(self.mail.len() as u32))
     }
 
+    /// Whether the store may know of leases that were handed over in vain, by a
+    /// node that has gone since, or are just being handed over.
+    pub fn may_not_have_heard(&self) -> bool {
+        self.extended_at.is_none() || !self.strangers.is_empty()
+    }
+
     /// Whether it has nothing in hand.
     pub fn is_idle(&self) -> bool {
         self.listed == 0 && self.mail.is_empty() && self.held.is_empty() && self.given.is_empty()
@@ -188,6 +194,8 @@ pub(crate) struct Standing {
     pub mail: bool,
     pub tried: bool,
     pub drain: bool,
+    /// When leases were seen that it does not list: to be looked for again.
+    pub unheard_since: Option<Timestamp>,
 }
 
 /// All of them.
@@ -283,7 +291,7 @@ impl Sessions {
 
     pub fn standing(&self, worker: WorkerId, number: u64) -> Standing {
         let Some(session) = self.by_worker.get(&worker) else {
-            return Standing { superseded: true, mail: false, tried: true, drain: false };
+            return Standing { superseded: true, mail: false, tried: true, drain: false, unheard_since: None };
         };
         let poll = session.poll.as_ref().filter(|poll| poll.number == number);
         Standing {
@@ -291,6 +299,7 @@ impl Sessions {
             mail: poll.is_some_and(|poll| poll.free > 0) && !session.mail.is_empty(),
             tried: poll.is_none_or(|poll| poll.tried || poll.free == 0),
             drain: session.drain_asked,
+            unheard_since: session.extended_at.filter(|_| !session.strangers.is_empty()),
         }
     }
 

@@ -215,6 +215,21 @@ async fn an_attempt_whose_handing_over_was_not_heard_is_handed_over_again() {
     assert_eq!(far.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [Told::Applied]);
 }
 
+/// A node may die with the answer: the next one finds the lease, though the worker
+/// knows of none, and before it runs out.
+#[tokio::test]
+async fn what_a_node_that_died_handed_over_in_vain_is_handed_over_by_the_next() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let mut next = Far::new(&bed).await;
+    let waiting = next.begin(wants(&bed, 1, 1));
+    next.unanswered(&waiting).await;
+    next.hands.beat_for(&bed, 2_000).await;
+    assert_eq!(next.answered(waiting).await.attempts[0].attempt.lease, lease);
+}
+
 /// Sub-second for a worker that waits: on this node at once, of another node's
 /// doing with the next hint.
 #[tokio::test]
@@ -233,6 +248,25 @@ async fn a_cancel_reaches_a_worker_that_waits() {
     assert!(answer.lost.is_empty());
     assert_eq!(far.exchange(says(&bed, 1, lease, Report::Outcome(Outcome::Cancelled))).await.reports, [Told::Applied]);
     assert_eq!(bed.status(lease.run).await, ended(Verdict::Cancelled));
+}
+
+/// A worker keeps what it has to say next until it hears that the last was
+/// taken in: one that waited for work meanwhile would report its end late.
+#[tokio::test]
+async fn who_says_something_is_answered_though_nothing_is_new() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let waits = || Exchange { leases: vec![lease], ..wants(&bed, 1, 3) };
+    let waiting = far.begin(waits());
+    far.unanswered(&waiting).await;
+    let line = Line { at: bed.now(), stream: rota_core::ports::Stream::Stdout, text: "half done".into() };
+    let said = Exchange { logs: vec![LogPiece { lease, seq: 0, lines: vec![line] }], ..waits() };
+    assert!(far.exchange(said).await.attempts.is_empty());
+    assert!(far.answered(waiting).await.attempts.is_empty());
+    let progress = rota_core::ports::Progress { percent: Some(50), ..rota_core::ports::Progress::default() };
+    assert!(far.exchange(Exchange { progress: vec![(lease, progress)], ..waits() }).await.attempts.is_empty());
 }
 
 /// A commit for each of a thousand polls would be all that a store does.
