@@ -203,7 +203,9 @@ WITH own AS MATERIALIZED (
            failure, output
     FROM ended
 )
-SELECT n, job, ready_at, flags, schedule, parent, slot, slot_limit, status FROM ended";
+SELECT array_agg(n), array_agg(job), array_agg(ready_at), array_agg(flags), array_agg(schedule), array_agg(parent),
+       array_agg(slot), array_agg(slot_limit), array_agg(status)
+FROM ended";
 
 /// Finishes as columns. A column of nothing but nulls stays empty: `unnest`
 /// fills it up.
@@ -310,39 +312,72 @@ fn finished(
     after: &mut Aftermath,
 ) -> Result<Vec<bool>, Fault> {
     let mut found = vec![false; finishes.len()];
-    for row in rows {
-        let at = row.try_get::<_, i64>(0)? as usize - 1;
+    let Some(gone) = rows.first().map(Gone::read).transpose()?.flatten() else { return Ok(found) };
+    for (row, n) in gone.places.iter().enumerate() {
+        let at = *n as usize - 1;
         found[at] = true;
-        take_in(row, &finishes[at], after)?;
+        gone.take_in(row, &finishes[at], after)?;
         if guard != Guard::LockedAndCounted
-            && let Some(key) = row.try_get(6)?
+            && let Some(key) = gone.slots[row]
         {
-            let limit = row.try_get::<_, Option<i32>>(7)?.unwrap_or(1).max(0) as u32;
-            slots::leave(&mut after.shifts, key, limit, row.try_get(8)?);
+            let limit = gone.limits[row].unwrap_or(1).max(0) as u32;
+            slots::leave(&mut after.shifts, key, limit, gone.statuses[row]);
         }
     }
-    after.changed |= !rows.is_empty();
+    after.changed = true;
     Ok(found)
 }
 
-fn take_in(row: &Row, (id, _, finish): &(Uuid, i32, &Finish), after: &mut Aftermath) -> Result<(), Fault> {
-    let job = row.try_get(1)?;
-    after.count(job, row.try_get(2)?, finish)?;
-    let (verdict, at) = (verdict_code(finish.verdict), micros(finish.ended_at));
-    after.over.push(after::Over { job, run: *id, verdict, at });
-    let flags: i16 = row.try_get(3)?;
-    if flags & flag::NEEDED != 0 {
-        after.needed.push(*id);
+/// What [`FINISH`] found, by columns: a row of the answer for each run costs
+/// both sides more than the rest of what is said of it.
+struct Gone {
+    /// Places among the finishes, from 1.
+    places: Vec<i64>,
+    jobs: Vec<i64>,
+    ready: Vec<i64>,
+    flags: Vec<i16>,
+    schedules: Vec<Option<i64>>,
+    parents: Vec<Option<Uuid>>,
+    slots: Vec<Option<i64>>,
+    limits: Vec<Option<i32>>,
+    statuses: Vec<i16>,
+}
+
+impl Gone {
+    /// None where nothing was found.
+    fn read(row: &Row) -> Result<Option<Self>, Fault> {
+        let Some(places) = row.try_get(0)? else { return Ok(None) };
+        Ok(Some(Self {
+            places,
+            jobs: row.try_get(1)?,
+            ready: row.try_get(2)?,
+            flags: row.try_get(3)?,
+            schedules: row.try_get(4)?,
+            parents: row.try_get(5)?,
+            slots: row.try_get(6)?,
+            limits: row.try_get(7)?,
+            statuses: row.try_get(8)?,
+        }))
     }
-    if let Some(parent) = row.try_get(5)? {
-        *after.parents.entry(parent).or_default() += 1;
+
+    fn take_in(&self, row: usize, (id, _, finish): &(Uuid, i32, &Finish), after: &mut Aftermath) -> Result<(), Fault> {
+        let (job, flags) = (self.jobs[row], self.flags[row]);
+        after.count(job, self.ready[row], finish)?;
+        let (verdict, at) = (verdict_code(finish.verdict), micros(finish.ended_at));
+        after.over.push(after::Over { job, run: *id, verdict, at });
+        if flags & flag::NEEDED != 0 {
+            after.needed.push(*id);
+        }
+        if let Some(parent) = self.parents[row] {
+            *after.parents.entry(parent).or_default() += 1;
+        }
+        if flags & flag::REARMS != 0
+            && let Some(schedule) = self.schedules[row]
+        {
+            after.rearm.push((schedule, *id, micros(finish.ended_at)));
+        }
+        Ok(())
     }
-    if flags & flag::REARMS != 0
-        && let Some(schedule) = row.try_get(4)?
-    {
-        after.rearm.push((schedule, *id, micros(finish.ended_at)));
-    }
-    Ok(())
 }
 
 pub(super) const MOVE: &str = "UPDATE run r SET status = u.status, flags = u.flags, pending = u.pending, holder = u.holder, \

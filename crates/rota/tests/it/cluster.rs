@@ -23,10 +23,14 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Self {
+        Self::with(|place| every_second(&place.text("ledger")))
+    }
+
+    fn with(job: impl Fn(&Place) -> String) -> Self {
         let url = std::env::var("ROTA_TEST_POSTGRES")
             .expect("ROTA_TEST_POSTGRES names no server: run `make test`, or `eval \"$(scripts/services env)\"` first");
         let place = Place::new();
-        place.write("jobs/tick.yaml", &every_second(&place.text("ledger")));
+        place.write("jobs/job.yaml", &job(&place));
         Self { url, schema: format!("t_{}", uuid::Uuid::now_v7().simple()), place }
     }
 
@@ -53,9 +57,17 @@ impl Cluster {
 
     /// Looks through the books, and takes the schema away.
     fn close(self) {
-        let books = Books::of_postgres(&self.url, &self.schema);
+        let books = self.books();
         books.each_instant_has_one_end();
         books.agree_with(&self.ledger());
+        self.vanish();
+    }
+
+    fn books(&self) -> Books {
+        Books::of_postgres(&self.url, &self.schema)
+    }
+
+    fn vanish(self) {
         let options = Options { schema: Some(self.schema), ..Options::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async { PostgresStore::open(&self.url, options).await.unwrap().drop_schema().await.unwrap() });
@@ -150,4 +162,49 @@ fn a_node_whose_database_goes_away_says_so_and_goes_on_when_it_is_back() {
     node.wait_for("runs after the outage", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
     assert_eq!(node.stop().0.code(), Some(0));
     cluster.close();
+}
+
+/// Ten times as long as a lease holds: attempts go on and end, they are settled when
+/// the database is back, and neither node begins one anew.
+#[test]
+fn attempts_outlive_thirty_seconds_without_the_database() {
+    let cluster = Cluster::with(|place| {
+        let schedule = |n| format!("  - {{ name: s{n}, every: 1s, overlap: skip, catch_up: {{ mode: none }} }}\n");
+        let schedules: String = (0..SCHEDULES).map(schedule).collect();
+        let (ledger, gate) = (place.text("ledger"), place.text("gate"));
+        format!(
+            "name: long\nschedules:\n{schedules}steps:\n  - id: wait\n    command:\n      \
+             shell: 'echo \"begun $RUN\" >> {ledger}; [ -e {gate} ] || sleep 30; echo \"ended $RUN\" >> {ledger}'\n      \
+             env: {{ RUN: '{{{{ run.id }}}}' }}\n"
+        )
+    });
+    let proxy = Proxy::before(cluster.server());
+    let url = cluster.url.replace(&cluster.server().to_string(), &proxy.address().to_string());
+    let (mut a, mut b) = (cluster.node_at("a", &url), cluster.node_at("b", &url));
+    a.until_ready();
+    b.until_ready();
+    let those = |word: &str| -> Vec<String> {
+        cluster.ledger().iter().filter_map(|line| line.strip_prefix(word)).map(str::to_owned).collect()
+    };
+    a.wait_for("an attempt of each schedule", |_| those("begun ").len() == SCHEDULES);
+    let long = those("begun ");
+    proxy.cut();
+    std::fs::File::create(cluster.place.path("gate")).unwrap();
+    a.wait_within(Duration::from_secs(120), "the attempts to end", |_| those("ended ").len() == SCHEDULES);
+    proxy.mend();
+    a.until_ready();
+    b.until_ready();
+    for run in &long {
+        let path = format!("/api/v1/runs/{run}");
+        a.wait_for("it to be settled", |a| a.get(&path).is_some_and(|(_, run)| run.contains("\"succeeded\"")));
+    }
+    assert_eq!(a.stop().0.code(), Some(0));
+    assert_eq!(b.stop().0.code(), Some(0));
+    let (begun, books) = (those("begun "), cluster.books());
+    for run in &long {
+        assert_eq!(begun.iter().filter(|other| *other == run).count(), 1, "{run} was begun again");
+        let record = books.runs.iter().find(|record| record.run.id.to_string() == *run).unwrap();
+        assert_eq!((record.run.losses, record.run.attempts_used), (0, 0), "{run}");
+    }
+    cluster.vanish();
 }
