@@ -71,7 +71,7 @@ pub struct DeadLetter {
     /// How long ago it died, in milliseconds.
     pub age_ms: u64,
     pub state: DeadState,
-    /// Who dealt with it, and when.
+    /// Who dealt with it, and when; nobody where its job has it made again by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,6 +124,17 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub progress: Option<Value>,
+    /// Of a dead letter whose job has it made again by itself: the run that follows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follower: Option<Follower>,
+}
+
+/// A run that was made of a dead letter by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Follower {
+    pub run: Uuid,
+    /// When it is to start.
+    pub at: Timestamp,
 }
 
 /// What made a run.

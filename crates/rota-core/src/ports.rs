@@ -15,6 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+pub(crate) use self::random::uuid_of;
 pub use self::{
     executor::{Attempt, Context, Executor, Progress, Reports, Stream},
     random::{Random, Seeded},

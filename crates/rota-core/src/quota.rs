@@ -216,6 +216,8 @@ impl Quotas {
         let written = document.priority.and_then(Priority::new);
         let mut refusals: Vec<Refusal> = self.priority(written).into_iter().collect();
         refusals.extend(self.retries(document));
+        let dead = document.dead.as_ref().and_then(|_| self.dead_letter_access());
+        refusals.extend(dead.map(|refusal| at(refusal, "dead")));
         let default = document.input.as_ref().and_then(|input| input.default.as_ref());
         refusals.extend(default.and_then(|default| self.payload(default)).map(|refusal| at(refusal, "input.default")));
         for (n, schedule) in document.schedules.iter().enumerate() {

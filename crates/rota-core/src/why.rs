@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::{
     fire::{self, Cursor, Input, SkipReason},
+    ids::RunId,
     lane::LaneKey,
     quota::{self, Quota},
     run::{Block, Run, RunState, TrailEntry, TrailKind, Verdict, WaitFor},
@@ -51,6 +52,11 @@ pub enum Reason {
     /// It was to be made later.
     NotYet {
         at: Timestamp,
+    },
+    /// The run that it is made of again has died, and its time is to come.
+    Redrive {
+        at: Timestamp,
+        of: RunId,
     },
     /// An attempt failed; the next one waits.
     Backoff {
@@ -114,6 +120,11 @@ pub enum Reason {
         verdict: Verdict,
         error: Option<String>,
     },
+    /// It has died, and a new run follows it by itself.
+    Follower {
+        run: RunId,
+        at: Timestamp,
+    },
     Disabled {
         level: Level,
     },
@@ -167,7 +178,9 @@ pub fn run(facts: &RunFacts<'_>, now: Timestamp) -> Vec<Reason> {
     let run = facts.run;
     match &run.state {
         RunState::Finished { at, verdict } => {
-            vec![Reason::Ended { at: *at, verdict: *verdict, error: facts.error.map(Into::into) }]
+            let ended = Reason::Ended { at: *at, verdict: *verdict, error: facts.error.map(Into::into) };
+            let follower = run.followed_by().map(|(run, at)| Reason::Follower { run, at });
+            std::iter::once(ended).chain(follower).collect()
         }
         RunState::Running { started_at, .. } => {
             vec![Reason::Running { since: *started_at, attempt: run.attempts_used + 1 }]
@@ -219,7 +232,9 @@ fn later(facts: &RunFacts<'_>) -> Reason {
         _ => None,
     });
     let over = || quota::delay_of(&facts.run.trigger).filter(|delay| delay.until == at);
-    said.or_else(|| over().map(|delay| over_quota(delay.runs_per_minute, at))).unwrap_or(Reason::NotYet { at })
+    said.or_else(|| over().map(|delay| over_quota(delay.runs_per_minute, at)))
+        .or_else(|| facts.run.trigger.redrives().map(|of| Reason::Redrive { at, of }))
+        .unwrap_or(Reason::NotYet { at })
 }
 
 const fn over_quota(limit: u32, at: Timestamp) -> Reason {
@@ -335,6 +350,7 @@ impl Reason {
     pub fn text(&self) -> String {
         match self {
             Self::NotYet { at } => format!("it is to start at {at}"),
+            Self::Redrive { at, of } => format!("the run {of} has died, and is made again by itself at {at}"),
             Self::Backoff { at, attempt, error } => {
                 let error = error.as_ref().map_or(String::new(), |error| format!(" ({error})"));
                 format!("attempt {attempt} failed{error}; it is tried again at {at}")
@@ -379,6 +395,7 @@ impl Reason {
                 let error = error.as_ref().map_or(String::new(), |error| format!(": {error}"));
                 format!("it ended as {} at {at}{error}", verdict.as_str())
             }
+            Self::Follower { run, at } => format!("it is made again by itself: the run {run} starts at {at} or later"),
             Self::Disabled { level } => format!("the {} is not enabled", level.word()),
             Self::Over { fired } => format!("it is over: it made {fired} runs, and owes no more instants"),
             Self::OwnRun => "its last run has not ended, and the next instant counts from there".to_owned(),

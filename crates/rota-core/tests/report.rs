@@ -37,6 +37,7 @@ fn leased() -> Run {
         parent: None,
         after: Vec::new(),
         rearms: false,
+        redrive: None,
     };
     let mut run = new.born(RunState::Queued, now());
     let claim = run.claim(WorkerId(Uuid::from_u64_pair(0, 7)), now()).unwrap();

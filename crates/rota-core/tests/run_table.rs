@@ -19,8 +19,8 @@ use rota_core::{
     lane::LaneMode,
     order::Priority,
     run::{
-        Block, CancelAsk, CancelRequest, Change, Fence, Hold, Labels, Lease, NewRun, Outcome, Refusal, Run, RunState,
-        SettlePolicy, Source, Status, Trigger, Verdict, WaitFor,
+        Block, CancelAsk, CancelRequest, Change, Fence, Hold, Labels, Lease, NewRun, Outcome, Parent, Redrive, Refusal,
+        Run, RunState, SettlePolicy, Source, Status, Trigger, Verdict, WaitFor,
     },
     slot::Entry,
 };
@@ -68,6 +68,7 @@ fn run(state: RunState) -> Run {
         losses: 1,
         fence: Fence(4),
         cancel,
+        redrive: None,
         state,
     }
 }
@@ -288,6 +289,7 @@ fn born_edges() -> BTreeSet<Edge> {
             parent: None,
             after: Vec::new(),
             rearms: false,
+            redrive: None,
         };
         new.first_state(needs, entry, now())
     };
@@ -408,4 +410,63 @@ fn a_start_deadline_counts_until_the_first_start_only() {
         lost.apply(&event(lost.clone()).unwrap());
     }
     assert_eq!((lost.state.status(), lost.due_at()), (Status::Scheduled, None));
+}
+
+/// A run that is made again by itself, so often.
+fn redriven(left: u16) -> Run {
+    let redrive = Some(Redrive { after: Span::secs(60), left, start_within: Some(Span::secs(5)) });
+    let running = RunState::Running { hold: Hold::Owned, started_at: at(-5) };
+    Run { redrive, payload: Some("7".into()), ..run(running) }
+}
+
+fn follower(change: Change) -> Option<NewRun> {
+    let Change::Finish(finish) = change else { panic!("{change:?} is no end") };
+    finish.follower.map(|new| *new)
+}
+
+/// Whatever made it die, what follows is the same work, later, and knows where it
+/// comes from.
+#[test]
+fn a_run_that_dies_is_followed_by_the_same_work() {
+    let run = redriven(2);
+    let spent = settle_under(&run, run.lease(), 2, failed(ErrorKind::Handler)).unwrap();
+    let lost = run.lose(2, now()).unwrap();
+    let new = follower(spent).unwrap();
+    assert_eq!(follower(lost), Some(new.clone()), "the same run, whoever works it out");
+    assert_ne!(new.id, run.id);
+    assert_eq!((new.ready_at, new.expires_at), (at(60), Some(at(65))));
+    assert_eq!(new.trigger.redrives(), Some(run.id));
+    assert_eq!((new.version, new.part, &new.payload), (run.version, run.part, &run.payload));
+    let mut dead = run.clone();
+    dead.apply(&run.lose(2, now()).unwrap());
+    assert_eq!(dead.followed_by(), Some((new.id, new.ready_at)));
+}
+
+/// For ever would be a loop that nobody sees.
+#[test]
+fn followers_are_as_many_as_the_terms_say() {
+    let mut run = redriven(3);
+    let mut made = 0;
+    while let Some(new) = follower(run.lose(2, now()).unwrap()) {
+        made += 1;
+        let state = run.state.clone();
+        run = Run { losses: 1, ..new.born(state, now()) };
+    }
+    assert_eq!((made, run.redrive.map(|redrive| redrive.left)), (3, Some(0)));
+}
+
+/// What did not die is left as it ended: an error that no retry mends, a cancel, a
+/// step, whose flow decides.
+#[test]
+fn only_a_dead_letter_is_followed() {
+    let run = redriven(1);
+    for outcome in [Outcome::Succeeded { output: None }, failed(ErrorKind::InvalidInput), Outcome::Cancelled] {
+        assert_eq!(follower(settle_under(&run, run.lease(), 2, outcome).unwrap()), None);
+    }
+    let stopping = RunState::Cancelling { hold: Some(Hold::Owned), started_at: None };
+    let asked = Run { state: stopping, ..redriven(1) };
+    assert_eq!(follower(settle_under(&asked, asked.lease(), 2, failed(ErrorKind::Handler)).unwrap()), None);
+    assert_eq!(follower(asked.lose(2, now()).unwrap()), None);
+    let step = Run { parent: Some(Parent { run: run.id, step: 0 }), ..redriven(1) };
+    assert_eq!(follower(step.lose(2, now()).unwrap()), None);
 }

@@ -472,6 +472,7 @@ mod tests {
             parent: None,
             after: Vec::new(),
             rearms: false,
+            redrive: None,
         };
         new.born(RunState::Queued, now)
     }

@@ -7,7 +7,6 @@ use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use rota_core::{
-    duration::Span,
     ids::{JobId, LaneId, Partition, RunId, TenantId},
     order::Priority,
     quota::{Quotas, Refusal},
@@ -179,6 +178,8 @@ impl Blueprint<'_> {
             parent: None,
             after: Vec::new(),
             rearms: false,
+            // What was written before the tenant's tier was changed.
+            redrive: job.terms.redrive.filter(|_| self.quotas.is_none_or(|quotas| quotas.dead_letters)),
         }
     }
 }
@@ -288,9 +289,6 @@ pub struct Redrive {
     pub again: bool,
 }
 
-/// How long it is known that a run was made again.
-const REDRIVEN_KEPT: Span = Span::secs(365 * 86_400);
-
 /// A run that ended, to be made again.
 pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Result<Result<NewRun, Made>, StoreError> {
     let version = match (how.latest, node.store.jobs(&[run.job]).await?.pop().flatten()) {
@@ -300,7 +298,6 @@ pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Res
     let Some(job) = node.catalog.version(run.job, version).await? else { return Ok(Err(Made::NoJob)) };
     let lanes = node.catalog.lanes(&[&job.terms.lane], |key| node.lane_mode(key), |key| node.is_able(key)).await?;
     let Some(lane) = lanes.first().copied() else { return Ok(Err(Made::NoJob)) };
-    let metadata = Some(serde_json::json!({ "from": run.id }));
     let quotas = node.catalog.quotas(run.tenant);
     let blueprint = Blueprint {
         tenant: run.tenant,
@@ -311,14 +308,13 @@ pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Res
         payload: run.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()),
         labels: run.labels.clone(),
         ready_at: now,
-        trigger: Trigger { by: how.by.clone(), metadata, ..Trigger::plain(Source::Redrive) },
+        trigger: Trigger::redrive(run.id, how.by.clone()),
         priority: Some(run.priority),
     };
     Ok(match blueprint.keys(node, now) {
         // It is the same work: a unique key that it took itself is no obstacle.
         Ok(keys) => {
-            let key = UniqueKey::new(run.tenant, run.job, &format!("redrive/{}", run.id));
-            let unique = (!how.again).then(|| UniqueAsk { key, until: REDRIVEN_KEPT.after(now) });
+            let unique = (!how.again).then(|| UniqueAsk::redrive(run.tenant, run.job, run.id, now));
             Ok(blueprint.run(node, Keys { unique, ..keys }, now))
         }
         Err(unfit) => Err(unfit.into()),

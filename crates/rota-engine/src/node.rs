@@ -12,7 +12,7 @@ use rota_core::{
     lane::{LaneKey, LaneMode},
     order::OrderKey,
     ports::{Clock, Hints, Random, Relay, Topic},
-    run::{Lease, Run},
+    run::{Lease, Run, Status},
     store::{EndedRun, Ends, Store, StoreError, Woken, Write},
 };
 use tokio::sync::Notify;
@@ -209,8 +209,12 @@ impl Node {
     /// Tells and counts a run's end: the one place that does, whatever ended it.
     pub(crate) fn ended(&self, ended: &EndedRun) {
         self.stats.count_end(ended.verdict);
-        let EndedRun { id: run, job, tenant, verdict, at } = *ended;
+        let EndedRun { id: run, job, tenant, verdict, at, follower } = *ended;
         self.events.tell(|| Event::RunEnded { run, job, tenant, verdict, at });
+        if let Some((run, ready_at)) = follower {
+            self.delayed(ready_at);
+            self.events.tell(|| Event::RunMade { run, job, tenant, status: Status::Scheduled });
+        }
     }
 
     /// The same for the runs that ended by a write besides those it settled.

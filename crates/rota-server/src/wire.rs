@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rota_api::{
     Pause,
     job::{HourStats, Job, JobVersion, Spread, Stats},
-    run::{Cancel, Failure, JobRef, Reason, Run, RunEvent, Status, Trigger, Why},
+    run::{Cancel, Failure, Follower, JobRef, Reason, Run, RunEvent, Status, Trigger, Why},
     schedule::{Schedule, Skip, Upcoming},
 };
 use rota_core::{
@@ -118,6 +118,7 @@ pub fn run(record: RunRecord, names: &Names) -> Result<Run, Problem> {
         _ => None,
     };
     let ended_at = if let RunState::Finished { at, .. } = run.state { Some(at) } else { None };
+    let follower = run.followed_by().map(|(run, at)| Follower { run: run.0, at });
     let trigger = run.trigger;
     Ok(Run {
         id: run.id.0,
@@ -153,6 +154,7 @@ pub fn run(record: RunRecord, names: &Names) -> Result<Run, Problem> {
         failure: record.failure.map(failure),
         output: json_maybe(record.output.as_deref())?,
         progress: json_maybe(record.progress.as_deref())?,
+        follower,
     })
 }
 
@@ -181,7 +183,8 @@ pub fn why(reasons: &[why::Reason]) -> Why {
 pub fn events(record: &RunRecord) -> Vec<RunEvent> {
     let run = &record.run;
     let plain = |at, event: &str, text: String| RunEvent { at, event: event.to_owned(), text, data: None };
-    let made = format!("created by {}", word(&run.trigger.source));
+    let of = run.trigger.redrives().map_or(String::new(), |of| format!(" of {of}"));
+    let made = format!("created by {}{of}", word(&run.trigger.source));
     let mut events = vec![plain(run.created_at, "created", made)];
     events.extend(record.trail.iter().map(trail_event));
     if let Some(at) = record.started_at {
@@ -189,6 +192,9 @@ pub fn events(record: &RunRecord) -> Vec<RunEvent> {
     }
     if let RunState::Finished { at, verdict } = run.state {
         events.push(plain(at, "ended", format!("ended as {}", verdict.as_str())));
+        let follows =
+            |(run, ready_at)| plain(at, "redriven", format!("made again by itself as {run}, to start at {ready_at}"));
+        events.extend(run.followed_by().map(follows));
     }
     events.sort_by_key(|event| event.at);
     events
@@ -224,7 +230,6 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
         TrailKind::Displaced { by } => ("displaced", format!("displaced by the newer run {by}")),
         TrailKind::Skipped { reason } => ("skipped", format!("was never to start: {reason}")),
         TrailKind::ParentEnded { verdict } => ("parent_ended", format!("its flow ended as {}", verdict.as_str())),
-        TrailKind::Redriven { from, by: who } => ("redriven", format!("made again from {from}{}", by(who))),
     };
     let data = serde_json::to_value(&entry.kind).ok();
     RunEvent { at: entry.at, event: event.to_owned(), text, data }

@@ -11,7 +11,8 @@ use rota_core::{
     order::OrderKey,
     rollup::Rollup,
     run::{
-        Block, CancelRequest, Fence, Hold, Labels, Parent, Run, RunState, SlotClaim, Source, Trigger, Verdict, WaitFor,
+        Block, CancelRequest, Fence, Hold, Labels, NewRun, Parent, Redrive, Run, RunState, SlotClaim, Source, Trigger,
+        Verdict, WaitFor,
     },
     slot::SlotKey,
     store::{DeadFate, StoreError, WorkerInfo},
@@ -165,14 +166,17 @@ pub struct Extra {
     pub by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redrive: Option<Redrive>,
 }
 
-pub fn extra_text(labels: &Labels, trigger: &Trigger) -> Option<String> {
-    if labels.is_empty() && trigger.by.is_none() && trigger.metadata.is_none() {
+pub fn extra_text(run: &NewRun) -> Option<String> {
+    let NewRun { labels, trigger, redrive, .. } = run;
+    if labels.is_empty() && trigger.by.is_none() && trigger.metadata.is_none() && redrive.is_none() {
         return None;
     }
-    let extra = Extra { labels: labels.clone(), by: trigger.by.clone(), metadata: trigger.metadata.clone() };
-    serde_json::to_string(&extra).ok()
+    let (by, metadata) = (trigger.by.clone(), trigger.metadata.clone());
+    serde_json::to_string(&Extra { labels: labels.clone(), by, metadata, redrive: *redrive }).ok()
 }
 
 fn extra(text: Option<&str>) -> Result<Extra, StoreError> {
@@ -317,6 +321,7 @@ impl RunRow {
                 .as_deref()
                 .map(|text| serde_json::from_str(text).map_err(|e| corrupt("a cancel request", e)))
                 .transpose()?,
+            redrive: extra.redrive,
             state,
         })
     }

@@ -46,6 +46,7 @@ const ORDER: &[&str] = &[
     "deadline",
     "start_deadline",
     "retry",
+    "dead",
     "cancel",
     "concurrency",
     "rate_limit",

@@ -54,6 +54,8 @@ pub struct JobDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryRule>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead: Option<Dead>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel: Option<Cancel>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
@@ -90,6 +92,17 @@ pub struct Input {
     /// The payload of a run that is given none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
+}
+
+/// What becomes of a run that used up its attempts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dead {
+    /// It is made again, so long after it died.
+    pub redrive_after: Span,
+    /// How often, until it is left to a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times: Option<u16>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 //! Quotas of a tier are applied by whoever knows the tenant.
 
 use super::{
-    document::{AfterEnd, Concurrency, JobDocument, Match},
+    document::{AfterEnd, Concurrency, Dead, JobDocument, Match},
     kinds::{Http, HttpBody},
     retry::{RetryPolicy, RetryRule, StatusPattern},
     step::{Foreach, OnFailure, Step},
@@ -19,6 +19,8 @@ pub const DEFAULT_TIMEOUT: Span = Span::secs(300);
 pub const DEFAULT_GRACE: Span = Span::secs(30);
 /// Runs that may wait for the slots of one key.
 pub const DEFAULT_QUEUED_MAX: u32 = 10_000;
+/// How often a dead letter is made again by itself, where it is at all.
+pub const DEFAULT_REDRIVES: u16 = 1;
 /// One item after the other, so that nobody floods a target by leaving it out.
 pub const DEFAULT_PARALLELISM: u32 = 1;
 /// Rows that a step hands on as output.
@@ -111,6 +113,12 @@ impl JobDocument {
     pub fn after_rule(&self) -> Option<(Match, AfterEnd)> {
         let after = self.triggers.as_ref()?.after.as_ref()?;
         Some((after.matching.unwrap_or(Match::All), after.on.unwrap_or(AfterEnd::Succeeded)))
+    }
+}
+
+impl Dead {
+    pub fn times(&self) -> u16 {
+        self.times.unwrap_or(DEFAULT_REDRIVES)
     }
 }
 

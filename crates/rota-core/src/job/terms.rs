@@ -16,6 +16,7 @@ use crate::{
     ids::{JobId, TenantId},
     lane::LaneKey,
     order::Priority,
+    run::Redrive,
     slot::{SlotAsk, SlotKey, WhenFull},
 };
 
@@ -27,6 +28,7 @@ pub struct RunTerms {
     pub start_deadline: Option<Span>,
     pub slot: Option<SlotTerms>,
     pub retry: RetryPolicy,
+    pub redrive: Option<Redrive>,
 }
 
 /// What a run asks of its slot, but for the key's value.
@@ -49,6 +51,11 @@ impl JobDocument {
             start_deadline: self.start_deadline,
             slot: self.concurrency.as_ref().map(Concurrency::terms),
             retry: self.run_retry(),
+            redrive: self.dead.as_ref().map(|dead| Redrive {
+                after: dead.redrive_after,
+                left: dead.times(),
+                start_within: self.start_deadline,
+            }),
         }
     }
 
@@ -112,6 +119,7 @@ mod tests {
             start_deadline: None,
             slot: None,
             retry: RetryPolicy::default(),
+            redrive: None,
         };
         assert_eq!(short, expected);
         assert_eq!(short.expires_at(Timestamp::UNIX_EPOCH), None);
@@ -140,6 +148,17 @@ mod tests {
         let job = json!({ "name": "a", "start_deadline": "1h", "steps": [] });
         let ready_at = Timestamp::from_second(100).unwrap();
         assert_eq!(terms(job).expires_at(ready_at), Some(Timestamp::from_second(3_700).unwrap()));
+    }
+
+    #[test]
+    fn a_dead_run_is_made_again_once_unless_the_job_says_more() {
+        for (written, left) in
+            [(json!({ "redrive_after": "1h" }), 1), (json!({ "redrive_after": "1h", "times": 3 }), 3)]
+        {
+            let job = json!({ "name": "a", "dead": written, "start_deadline": "5m", "steps": [] });
+            let expected = Redrive { after: Span::secs(3_600), left, start_within: Some(Span::secs(300)) };
+            assert_eq!(terms(job).redrive, Some(expected));
+        }
     }
 
     #[test]

@@ -69,6 +69,7 @@ timeout: 10m
 deadline: 2h
 start_deadline: 1h
 retry: { max_attempts: 4, backoff: exponential, initial: 1s, max: 60s, jitter: 0.25, on: { status: [429, 5xx], kinds: [timeout, dns] } }
+dead: { redrive_after: 1h, times: 2 }
 cancel: { grace: 30s }
 concurrency: { limit: 5, key: "{{ payload.account }}", when_full: queue, max_queued: 100 }
 rate_limit: { runs: 100, per: 1m, key: "{{ payload.account }}" }
@@ -270,6 +271,7 @@ fn faults_of_form() -> Vec<Case> {
         (job(json!({ "retry": { "on": { "kinds": ["dns", "gremlins"] } } })), "retry.on.kinds[1]", "invalid_value"),
         (job(json!({ "retry": { "backoff": "quadratic" } })), "retry.backoff", "invalid_value"),
         (job(json!({ "retry": { "backoff": ["1s", "x"] } })), "retry.backoff[1]", "invalid_value"),
+        (job(json!({ "dead": { "times": 1 } })), "dead.redrive_after", "missing_field"),
         (job(json!({ "concurrency": { "key": "k" } })), "concurrency.limit", "missing_field"),
         (job(json!({ "concurrency": { "limit": 1, "when_full": "panic" } })), "concurrency.when_full", "invalid_value"),
         (job(json!({ "schedules": [{ "every": "often" }] })), "schedules[0].every", "invalid_value"),
@@ -315,6 +317,10 @@ fn faults_of_sense() -> Vec<Case> {
         (job(json!({ "retry": { "initial": "5m", "max": "1m" } })), "retry.max", "above_cap"),
         (job(json!({ "retry": { "backoff": ["5m"], "max": "1m" } })), "retry.max", "above_cap"),
         (job(json!({ "retry": { "on": { "kinds": ["http_status"] } } })), "retry.on.kinds[0]", "use_status"),
+        (job(json!({ "dead": { "redrive_after": "999ms" } })), "dead.redrive_after", "out_of_range"),
+        (job(json!({ "dead": { "redrive_after": "31d" } })), "dead.redrive_after", "out_of_range"),
+        (job(json!({ "dead": { "redrive_after": "1h", "times": 0 } })), "dead.times", "out_of_range"),
+        (job(json!({ "dead": { "redrive_after": "1h", "times": 11 } })), "dead.times", "out_of_range"),
         (job(json!({ "concurrency": { "limit": 0 } })), "concurrency.limit", "out_of_range"),
         (job(json!({ "concurrency": { "limit": 1, "key": " " } })), "concurrency.key", "empty"),
         (job(json!({ "concurrency": { "limit": 1, "key": "{{ payload.a" } })), "concurrency.key", "bad_template"),
@@ -462,6 +468,7 @@ fn bounds_of_the_reference_are_those_of_the_code() {
         ("foreach.items", check::FOREACH_ITEMS_MAX),
         ("foreach.parallelism", check::PARALLELISM_MAX as usize),
         ("max_attempts", check::ATTEMPTS_MAX as usize),
+        ("times", usize::from(check::REDRIVES_MAX)),
     ] {
         let line = REFERENCE.lines().find(|line| line.starts_with(&format!("| `{row}` |"))).unwrap_or_default();
         let stated = line.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default().replace(',', "");

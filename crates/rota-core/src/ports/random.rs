@@ -21,15 +21,20 @@ impl dyn Random + '_ {
     /// An id of version 7: sorted by the microsecond of its making and
     /// then by chance.
     pub fn uuid(&self, now: Timestamp) -> Uuid {
-        let micros = now.as_microsecond().max(0) as u64;
-        // The part of a millisecond, as a fraction of 12 bits, stands where
-        // the version 7 layout has its first random bits.
-        let fraction = (micros % 1_000) * 4_096 / 1_000;
-        let mut rest = [0; 10];
-        rest[..2].copy_from_slice(&(fraction as u16).to_be_bytes());
-        rest[2..].copy_from_slice(&self.bits().to_be_bytes());
-        Builder::from_unix_timestamp_millis(micros / 1_000, &rest).into_uuid()
+        uuid_of(self.bits(), now)
     }
+}
+
+/// An id of version 7 made at `now`, its random part out of these bits.
+pub(crate) fn uuid_of(bits: u64, now: Timestamp) -> Uuid {
+    let micros = now.as_microsecond().max(0) as u64;
+    // The part of a millisecond, as a fraction of 12 bits, stands where
+    // the version 7 layout has its first random bits.
+    let fraction = (micros % 1_000) * 4_096 / 1_000;
+    let mut rest = [0; 10];
+    rest[..2].copy_from_slice(&(fraction as u16).to_be_bytes());
+    rest[2..].copy_from_slice(&bits.to_be_bytes());
+    Builder::from_unix_timestamp_millis(micros / 1_000, &rest).into_uuid()
 }
 
 /// The same bits for the same seed (`SplitMix64`). Not for secrets.

@@ -55,6 +55,7 @@ fn a_document_is_held_to_every_limit_and_each_refusal_names_its_place() {
             ] }),
             vec!["steps[0].retry.max_attempts max_retries"],
         ),
+        (json!({ "dead": { "redrive_after": "1h" } }), vec!["dead dead_letters"]),
         (json!({ "input": { "default": { "a": big } } }), vec!["input.default payload_bytes"]),
         (
             json!({ "schedules": [

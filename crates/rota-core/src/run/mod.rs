@@ -9,6 +9,7 @@
 //! Nothing here knows SQL, leases in other tables, or which worker is free.
 
 mod cancel;
+mod redrive;
 mod report;
 mod settle;
 mod trail;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     cancel::{CancelAsk, CancelRequest},
+    redrive::Redrive,
     report::Report,
     settle::{Outcome, SettlePolicy, WaitFor},
     trail::{TRAIL_BYTES_MAX, TrailEntry, TrailKind},
@@ -251,6 +253,8 @@ pub struct Run {
     pub losses: u16,
     pub fence: Fence,
     pub cancel: Option<CancelRequest>,
+    /// Makes it again by itself if it dies.
+    pub redrive: Option<Redrive>,
     pub state: RunState,
 }
 
@@ -334,6 +338,9 @@ pub struct Finish {
     /// JSON.
     pub output: Option<Box<str>>,
     pub trail: Option<TrailEntry>,
+    /// The run that follows by itself, to be made with this end. It begins as
+    /// `scheduled`, whatever time it is by then.
+    pub follower: Option<Box<NewRun>>,
 }
 
 /// Why a transition does not apply. An answer, not an error.
@@ -374,6 +381,7 @@ pub struct NewRun {
     pub after: Vec<RunId>,
     /// Its end re-arms the `after_finish` schedule that made it.
     pub rearms: bool,
+    pub redrive: Option<Redrive>,
 }
 
 /// At most one run under `key` may be made until `until`.
@@ -388,15 +396,6 @@ impl NewRun {
     /// waits for others asks when its time has come.
     pub fn enters_now(&self, needs: u16, now: Timestamp) -> Option<&SlotAsk> {
         if needs == 0 && self.ready_at <= now { self.slot.as_ref() } else { None }
-    }
-
-    /// The run that this one is made of again.
-    pub fn redrives(&self) -> Option<RunId> {
-        if self.trigger.source != Source::Redrive {
-            return None;
-        }
-        let from = self.trigger.metadata.as_ref()?.get("from")?.as_str()?;
-        from.parse().ok().map(RunId)
     }
 
     /// The same run without any claim on others, and not ready at `now`, so that
@@ -445,6 +444,7 @@ impl NewRun {
             losses: 0,
             fence: Fence::FIRST,
             cancel: None,
+            redrive: self.redrive,
             state,
         }
     }

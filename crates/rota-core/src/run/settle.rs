@@ -119,8 +119,7 @@ impl Run {
         let trail = Some(TrailEntry { at: now, kind: TrailKind::WorkerLost { worker, losses } });
         if losses >= policy_losses_max {
             let failure = Failure::new(ErrorKind::Lost, format!("its worker vanished {losses} times"));
-            let end = self.finish(Verdict::Dead, now);
-            return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..end }));
+            return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..self.dead(now) }));
         }
         let delay = Span::millis(LOSS_DELAY.as_millis() << losses.saturating_sub(1).min(6));
         Ok(Change::Move(Move { losses, trail, ready_at: delay.after(now), ..self.to(RunState::Scheduled) }))
@@ -155,12 +154,11 @@ impl Run {
         if retryable && u32::from(attempt) < retry.max_attempts() {
             return self.retried(attempt, failure, retry, jitter, now);
         }
-        let verdict = match failure.kind {
-            _ if retryable => Verdict::Dead,
-            ErrorKind::Timeout => Verdict::TimedOut,
-            _ => Verdict::Failed,
+        let end = match failure.kind {
+            _ if retryable => self.dead(now),
+            ErrorKind::Timeout => self.finish(Verdict::TimedOut, now),
+            _ => self.finish(Verdict::Failed, now),
         };
-        let end = self.finish(verdict, now);
         Change::Finish(Finish { attempts_used: attempt, failure: Some(failure), ..end })
     }
 
@@ -194,6 +192,11 @@ impl Run {
         }
     }
 
+    /// The end of a run that is given up, with the one that follows it.
+    fn dead(&self, now: Timestamp) -> Finish {
+        Finish { follower: self.follower(now).map(Box::new), ..self.finish(Verdict::Dead, now) }
+    }
+
     pub(super) fn finish(&self, verdict: Verdict, now: Timestamp) -> Finish {
         Finish {
             verdict,
@@ -204,6 +207,7 @@ impl Run {
             failure: None,
             output: None,
             trail: None,
+            follower: None,
         }
     }
 }

@@ -65,10 +65,6 @@ pub enum TrailKind {
     ParentEnded {
         verdict: Verdict,
     },
-    Redriven {
-        from: RunId,
-        by: Option<String>,
-    },
 }
 
 impl TrailEntry {

@@ -25,11 +25,15 @@ pub struct EndedRun {
     pub tenant: TenantId,
     pub verdict: Verdict,
     pub at: Timestamp,
+    /// The run that follows by itself, and when it will be ready.
+    pub follower: Option<(RunId, Timestamp)>,
 }
 
 impl EndedRun {
     pub fn of(run: &Run, finish: &Finish) -> Self {
-        Self { id: run.id, job: run.job, tenant: run.tenant, verdict: finish.verdict, at: finish.ended_at }
+        let follower = finish.follower.as_ref().map(|new| (new.id, new.ready_at));
+        let Run { id, job, tenant, .. } = *run;
+        Self { id, job, tenant, verdict: finish.verdict, at: finish.ended_at, follower }
     }
 }
 
@@ -393,7 +397,8 @@ pub trait RunStore: Send + Sync {
     ///
     /// Answers in the order asked. A stale item is news for its caller, not a
     /// failure of the batch. The change, its history, its slot, its joins and
-    /// its schedule's re-arming commit together.
+    /// its schedule's re-arming commit together, and so does the run that
+    /// follows a dead one.
     async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError>;
 
     /// Extends all leases of a worker, and compares its list with the store's.

@@ -8,7 +8,7 @@ use crate::{
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
     job::failure::{ErrorKind, Failure},
     order::Priority,
-    run::{CancelRequest, Fence, Hold, Labels, Source, Trigger},
+    run::{CancelRequest, Fence, Hold, Labels, Redrive, Source, Trigger},
     schedule::ScheduleSpec,
 };
 
@@ -37,6 +37,7 @@ fn run_in(state: RunState) -> Run {
         losses: 0,
         fence: Fence(1),
         cancel: None,
+        redrive: None,
         state,
     }
 }
@@ -68,6 +69,25 @@ fn pause(until: Option<Timestamp>) -> Pause {
 #[test]
 fn a_delayed_run_says_when_it_is_to_start() {
     assert_eq!(plain(RunState::Scheduled), [Reason::NotYet { at: at(30) }]);
+}
+
+/// Whoever meets a dead letter that is made again by itself must not do it too, and
+/// whoever meets the new run must find what died.
+#[test]
+fn a_dead_letter_and_the_run_that_follows_it_name_each_other() {
+    let redrive = Some(Redrive { after: crate::duration::Span::secs(60), left: 1, start_within: None });
+    let dead = RunState::Finished { at: at(-1), verdict: Verdict::Dead };
+    let run = Run { redrive, ..run_in(dead) };
+    let (follower, start) = run.followed_by().unwrap();
+    let reasons = asked(&run, |facts| facts);
+    assert_eq!(reasons[1..], [Reason::Follower { run: follower, at: at(59) }]);
+    assert_eq!(start, at(59));
+    for verdict in Verdict::ALL.into_iter().filter(|verdict| *verdict != Verdict::Dead) {
+        let run = Run { redrive, ..run_in(RunState::Finished { at: at(-1), verdict }) };
+        assert_eq!(asked(&run, |facts| facts).len(), 1, "{verdict}");
+    }
+    let new = Run { trigger: Trigger::redrive(run.id, None), ..run_in(RunState::Scheduled) };
+    assert_eq!(asked(&new, |facts| facts), [Reason::Redrive { at: at(30), of: run.id }]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use rota_core::{
     store::LogQuery,
 };
 use rota_engine::{
-    Options,
+    Event, Options,
     executors::{Call, HandlerError},
     stages::Stage as _,
 };
@@ -55,6 +55,41 @@ async fn a_panic_is_a_failure_of_its_own_run_only() {
     for id in good {
         assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
     }
+}
+
+/// A dead letter whose job says so comes back by itself, so often and no more, and
+/// whoever listens hears of each new run.
+#[tokio::test]
+async fn a_dead_letter_is_made_again_by_itself_as_often_as_its_job_says() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let rules = json!({ "retry": { "max_attempts": 1 }, "dead": { "redrive_after": "10s", "times": 2 } });
+    bed.save(&node.node, with(job("fails", "fail"), rules)).await;
+    let mut events = node.node.events.subscribe();
+    let first = node.enqueue(&bed, "fails").await;
+    let mut chain = vec![first];
+    for waits in [9_000, 1_000, 9_000, 1_000, 60_000] {
+        node.work().await;
+        let record = bed.record(chain[chain.len() - 1]).await;
+        if let Some((follower, _)) = record.run.followed_by() {
+            chain.push(follower);
+        }
+        node.beat_for(&bed, waits).await;
+        node.promote().await;
+    }
+    let mut made = Vec::new();
+    while let Ok(event) = events.try_recv() {
+        if let Event::RunMade { run, status: Status::Scheduled, .. } = event {
+            made.push(run);
+        }
+    }
+    assert_eq!(made, chain[1..]);
+    assert_eq!((chain.len(), bed.runs().await.len()), (3, 3));
+    for run in &chain {
+        assert_eq!((bed.status(*run).await, bed.work.calls_of(*run)), (ended(Verdict::Dead), 1));
+    }
+    let starts: Vec<_> = bed.runs().await.iter().map(|record| record.run.ready_at).collect();
+    assert_eq!(starts.iter().max(), Some(&at(20_000)), "{starts:?}");
 }
 
 #[tokio::test]

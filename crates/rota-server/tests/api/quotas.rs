@@ -110,6 +110,7 @@ async fn every_way_of_saving_a_job_is_held_to_every_quota() {
     for (quotas, more, path) in [
         (json!({ "best_priority": 8 }), json!({ "priority": 7 }), "priority"),
         (json!({ "max_retries": 3 }), json!({ "retry": { "max_attempts": 5 } }), "retry.max_attempts"),
+        (json!({ "dead_letters": false }), json!({ "dead": { "redrive_after": "1h" } }), "dead"),
         (json!({ "shortest_interval": "1m" }), every("30s"), "schedules[0].every"),
         (
             json!({ "shortest_interval": "1m" }),

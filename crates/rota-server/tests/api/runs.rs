@@ -6,6 +6,36 @@ use serde_json::json;
 
 use crate::bed::{Bed, job};
 
+/// Whoever finds the dead letter, or the run that waits, is told of the other.
+#[tokio::test]
+async fn a_dead_letter_that_is_made_again_by_itself_says_so() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "die");
+    document["retry"] = json!({ "max_attempts": 1 });
+    document["dead"] = json!({ "redrive_after": "1h" });
+    bed.put("/jobs/mail", document).await.ok();
+    let dead = bed.trigger("mail", json!({ "payload": { "to": "ann" }, "labels": { "scope": "a" } })).await;
+    let found = bed.ended(&dead).await;
+    let follower = found["follower"]["run"].as_str().unwrap().to_owned();
+    let new = bed.get(&format!("/runs/{follower}")).await.ok();
+    assert_eq!((&new["status"], &new["ready_at"]), (&json!("scheduled"), &found["follower"]["at"]));
+    assert_eq!((&new["trigger"]["source"], &new["trigger"]["metadata"]["from"]), (&json!("redrive"), &json!(dead)));
+    assert_eq!((&new["payload"], &new["labels"]), (&found["payload"], &found["labels"]));
+    let why = bed.get(&format!("/runs/{dead}/why")).await.ok();
+    assert_eq!((&why["reasons"][1]["code"], &why["reasons"][1]["data"]["run"]), (&json!("follower"), &json!(follower)));
+    let why = bed.get(&format!("/runs/{follower}/why")).await.ok();
+    assert_eq!((&why["reasons"][0]["code"], &why["reasons"][0]["data"]["of"]), (&json!("redrive"), &json!(dead)));
+    let events = bed.get(&format!("/runs/{dead}/events")).await.ok();
+    assert!(events.as_array().unwrap().iter().any(|event| event["event"] == "redriven"), "{events}");
+    assert_eq!(bed.get("/dead-letters").await.ok()["items"], json!([]), "nobody need look at it");
+    let redriven = bed.get("/dead-letters?state=redriven").await.ok();
+    assert_eq!(redriven["items"][0]["follower"], found["follower"]);
+    let answer = bed.post(&format!("/runs/{dead}/retry"), json!({})).await;
+    assert_eq!(answer.problem(), (409, "duplicate".to_owned()));
+    let stopped = bed.post(&format!("/runs/{follower}/cancel"), json!({})).await.ok();
+    assert_eq!(stopped["answer"], "cancelled");
+}
+
 #[tokio::test]
 async fn pages_show_every_run_once() {
     let bed = Bed::new().await;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
     run::NewRun,
-    store::{DeadFate, DeadMark, Enqueued},
+    store::{DeadFate, DeadMark},
 };
 use uuid::Uuid;
 
@@ -41,14 +41,10 @@ impl PostgresStore {
     }
 }
 
-/// Marks the runs that were made again by a batch, with its commit.
-pub(super) fn mark_redriven(now: Timestamp, runs: &[&NewRun], answers: &[Enqueued]) -> Option<Late> {
-    let mut redriven: BTreeMap<Uuid, Option<String>> = BTreeMap::new();
-    for (new, answer) in runs.iter().zip(answers) {
-        if let (Some(from), Enqueued::Made { .. }) = (new.redrives(), answer) {
-            redriven.insert(from.0, new.trigger.by.clone());
-        }
-    }
+/// Marks the runs that these new ones are made of again, with the commit.
+pub(super) fn mark_redriven<'r>(now: Timestamp, made: impl IntoIterator<Item = &'r NewRun>) -> Option<Late> {
+    let from = |new: &NewRun| Some((new.trigger.redrives()?.0, new.trigger.by.clone()));
+    let redriven: BTreeMap<Uuid, Option<String>> = made.into_iter().filter_map(from).collect();
     if redriven.is_empty() {
         return None;
     }

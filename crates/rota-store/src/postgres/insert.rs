@@ -12,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
     lane::LaneMode,
@@ -65,7 +66,8 @@ impl PostgresStore {
         let mut after = Aftermath { changed: true, ..Aftermath::default() };
         let runs: Vec<&NewRun> = runs.iter().collect();
         let answers = self.insert(&tx, write, &runs, &mut after).await?;
-        after.late.extend(dead::mark_redriven(write.now, &runs, &answers));
+        let made = runs.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Enqueued::Made { .. }));
+        after.late.extend(dead::mark_redriven(write.now, made.map(|(run, _)| *run)));
         let kept = if write.request.is_some() {
             let named: Vec<_> = answers.iter().zip(runs).map(|(answer, run)| answer.kept_for(run.id)).collect();
             enqueued_kept(&named)
@@ -478,6 +480,28 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// Makes the runs that follow those that have died by themselves, with their ends.
+pub(super) fn make_followers(now: Timestamp, runs: &[NewRun]) -> Vec<Late> {
+    if runs.is_empty() {
+        return Vec::new();
+    }
+    let mut columns = Columns::default();
+    for run in runs {
+        columns.push(run, &RunState::Scheduled, false);
+    }
+    columns.thin();
+    let asked = || runs.iter().filter_map(|run| Some((run.id.0, run.unique?)));
+    let keys: Vec<i64> = asked().map(|(_, ask)| ask.key.0).collect();
+    let ids: Vec<Uuid> = asked().map(|(id, _)| id).collect();
+    let untils: Vec<i64> = asked().map(|(_, ask)| micros(ask.until)).collect();
+    let mut late = vec![
+        Late { sql: INSERT, params: columns.into_params(None, micros(now)) },
+        Late { sql: TAKE_UNIQUE, params: params![keys, ids, untils, micros(now)] },
+    ];
+    late.extend(dead::mark_redriven(now, runs));
+    late
+}
+
 const NOTICE: &str =
     "INSERT INTO notice (part, run) SELECT * FROM unnest($1::smallint[], $2::uuid[]) ON CONFLICT DO NOTHING";
 
@@ -569,7 +593,7 @@ impl<'a> Columns<'a> {
         self.pending.push(columns.pending);
         self.parents.push(run.parent.map(|parent| parent.run.0));
         self.payloads.push(run.payload.as_deref().map(Cow::Borrowed));
-        self.extras.push(extra_text(&run.labels, &run.trigger));
+        self.extras.push(extra_text(run));
     }
 
     fn thin(&mut self) {

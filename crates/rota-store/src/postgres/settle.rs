@@ -18,7 +18,7 @@ use rota_core::{
     ids::{JobId, LaneId, NodeId, Partition, RunId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
-    run::{Change, Finish, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
+    run::{Change, Finish, NewRun, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
     slot::Entry,
     store::{By, EndedRun, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
 };
@@ -29,6 +29,7 @@ use uuid::Uuid;
 use super::{
     PostgresStore, after,
     fault::Fault,
+    insert::make_followers,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
     rollup,
     row::{Locked, locked, run_columns, runs},
@@ -62,6 +63,8 @@ pub(super) struct Aftermath {
     /// Runs that ended, and whether any job waits for another's end.
     pub over: Vec<after::Over>,
     pub waited_for: bool,
+    /// Runs that follow those that have died.
+    pub followers: Vec<NewRun>,
     /// Runs that ended otherwise than by being settled.
     pub ends: Vec<EndedRun>,
     /// Statements that can wait for the commit.
@@ -376,6 +379,7 @@ impl Gone {
         {
             after.rearm.push((schedule, *id, micros(finish.ended_at)));
         }
+        after.followers.extend(finish.follower.as_deref().cloned());
         Ok(())
     }
 }
@@ -530,7 +534,8 @@ async fn count_children(
 
 impl PostgresStore {
     /// Does what follows from changes: writes moves and slots, opens joins,
-    /// re-arms schedules, admits those who wait for slots.
+    /// re-arms schedules, admits those who wait for slots; the runs that follow
+    /// dead ones are written with the commit.
     ///
     /// Slots come last and in as few round trips as can be: whoever needs the
     /// same ones waits from the first of them to the commit.
@@ -544,6 +549,7 @@ impl PostgresStore {
             join(tx, now, after).await?;
         }
         after::note(tx, after).await?;
+        after.late.extend(make_followers(now, &std::mem::take(&mut after.followers)));
         let admitted = slots::apply_and_admit(tx, after).await?;
         after.changed |= !admitted.is_empty();
         after.queued.extend(admitted);

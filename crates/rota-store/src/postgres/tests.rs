@@ -98,6 +98,7 @@ impl Bed {
             parent: None,
             after: Vec::new(),
             rearms: false,
+            redrive: None,
         }
     }
 
@@ -149,6 +150,7 @@ fn finish(verdict: Verdict, millis: i64) -> Change {
         failure: None,
         output: Some("1".into()),
         trail: None,
+        follower: None,
     })
 }
 

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::{
     after, failed, history,
-    insert::{NewRow, insert_rows},
+    insert::{NewRow, insert_rows, make_follower},
     rows::{live_row, live_rows, select_run},
 };
 use crate::codec::{self, RunRow, flag, micros, state_columns, status};
@@ -169,7 +169,7 @@ impl<'c> Work<'c> {
         if row.flags & flag::REARMS != 0 {
             rearm(self.connection, row, finish.ended_at)?;
         }
-        Ok(())
+        finish.follower.as_ref().map_or(Ok(()), |new| make_follower(self, new))
     }
 
     fn moved(&mut self, row: &RunRow, after: &Run, next: &Move) -> Result<(), StoreError> {

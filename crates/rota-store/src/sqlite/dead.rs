@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
     run::NewRun,
-    store::{DeadFate, DeadMark, Enqueued, StoreError},
+    store::{DeadFate, DeadMark, StoreError},
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -47,20 +47,13 @@ fn mark_of(connection: &Connection, run: RunId) -> Result<Option<DeadMark>, Stor
     found.map(|(code, by, at)| Ok(DeadMark { fate: fate(code)?, by, at: time(at)? })).transpose()
 }
 
-/// Marks the runs that were made again by this batch.
-pub fn mark_redriven(
-    connection: &Connection,
-    now: Timestamp,
-    runs: &[NewRun],
-    answers: &[Enqueued],
-) -> Result<(), StoreError> {
-    for (new, answer) in runs.iter().zip(answers) {
-        let (Some(from), Enqueued::Made { .. }) = (new.redrives(), answer) else { continue };
-        let row = params![from.0.as_bytes(), micros(now), fate_code(DeadFate::Redriven), new.trigger.by];
-        connection
-            .prepare_cached("INSERT OR REPLACE INTO dead_mark (run, at, fate, by_whom) VALUES (?1, ?2, ?3, ?4)")
-            .and_then(|mut put| put.execute(row))
-            .map_err(failed)?;
-    }
+/// Marks the run that a new one is made of again.
+pub fn mark_redriven(connection: &Connection, now: Timestamp, new: &NewRun) -> Result<(), StoreError> {
+    let Some(from) = new.trigger.redrives() else { return Ok(()) };
+    let row = params![from.0.as_bytes(), micros(now), fate_code(DeadFate::Redriven), new.trigger.by];
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO dead_mark (run, at, fate, by_whom) VALUES (?1, ?2, ?3, ?4)")
+        .and_then(|mut put| put.execute(row))
+        .map_err(failed)?;
     Ok(())
 }

@@ -64,7 +64,11 @@ fn enqueue(
     let mut work = Work::new(connection, write);
     let mut answers = runs.iter().map(|run| make(&mut work, run, run.version)).collect::<Result<Vec<_>, _>>()?;
     work.done_made(&mut runs.iter().map(|run| run.id).zip(&mut answers).collect::<Vec<_>>())?;
-    dead::mark_redriven(connection, write.now, runs, &answers)?;
+    for (run, answer) in runs.iter().zip(&answers) {
+        if let Enqueued::Made { .. } = answer {
+            dead::mark_redriven(connection, write.now, run)?;
+        }
+    }
     Ok(answers)
 }
 
@@ -106,16 +110,28 @@ pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued,
     if needs > 0 {
         insert_needs(work, new)?;
     }
-    if let Some(unique) = new.unique {
-        let sql = "INSERT OR REPLACE INTO unique_key (key, run, until) VALUES (?1, ?2, ?3)";
-        let row = params![unique.key.0, new.id.0.as_bytes(), micros(unique.until)];
-        work.connection.prepare_cached(sql).and_then(|mut put| put.execute(row)).map_err(failed)?;
-    }
+    take_unique(work, new)?;
     let row = new_row(work, new, version, &state)?;
     work.insert(row);
     let queued = state == RunState::Queued;
     let handed = queued && work.handed(new.id.0, new.lane.0, i16::from(new.part.0))?;
     Ok(Enqueued::Made { status: state.status(), handed })
+}
+
+/// Makes the run that follows one that has died by itself, with its end.
+pub fn make_follower(work: &mut Work<'_>, new: &NewRun) -> Result<(), StoreError> {
+    take_unique(work, new)?;
+    let row = new_row(work, new, new.version, &RunState::Scheduled)?;
+    work.insert(row);
+    dead::mark_redriven(work.connection, work.now, new)
+}
+
+fn take_unique(work: &Work<'_>, new: &NewRun) -> Result<(), StoreError> {
+    let Some(unique) = new.unique else { return Ok(()) };
+    let sql = "INSERT OR REPLACE INTO unique_key (key, run, until) VALUES (?1, ?2, ?3)";
+    let row = params![unique.key.0, new.id.0.as_bytes(), micros(unique.until)];
+    work.connection.prepare_cached(sql).and_then(|mut put| put.execute(row)).map_err(failed)?;
+    Ok(())
 }
 
 fn standing_in_the_way(work: &Work<'_>, new: &NewRun) -> Result<Option<RunId>, StoreError> {
@@ -249,7 +265,7 @@ pub fn new_row(work: &Work<'_>, new: &NewRun, version: i32, state: &RunState) ->
         parent: new.parent,
         pending: columns.pending,
         payload: new.payload.clone(),
-        extra: extra_text(&new.labels, &new.trigger),
+        extra: extra_text(new),
     })
 }
 

@@ -1,10 +1,10 @@
 //! Dead letters: what was done about runs that had ended.
 
 use rota_core::{
+    duration::Span,
     ids::RunId,
-    run::{NewRun, Source, Trigger, UniqueAsk},
-    slot::UniqueKey,
-    store::{DeadFate, DeadMark, Enqueued},
+    run::{NewRun, Redrive, Run, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
+    store::{By, DeadFate, DeadMark, Enqueued, Guarded, Reap, RunQuery, Settlement},
 };
 
 use crate::{harness::*, upkeep::tend_all};
@@ -13,10 +13,8 @@ const DAY: i64 = 86_400_000;
 
 /// A run that is made of another again, once.
 fn again(h: &Harness, from: RunId) -> NewRun {
-    let metadata = Some(serde_json::json!({ "from": from }));
-    let trigger = Trigger { by: Some("ann".into()), metadata, ..Trigger::plain(Source::Redrive) };
-    let key = UniqueKey::new(h.tenant, h.job, &format!("redrive/{from}"));
-    NewRun { trigger, unique: Some(UniqueAsk { key, until: at(365 * DAY) }), ..h.new_run(h.claimed) }
+    let unique = Some(UniqueAsk::redrive(h.tenant, h.job, from, at(0)));
+    NewRun { trigger: Trigger::redrive(from, Some("ann".into())), unique, ..h.new_run(h.claimed) }
 }
 
 async fn fates(h: &Harness, runs: &[RunId]) -> Vec<Option<DeadFate>> {
@@ -73,4 +71,111 @@ pub async fn a_mark_goes_after_its_run(h: &Harness) {
     assert_eq!(fates(h, &[run]).await, [Some(DeadFate::Discarded)], "history may still hold the run");
     tend_all(h, at(9 * DAY + 1)).await;
     assert_eq!(fates(h, &[run]).await, [None]);
+}
+
+const DEAD: Status = Status::Ended(Verdict::Dead);
+
+/// A run that is made again by itself, a minute after it died.
+fn followed(h: &Harness, left: u16) -> NewRun {
+    let redrive = Some(Redrive { after: Span::secs(60), left, start_within: None });
+    NewRun { redrive, payload: Some("[1]".into()), ..h.keyed(5, 1) }
+}
+
+/// The end of a run that is given up.
+fn dies(run: &Run, millis: i64) -> Settlement {
+    Settlement { lease: run.lease(), part: run.part, by: By::Lease, change: run.lose(1, at(millis)).unwrap() }
+}
+
+/// Makes a run, and leases it.
+async fn leased(h: &Harness, new: NewRun) -> Run {
+    let id = h.make(new, at(0)).await;
+    let run = h.claim(h.worker(), 1, at(0)).await.remove(0);
+    assert_eq!(run.id, id);
+    run
+}
+
+/// The end and the run that follows it are one write: neither without the other,
+/// and no second one whoever asks again.
+pub async fn a_run_that_dies_is_followed_by_one_run(h: &Harness) {
+    let run = leased(h, followed(h, 1)).await;
+    let (end, write) = (dies(&run, 5), h.write(at(7)));
+    for _ in 0..2 {
+        assert_eq!(h.store.settle(&write, std::slice::from_ref(&end)).await.unwrap().answers, [Guarded::Applied]);
+    }
+    assert_eq!(h.settle_all(&[end], at(8)).await.answers, [Guarded::Stale]);
+    assert_eq!(h.settle_all(&[dies(&run, 9)], at(9)).await.answers, [Guarded::Stale]);
+    let dead = h.record(run.id).await.run;
+    let (id, ready_at) = dead.followed_by().expect("it is followed");
+    let new = h.record(id).await.run;
+    assert_eq!((dead.state.status(), &new.state, new.ready_at), (DEAD, &RunState::Scheduled, ready_at));
+    assert_eq!((ready_at, new.created_at), (at(60_005), at(7)));
+    assert_eq!((new.trigger.source, new.trigger.redrives()), (Source::Redrive, Some(run.id)));
+    assert_eq!((&new.payload, new.slot, new.version), (&run.payload, run.slot, run.version));
+    assert_eq!(h.list(RunQuery { limit: 100, ..Default::default() }).await.len(), 2, "the dead one and the new one");
+}
+
+/// Somebody who finds the dead letter must not make it again as well.
+pub async fn a_dead_run_that_is_followed_counts_as_made_again(h: &Harness) {
+    let run = leased(h, followed(h, 1)).await;
+    h.settle_all(&[dies(&run, 5)], at(7)).await;
+    let mark = DeadMark { fate: DeadFate::Redriven, by: None, at: at(7) };
+    assert_eq!(h.store.dead_marks(&[run.id]).await.unwrap(), [Some(mark)]);
+    let (follower, _) = h.record(run.id).await.run.followed_by().unwrap();
+    assert_eq!(h.enqueue(&[again(h, run.id)], at(8)).await, [Enqueued::Duplicate { of: follower }]);
+    assert_eq!(h.store.discard(&[run.id], "ann", at(9)).await.unwrap(), [false]);
+}
+
+/// A follower is delayed like any run: it starts when its time has come and its key
+/// has a slot, and is not refused.
+pub async fn a_follower_waits_for_its_time_and_its_slot(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let run = leased(h, followed(h, 1)).await;
+    h.settle_all(&[dies(&run, 0)], at(0)).await;
+    let (follower, _) = h.record(run.id).await.run.followed_by().unwrap();
+    let other = leased(h, h.keyed(5, 1)).await;
+    for (millis, moved) in [(59_999, 0), (60_000, 1)] {
+        let promoted = h.store.promote(&h.write_of(owner.node, at(millis)), &[run.part], 10).await.unwrap();
+        assert_eq!(promoted.moved, moved);
+    }
+    assert_eq!(h.status(follower).await, Status::Blocked, "another holds the slot");
+    h.succeed(&other, at(60_001)).await;
+    assert_eq!(h.status(follower).await, Status::Queued);
+}
+
+/// An end that was long on its way, because the store was away, must not skip what
+/// every run goes through: its slot.
+pub async fn a_follower_begins_as_scheduled_however_late_the_end_is_written(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let run = leased(h, followed(h, 1)).await;
+    h.settle_all(&[dies(&run, 0)], at(3_600_000)).await;
+    let (follower, _) = h.record(run.id).await.run.followed_by().unwrap();
+    assert_eq!(h.status(follower).await, Status::Scheduled);
+    let promoted = h.store.promote(&h.write_of(owner.node, at(3_600_001)), &[run.part], 10).await.unwrap();
+    assert_eq!(promoted.woken.iter().map(|woken| woken.run.id).collect::<Vec<_>>(), [follower]);
+}
+
+/// A run whose workers vanish is given up by the store's own hand: the terms must
+/// hold there too, and so must their end.
+pub async fn a_run_that_is_reaped_for_good_is_followed_as_often_as_its_terms_say(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let mut run = leased(h, followed(h, 2)).await;
+    let mut now = 0;
+    for left in [2, 1, 0] {
+        assert_eq!(run.redrive.map(|redrive| redrive.left), Some(left));
+        now += 100_000;
+        let (write, reap) = (h.write(at(now)), Reap { before: at(now), losses_max: 1, limit: 10 });
+        for _ in 0..2 {
+            assert_eq!(h.store.reap(&write, &reap).await.unwrap()[0].status, DEAD);
+        }
+        let dead = h.record(run.id).await.run;
+        let Some((follower, _)) = dead.followed_by() else { break };
+        let told = write.ends.take();
+        assert_eq!(told[0].follower, dead.followed_by(), "whoever looks is told of the new run");
+        now += 100_000;
+        h.store.promote(&h.write_of(owner.node, at(now)), &[run.part], 10).await.unwrap();
+        run = h.claim(h.worker(), 1, at(now)).await.remove(0);
+        assert_eq!(run.id, follower);
+    }
+    assert_eq!(h.store.dead_marks(&[run.id]).await.unwrap(), [None], "the last one waits for a person");
+    assert_eq!(h.list(RunQuery { limit: 100, ..Default::default() }).await.len(), 3);
 }

@@ -218,6 +218,7 @@ impl Harness {
             parent: None,
             after: Vec::new(),
             rearms: false,
+            redrive: None,
         }
     }
 

@@ -380,6 +380,11 @@ promises! {
         a_dead_letter_is_put_away_once,
         a_redrive_counts_more_than_a_discard,
         a_mark_goes_after_its_run,
+        a_run_that_dies_is_followed_by_one_run,
+        a_dead_run_that_is_followed_counts_as_made_again,
+        a_follower_waits_for_its_time_and_its_slot,
+        a_follower_begins_as_scheduled_however_late_the_end_is_written,
+        a_run_that_is_reaped_for_good_is_followed_as_often_as_its_terms_say,
     }
     play {
         a_store_agrees_with_the_model,

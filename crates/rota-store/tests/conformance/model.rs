@@ -136,6 +136,9 @@ impl Model {
         if let Change::Finish(finish) = change {
             work.ended.push(id);
             self.rearm(id, finish);
+            if let Some(new) = &finish.follower {
+                self.born(work, NewRun::clone(new), RunState::Scheduled);
+            }
         }
         self.count_children(work, &before, &after);
     }
@@ -303,16 +306,20 @@ impl Model {
         for id in needed {
             self.needs.entry(id).or_default().insert(new.id);
         }
+        let (id, status) = (new.id, state.status());
+        self.born(work, new, state);
+        let handed = status == Status::Queued && self.handed(work.node, id);
+        Enqueued::Made { status, handed }
+    }
+
+    fn born(&mut self, work: &Work, new: NewRun, state: RunState) {
         if let Some(unique) = new.unique {
             self.unique.insert(unique.key, (new.id, unique.until));
         }
         let (id, rearms) = (new.id, new.rearms);
         let run = new.born(state, work.now);
-        let status = run.state.status();
         let known = Known { run, rearms, started_at: None, failure: None, output: None, trail: Vec::new() };
         assert!(self.runs.insert(id, known).is_none(), "a run is made once");
-        let handed = status == Status::Queued && self.handed(work.node, id);
-        Enqueued::Made { status, handed }
     }
 
     fn make_room(&mut self, work: &mut Work, new: &NewRun, key: SlotKey, entry: Entry) {

@@ -10,12 +10,13 @@ use std::{collections::BTreeMap, fmt::Debug};
 use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Share},
+    duration::Span,
     ids::{NodeId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     lane::LaneMode,
     order::{OrderKey, Priority},
     run::{
-        Change, Lease, NewRun, Outcome, Parent, Run, RunState, Source, TrailEntry, TrailKind, Trigger, UniqueAsk,
-        WaitFor,
+        Change, Lease, NewRun, Outcome, Parent, Redrive, Run, RunState, Source, TrailEntry, TrailKind, Trigger,
+        UniqueAsk, WaitFor,
     },
     slot::{SlotAsk, SlotKey, UniqueKey, WhenFull},
     store::{
@@ -222,6 +223,10 @@ impl<'h> Play<'h> {
         if self.dice.chance(15) {
             let parent = self.live_where(|run| matches!(run.state, RunState::Running { .. }));
             run.parent = parent.map(|parent| Parent { run: parent.id, step: 0 });
+        }
+        if self.dice.chance(30) {
+            let (after, left) = (Span::millis(1 + self.dice.below(3_000) as u64), 1 + self.dice.below(2) as u16);
+            run.redrive = Some(Redrive { after, left, start_within: self.dice.chance(20).then_some(Span::secs(2)) });
         }
         run
     }

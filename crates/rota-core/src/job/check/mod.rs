@@ -13,6 +13,8 @@ mod report;
 mod retry;
 mod steps;
 
+use std::ops::RangeInclusive;
+
 use self::report::Report;
 pub use self::{
     kinds::{ENTRIES_MAX, ROWS_MAX, STATEMENT_BYTES_MAX, URL_BYTES_MAX},
@@ -23,7 +25,7 @@ use super::{
     document::{Concurrency, JobDocument, Notify, Triggers, Unique},
     template::{TEMPLATES_MAX, open_tag, templates},
 };
-use crate::{problem::Problem, slot::WhenFull};
+use crate::{duration::Span, problem::Problem, slot::WhenFull};
 
 pub const STEPS_MAX: usize = 500;
 pub const SCHEDULES_MAX: usize = 100;
@@ -38,6 +40,9 @@ pub const KEY_BYTES_MAX: usize = 1_000;
 pub const CONCURRENCY_MAX: u32 = 100_000;
 pub const QUEUED_MAX: u32 = 1_000_000;
 pub const RATE_RUNS_MAX: u32 = 1_000_000;
+pub const REDRIVES_MAX: u16 = 10;
+/// Sooner, it would be one more attempt; later, its history may be gone.
+pub const REDRIVE_AFTER: RangeInclusive<Span> = Span::secs(1)..=Span::secs(30 * 86_400);
 
 /// Everything that is wrong with a job.
 pub fn check(job: &JobDocument) -> Vec<Problem> {
@@ -81,6 +86,10 @@ fn check_heading(job: &JobDocument, report: &mut Report) {
 fn check_limits(job: &JobDocument, report: &mut Report) {
     if let Some(rule) = &job.retry {
         retry::check("retry", rule, report);
+    }
+    if let Some(dead) = &job.dead {
+        report.within("dead.redrive_after", dead.redrive_after, REDRIVE_AFTER);
+        report.within("dead.times", dead.times(), 1..=REDRIVES_MAX);
     }
     if let Some(concurrency) = &job.concurrency {
         check_concurrency(concurrency, report);

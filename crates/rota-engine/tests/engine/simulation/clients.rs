@@ -96,10 +96,15 @@ pub fn jobs(dice: &Dice) -> Vec<Job> {
         Job::new(
             "slots",
             json!({ "steps": step("act"), "retry": retry(2), "cancel": { "grace": "1s" },
+                "dead": { "redrive_after": "1s", "times": dice.between(1, 3) },
                 "concurrency": { "limit": dice.between(1, 3), "key": "{{ payload.k }}", "when_full": when_full } }),
             vec![json!({ "every": every(dice.between(3, 7)), "overlap": "allow" })],
         ),
-        Job::new("poison", json!({ "steps": step("poison"), "retry": retry(3) }), Vec::new()),
+        Job::new(
+            "poison",
+            json!({ "steps": step("poison"), "retry": retry(3), "dead": { "redrive_after": "2s" } }),
+            Vec::new(),
+        ),
         Job::new(
             "far",
             json!({ "steps": step("act"), "retry": retry(3), "requires": ["gpu"], "cancel": { "grace": "1s" } }),

@@ -54,10 +54,12 @@ pub enum Bug {
     ClockNotOffset,
     /// A settlement is answered for and not applied.
     SettlementForgotten,
+    /// A dead run is not followed by the one that its job asks for.
+    FollowerDropped,
 }
 
 impl Bug {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::EpochNotChecked,
         Self::FenceNotChecked,
         Self::SlotNotReleased,
@@ -75,6 +77,7 @@ impl Bug {
         Self::EpochNotRaised,
         Self::ClockNotOffset,
         Self::SettlementForgotten,
+        Self::FollowerDropped,
     ];
 }
 
@@ -156,10 +159,12 @@ impl Planted {
                         failure: None,
                         output: None,
                         trail: None,
+                        follower: None,
                     });
                 }
             }
             (Some(Bug::LossesNotCounted), _, Change::Move(next)) => next.losses = 0,
+            (Some(Bug::FollowerDropped), _, Change::Finish(finish)) => finish.follower = None,
             _ => {}
         }
         Ok(())
@@ -195,6 +200,7 @@ impl Planted {
             parent: None,
             after: Vec::new(),
             rearms: false,
+            redrive: None,
         };
         wait(store.enqueue(&write, &[ghost], &[])).map(drop)
     }

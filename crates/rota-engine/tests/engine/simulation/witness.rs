@@ -179,6 +179,11 @@ impl Witness {
                 wrong = Some(format!("{}: it was asked to stop", told()));
             }
             seen.live.remove(&id);
+            // From its end on it is there, and must be found by the next look.
+            if let Some((follower, _)) = now.followed_by() {
+                seen.runs.insert(follower, RunSeen { run: None, record: None, job: now.job });
+                seen.live.insert(follower);
+            }
         }
         let known = seen.runs.get_mut(&id).unwrap();
         if known.run.as_ref() != Some(&record.run) {

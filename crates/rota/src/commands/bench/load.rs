@@ -90,6 +90,7 @@ impl Load {
             parent: None,
             after: Vec::new(),
             rearms: false,
+            redrive: None,
         }
     }
 

@@ -81,6 +81,9 @@ fn whole(run: &Run, now: Timestamp, printer: &mut Printer) -> io::Result<()> {
         let words = format!("{}{status}: {}", failure.kind, failure.message);
         fields.field("failure", Cell::toned(words, Tone::Bad));
     }
+    if let Some(follower) = &run.follower {
+        fields.field("made again", format!("by itself, as {} at {}", follower.run, at(Some(follower.at))));
+    }
     if let Some(cancel) = &run.cancel {
         let by = cancel.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
         let reason = cancel.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

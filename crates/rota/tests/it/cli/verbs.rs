@@ -196,6 +196,14 @@ fn a_dead_letter_is_listed_and_made_again() {
     assert_eq!(desk.rota(&["dead", "redrive", &id, "--again"]).code, 0);
     assert_eq!(desk.rota(&["run", "wait", "flaky"]).code, 1);
     assert_eq!(desk.rota(&["run", "events", &id, "-o", "json"]).code, 0);
+    let forgiving = "name: forgiving\nretry: { max_attempts: 1 }\ndead: { redrive_after: 1h }\n\
+                     steps: [{ id: s, command: { program: 'false' } }]\n";
+    desk.rota_given(&["job", "save", "-f", "-"], forgiving).ok();
+    desk.rota(&["job", "trigger", "forgiving", "--follow"]);
+    let made_again = desk.rota(&["run", "list", "--job", "forgiving", "--status", "dead", "-o", "json"]).json();
+    let id = made_again[0]["id"].as_str().unwrap();
+    let shown = desk.rota(&["dead", "show", id]).ok();
+    assert!(shown.contains("made again") && shown.contains("by itself"), "{shown}");
     assert!(desk.node.stop().0.success());
 }
 
