@@ -143,6 +143,10 @@ pub struct Stats {
     /// When the queued run of all nodes that waits longest became ready, as of the
     /// last scan; only the node that looks after all knows.
     pub oldest_queued: Moment,
+    /// Dead letters that nobody has dealt with, as far as they are counted, and when
+    /// the oldest of them died; known where [`Self::oldest_queued`] is.
+    pub dead_open: Gauge,
+    pub oldest_dead: Moment,
     pub claims: Counter,
     pub store_errors: Counter,
     pub executing: Gauge,

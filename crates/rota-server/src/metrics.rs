@@ -102,6 +102,14 @@ impl Out<'_, '_> {
         self.gauge("partitions_owned", "Partitions that this node holds, of 256", stats.partitions.get())?;
         self.gauge("scan_findings", "What cannot be and was found at the last scan", stats.findings.get())?;
         self.gauge("schedules_overdue", "Schedules that nobody fired in time", stats.overdue.get())?;
+        let open = stats.dead_open.get();
+        self.gauge(
+            "dead_letters_open",
+            "Dead letters that nobody has dealt with, up to 100,000, by one of the nodes",
+            open,
+        )?;
+        let oldest = stats.oldest_dead.age(now).as_secs_f64();
+        self.seconds("oldest_dead_letter_age", "How long ago the oldest of these died", oldest)?;
         let offset = stats.clock_offset.load(Ordering::Relaxed) as f64 / 1e6;
         self.seconds("clock_offset", "How far the clock was off when last measured", offset)?;
         let oldest = stats.oldest_queued.age(now).as_secs_f64();
@@ -179,6 +187,8 @@ mod tests {
         stats.store_batches.add(2);
         stats.store_items.add(700);
         stats.oldest_queued.set(Timestamp::from_second(70).ok());
+        stats.dead_open.set(3);
+        stats.oldest_dead.set(Timestamp::from_second(40).ok());
         stats.count_end(Verdict::Succeeded);
         stats.count_end(Verdict::Succeeded);
         let text = text(stats);
@@ -191,6 +201,8 @@ mod tests {
             "rota_store_batches_total 2",
             "rota_store_batch_items_total 700",
             "rota_oldest_queued_age_seconds 30.0",
+            "rota_dead_letters_open 3",
+            "rota_oldest_dead_letter_age_seconds 60.0",
             "rota_clock_offset_seconds 0.0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");

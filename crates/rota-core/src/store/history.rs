@@ -134,6 +134,15 @@ impl DeadMark {
     pub const KEPT_BEYOND: Span = Span::secs(2 * 86_400);
 }
 
+/// Dead letters that nobody has dealt with, of all tenants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenDead {
+    /// How many; no more than were counted.
+    pub count: u64,
+    /// When the oldest of them died.
+    pub oldest_at: Option<Timestamp>,
+}
+
 /// What upkeep keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Tend {
@@ -176,8 +185,12 @@ pub trait HistoryStore: Send + Sync {
 
     /// What was done about runs that had ended; none where nobody did anything. A run
     /// that is made again is marked in the transaction that makes it
-    /// ([`NewRun::redrives`](crate::run::NewRun::redrives)).
+    /// ([`Trigger::redrives`](crate::run::Trigger::redrives)).
     async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError>;
+
+    /// Dead letters that nobody has dealt with, counted up to `most`. What it costs
+    /// depends on them alone and not on how long history is.
+    async fn open_dead(&self, most: u32) -> Result<OpenDead, StoreError>;
 
     /// Puts ended runs away. What was marked before stays as it was; answers whether
     /// each is put away now, however often it is asked.

@@ -20,7 +20,7 @@ use rota_core::{
     ports::Topic,
     run::{Lease, Run, RunState},
     schedule::ScheduleSpec,
-    store::{By, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError},
+    store::{By, OpenDead, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError},
     timing::Schedule,
 };
 
@@ -37,6 +37,8 @@ const PAGE: u32 = 1_000;
 const OVERDUE_MAX: u32 = 100;
 /// Slots are recounted at every so many passes: it looks at every live run.
 const RECOUNT_EVERY: u32 = 10;
+/// Dead letters that are counted for those who watch; more are as many.
+const DEAD_COUNTED_MAX: u32 = 100_000;
 
 pub struct Scan {
     node: Arc<Node>,
@@ -168,9 +170,10 @@ impl Stage for Scan {
             done += self.overdue(now).await?;
             done += self.ownerless(now).await?;
         }
-        let mut oldest = None;
+        let (mut oldest, mut dead) = (None, OpenDead::default());
         if self.node.territory.is_steward() {
             oldest = self.node.store.oldest_queued().await?;
+            dead = self.node.store.open_dead(DEAD_COUNTED_MAX).await?;
             done += self.unarmed(now).await?;
             if self.passes.is_multiple_of(RECOUNT_EVERY) {
                 done += self.slots(now).await?;
@@ -179,6 +182,8 @@ impl Stage for Scan {
             self.passes = self.passes.wrapping_add(1);
         }
         self.node.stats.oldest_queued.set(oldest);
+        self.node.stats.dead_open.set(dead.count as usize);
+        self.node.stats.oldest_dead.set(dead.oldest_at);
         self.node.stats.findings.set(done);
         Ok(PassReport { done, more: false, next_at })
     }

@@ -730,6 +730,10 @@ impl HistoryStore for Faulty {
         self.call("logs", Kind::Read, move |store, _| wait(store.logs(&query))).await
     }
 
+    async fn open_dead(&self, most: u32) -> Result<OpenDead, StoreError> {
+        self.call("open_dead", Kind::Read, move |store, _| wait(store.open_dead(most))).await
+    }
+
     async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError> {
         let runs = runs.to_vec();
         self.call("dead_marks", Kind::Read, move |store, _| wait(store.dead_marks(&runs))).await

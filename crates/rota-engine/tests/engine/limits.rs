@@ -156,6 +156,23 @@ async fn the_scanner_finds_nothing_where_all_is_well() {
     assert_eq!(node.scan().await.done, 0);
 }
 
+/// Those who watch must see dead letters grow old, and see them go.
+#[tokio::test]
+async fn the_scanner_tells_of_open_dead_letters() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, with(job("fails", "fail"), json!({ "retry": { "max_attempts": 1 } }))).await;
+    let run = node.enqueue(&bed, "fails").await;
+    node.work().await;
+    node.beat_for(&bed, 5_000).await;
+    node.scan().await;
+    let told = |node: &Hands| (node.node.stats.dead_open.get(), node.node.stats.oldest_dead.age(bed.now()).as_millis());
+    assert_eq!(told(&node), (1, 5_000));
+    bed.store.discard(&[run], "ann", bed.now()).await.unwrap();
+    node.scan().await;
+    assert_eq!(told(&node), (0, 0));
+}
+
 #[tokio::test]
 async fn upkeep_folds_what_was_settled() {
     let bed = Bed::new().await;

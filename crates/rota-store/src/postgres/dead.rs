@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
     run::NewRun,
-    store::{DeadFate, DeadMark},
+    store::{DeadFate, DeadMark, OpenDead},
 };
 use uuid::Uuid;
 
@@ -15,9 +15,17 @@ use super::{
     fault::Fault,
     tx::{Late, params},
 };
-use crate::codec::{fate, fate_code, micros, time};
+use crate::codec::{fate, fate_code, micros, time, time_opt};
 
 impl PostgresStore {
+    pub(super) async fn open_letters(&self, most: u32) -> Result<OpenDead, Fault> {
+        let sql = "SELECT (SELECT count(*) FROM (SELECT 1 FROM open_dead LIMIT $1) counted), \
+             (SELECT ended_at FROM open_dead ORDER BY ended_at LIMIT 1)";
+        let rows = self.read(sql, &[&i64::from(most)]).await?;
+        let Some(row) = rows.first() else { return Ok(OpenDead::default()) };
+        Ok(OpenDead { count: row.try_get::<_, i64>(0)?.max(0) as u64, oldest_at: time_opt(row.try_get(1)?)? })
+    }
+
     pub(super) async fn marks_of(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, Fault> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let sql = "SELECT run, fate, by_whom, at FROM dead_mark WHERE run = ANY($1)";
@@ -33,7 +41,8 @@ impl PostgresStore {
         let mut ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         ids.sort_unstable();
         ids.dedup();
-        let sql = "INSERT INTO dead_mark (run, at, fate, by_whom) SELECT run, $2, $3, $4 FROM unnest($1::uuid[]) run \
+        let sql = "WITH closed AS (DELETE FROM open_dead WHERE run = ANY($1)) \
+                   INSERT INTO dead_mark (run, at, fate, by_whom) SELECT run, $2, $3, $4 FROM unnest($1::uuid[]) run \
                    ORDER BY run ON CONFLICT (run) DO NOTHING";
         self.write_alone(&self.work, sql, &[&ids, &micros(now), &fate_code(DeadFate::Discarded), &by]).await?;
         let marks = self.marks_of(runs).await?;
@@ -49,8 +58,17 @@ pub(super) fn mark_redriven<'r>(now: Timestamp, made: impl IntoIterator<Item = &
         return None;
     }
     let (ids, by): (Vec<Uuid>, Vec<Option<String>>) = redriven.into_iter().unzip();
-    let sql = "INSERT INTO dead_mark (run, at, fate, by_whom) \
+    let sql = "WITH closed AS (DELETE FROM open_dead WHERE run = ANY($1::uuid[])) \
+               INSERT INTO dead_mark (run, at, fate, by_whom) \
                SELECT run, $2, $3, by_whom FROM unnest($1::uuid[], $4::text[]) asked (run, by_whom) \
                ON CONFLICT (run) DO UPDATE SET at = excluded.at, fate = excluded.fate, by_whom = excluded.by_whom";
     Some(Late { sql, params: params![ids, micros(now), fate_code(DeadFate::Redriven), by] })
+}
+
+/// Notes runs that have died and wait for somebody, with the commit.
+pub(super) fn note_open(dead: Vec<(Uuid, i64)>) -> Option<Late> {
+    let sql =
+        "INSERT INTO open_dead (run, ended_at) SELECT * FROM unnest($1::uuid[], $2::bigint[]) ON CONFLICT DO NOTHING";
+    let (runs, ends): (Vec<Uuid>, Vec<i64>) = dead.into_iter().unzip();
+    (!runs.is_empty()).then(|| Late { sql, params: params![runs, ends] })
 }

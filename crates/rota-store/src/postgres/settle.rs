@@ -27,7 +27,7 @@ use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
 use super::{
-    PostgresStore, after,
+    PostgresStore, after, dead,
     fault::Fault,
     insert::make_followers,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
@@ -65,6 +65,8 @@ pub(super) struct Aftermath {
     pub waited_for: bool,
     /// Runs that follow those that have died.
     pub followers: Vec<NewRun>,
+    /// Runs that have died and wait for somebody, with their ends.
+    pub dead: Vec<(Uuid, i64)>,
     /// Runs that ended otherwise than by being settled.
     pub ends: Vec<EndedRun>,
     /// Statements that can wait for the commit.
@@ -379,7 +381,11 @@ impl Gone {
         {
             after.rearm.push((schedule, *id, micros(finish.ended_at)));
         }
-        after.followers.extend(finish.follower.as_deref().cloned());
+        match &finish.follower {
+            Some(new) => after.followers.push(NewRun::clone(new)),
+            None if finish.verdict == Verdict::Dead => after.dead.push((*id, at)),
+            None => {}
+        }
         Ok(())
     }
 }
@@ -550,6 +556,7 @@ impl PostgresStore {
         }
         after::note(tx, after).await?;
         after.late.extend(make_followers(now, &std::mem::take(&mut after.followers)));
+        after.late.extend(dead::note_open(std::mem::take(&mut after.dead)));
         let admitted = slots::apply_and_admit(tx, after).await?;
         after.changed |= !admitted.is_empty();
         after.queued.extend(admitted);

@@ -17,7 +17,7 @@ use rota_core::{
     store::{
         Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
         FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
-        JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease,
+        JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
         PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore,
         RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement,
         SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat,
@@ -303,6 +303,10 @@ impl HistoryStore for PostgresStore {
 
     async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
         tried!("read logs", self.logs_of(query))
+    }
+
+    async fn open_dead(&self, most: u32) -> Result<OpenDead, StoreError> {
+        tried!("count dead letters", self.open_letters(most))
     }
 
     async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError> {

@@ -104,8 +104,14 @@ impl PostgresStore {
         let skips = micros(tend.skips_keep.before(tend.now));
         let workers = micros(Worker::KEPT.before(tend.now));
         let audit = micros(tend.audit_keep.before(tend.now));
+        let history = micros(tend.history_keep.before(tend.now));
         let marks = micros(DeadMark::KEPT_BEYOND.before(tend.history_keep.before(tend.now)));
-        let slices: [(&str, &i64); 11] = [
+        let slices: [(&str, &i64); 12] = [
+            (
+                "DELETE FROM open_dead WHERE run = ANY(ARRAY(SELECT run FROM open_dead WHERE ended_at < $1 LIMIT $2)) \
+                 AND ended_at < $1",
+                &history,
+            ),
             (
                 "DELETE FROM dead_mark WHERE run = ANY(ARRAY(SELECT run FROM dead_mark WHERE at < $1 LIMIT $2)) AND at < $1",
                 &marks,

@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::{
-    after, failed, history,
+    after, dead, failed, history,
     insert::{NewRow, insert_rows, make_follower},
     rows::{live_row, live_rows, select_run},
 };
@@ -169,7 +169,11 @@ impl<'c> Work<'c> {
         if row.flags & flag::REARMS != 0 {
             rearm(self.connection, row, finish.ended_at)?;
         }
-        finish.follower.as_ref().map_or(Ok(()), |new| make_follower(self, new))
+        match &finish.follower {
+            Some(new) => make_follower(self, new),
+            None if finish.verdict == Verdict::Dead => dead::open(self.connection, row.id, finish.ended_at),
+            None => Ok(()),
+        }
     }
 
     fn moved(&mut self, row: &RunRow, after: &Run, next: &Move) -> Result<(), StoreError> {

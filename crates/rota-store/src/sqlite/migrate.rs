@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::OpenError;
+use super::{OpenError, dead};
 
 const STEPS: &[&str] = &[
     include_str!("migrations/0001_first.sql"),
@@ -13,7 +13,11 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0003_after.sql"),
     include_str!("migrations/0004_access.sql"),
     include_str!("migrations/0005_dead.sql"),
+    include_str!("migrations/0006_open_dead.sql"),
 ];
+
+/// Before this step dead letters were found in history alone.
+const OPEN_DEAD: usize = 6;
 
 /// The newest schema that this release knows.
 pub const fn known() -> i64 {
@@ -28,8 +32,37 @@ pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
         return Err(OpenError::Newer { path: path.to_owned(), found, known });
     }
     for (step, sql) in STEPS.iter().enumerate().skip(found as usize) {
-        let batch = format!("BEGIN IMMEDIATE; {sql}; PRAGMA user_version = {}; COMMIT;", step + 1);
-        connection.execute_batch(&batch).map_err(sqlite)?;
+        connection.execute_batch(&format!("BEGIN IMMEDIATE; {sql};")).map_err(sqlite)?;
+        if step + 1 == OPEN_DEAD {
+            dead::find_open(connection).map_err(sqlite)?;
+        }
+        connection.execute_batch(&format!("PRAGMA user_version = {}; COMMIT;", step + 1)).map_err(sqlite)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::history, *};
+
+    /// A file from before open dead letters were noted must not look as if there
+    /// were none.
+    #[test]
+    fn open_dead_letters_of_an_older_file_are_found() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(&STEPS[..OPEN_DEAD - 1].join(";")).unwrap();
+        connection.pragma_update(None, "user_version", OPEN_DEAD as i64 - 1).unwrap();
+        history::ensure_day(&connection, 20_000).unwrap();
+        for (id, verdict) in [(1, 4), (2, 4), (3, 1)] {
+            let sql = "INSERT INTO history_20000 (id, tenant, job, version, lane, part, order_key, ready_at, created_at, \
+                 ended_at, verdict, attempt, losses, fence, source) \
+                 VALUES (?1, 1, 1, 1, 1, 1, 1, 1, 1, 70 + ?1, ?2, 1, 0, 0, 2)";
+            connection.execute(sql, [id, verdict]).unwrap();
+        }
+        connection.execute("INSERT INTO dead_mark SELECT id, 1, 0, NULL FROM history_20000 WHERE seq = 1", []).unwrap();
+        up(&connection, Path::new("x")).unwrap();
+        let count = "SELECT count(*), min(ended_at) FROM open_dead";
+        let found: (i64, i64) = connection.query_row(count, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        assert_eq!(found, (1, 72));
+    }
 }

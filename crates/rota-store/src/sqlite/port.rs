@@ -14,7 +14,7 @@ use rota_core::{
     store::{
         Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
         FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
-        JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OwnLease,
+        JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
         PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore,
         RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement,
         SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat,
@@ -299,6 +299,10 @@ impl HistoryStore for SqliteStore {
 
     async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
         self.do_logs(query).await
+    }
+
+    async fn open_dead(&self, most: u32) -> Result<OpenDead, StoreError> {
+        self.do_open_dead(most).await
     }
 
     async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError> {

@@ -135,6 +135,7 @@ fn purge_rest(connection: &Connection, tend: &Tend) -> Result<Tended, StoreError
     let skips = micros(tend.skips_keep.before(tend.now));
     let workers = micros(Worker::KEPT.before(tend.now));
     let audit = micros(tend.audit_keep.before(tend.now));
+    let history = micros(tend.history_keep.before(tend.now));
     let marks = micros(DeadMark::KEPT_BEYOND.before(tend.history_keep.before(tend.now)));
     let mut purged = 0;
     for (sql, before) in [
@@ -172,6 +173,7 @@ fn purge_rest(connection: &Connection, tend: &Tend) -> Result<Tended, StoreError
         ),
         ("DELETE FROM worker WHERE id IN (SELECT id FROM worker WHERE until < ?1 LIMIT ?2)", workers),
         ("DELETE FROM dead_mark WHERE run IN (SELECT run FROM dead_mark WHERE at < ?1 LIMIT ?2)", marks),
+        ("DELETE FROM open_dead WHERE run IN (SELECT run FROM open_dead WHERE ended_at < ?1 LIMIT ?2)", history),
     ] {
         purged +=
             connection.prepare_cached(sql).and_then(|mut delete| delete.execute([before, ROWS])).map_err(failed)?

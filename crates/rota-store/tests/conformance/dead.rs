@@ -4,7 +4,7 @@ use rota_core::{
     duration::Span,
     ids::RunId,
     run::{NewRun, Redrive, Run, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
-    store::{By, DeadFate, DeadMark, Enqueued, Guarded, Reap, RunQuery, Settlement},
+    store::{By, DeadFate, DeadMark, Enqueued, Guarded, OpenDead, Reap, RunQuery, Settlement},
 };
 
 use crate::{harness::*, upkeep::tend_all};
@@ -92,6 +92,44 @@ async fn leased(h: &Harness, new: NewRun) -> Run {
     let run = h.claim(h.worker(), 1, at(0)).await.remove(0);
     assert_eq!(run.id, id);
     run
+}
+
+fn open(count: u64, oldest_at: Option<i64>) -> OpenDead {
+    OpenDead { count, oldest_at: oldest_at.map(at) }
+}
+
+/// Whoever watches must see what waits for a person, and nothing that was dealt with.
+pub async fn a_dead_letter_is_open_until_somebody_deals_with_it(h: &Harness) {
+    assert_eq!(h.store.open_dead(10).await.unwrap(), open(0, None));
+    let mut dead = Vec::new();
+    for millis in [30, 10, 20] {
+        let run = leased(h, h.new_run(h.claimed)).await;
+        h.settle_all(&[dies(&run, millis)], at(40)).await;
+        dead.push(run.id);
+    }
+    let failed = leased(h, h.new_run(h.claimed)).await;
+    h.settle(&failed, broken(), at(5)).await;
+    let followed = leased(h, followed(h, 1)).await;
+    h.settle_all(&[dies(&followed, 5)], at(40)).await;
+    assert_eq!(h.store.open_dead(10).await.unwrap(), open(3, Some(10)));
+    assert_eq!(h.store.open_dead(2).await.unwrap(), open(2, Some(10)), "no more than asked for is counted");
+    h.enqueue(&[again(h, dead[1])], at(50)).await;
+    assert_eq!(h.store.open_dead(10).await.unwrap(), open(2, Some(20)), "it was made again");
+    h.store.discard(&[dead[2], dead[1]], "ann", at(60)).await.unwrap();
+    assert_eq!(h.store.open_dead(10).await.unwrap(), open(1, Some(30)), "it was put away");
+    let lost = h.claim(h.worker(), 1, at(70)).await.remove(0);
+    h.store.reap(&h.write(at(90_000)), &Reap { before: at(90_000), losses_max: 1, limit: 10 }).await.unwrap();
+    assert_eq!(h.status(lost.id).await, DEAD);
+    assert_eq!(h.store.open_dead(10).await.unwrap(), open(2, Some(30)));
+}
+
+pub async fn open_dead_letters_go_with_their_history(h: &Harness) {
+    let run = leased(h, h.new_run(h.claimed)).await;
+    h.settle_all(&[dies(&run, 10)], at(40)).await;
+    tend_all(h, at(6 * DAY)).await;
+    assert_eq!(h.store.open_dead(10).await.unwrap(), open(1, Some(10)));
+    tend_all(h, at(7 * DAY + 11)).await;
+    assert_eq!(h.store.open_dead(10).await.unwrap(), open(0, None));
 }
 
 /// The end and the run that follows it are one write: neither without the other,

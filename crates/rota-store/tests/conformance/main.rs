@@ -380,6 +380,8 @@ promises! {
         a_dead_letter_is_put_away_once,
         a_redrive_counts_more_than_a_discard,
         a_mark_goes_after_its_run,
+        a_dead_letter_is_open_until_somebody_deals_with_it,
+        open_dead_letters_go_with_their_history,
         a_run_that_dies_is_followed_by_one_run,
         a_dead_run_that_is_followed_counts_as_made_again,
         a_follower_waits_for_its_time_and_its_slot,
