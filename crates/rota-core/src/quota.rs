@@ -357,6 +357,11 @@ pub fn run_bucket(tenant: TenantId) -> String {
     format!("quota/{tenant}")
 }
 
+/// The key of a tenant's bucket of requests to the API.
+pub fn request_bucket(tenant: TenantId) -> String {
+    format!("requests/{tenant}")
+}
+
 /// In the metadata of a run that was made for later: by which quota.
 const DELAYED: &str = "quota";
 

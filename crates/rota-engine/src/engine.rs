@@ -11,6 +11,7 @@ use rota_core::{
     ids::{JobId, RunId, TenantId, WorkerId},
     job::JobDocument,
     ports::{Clock, Executor, Hints, Random, Relay, Seeded, Topic},
+    rate::Rate,
     run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
     store::{
         CancelAnswer, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunQuery, Store, StoreError,
@@ -301,7 +302,15 @@ impl Engine {
     pub async fn enqueue_once(&self, asks: Vec<RunAsk>, request: Option<Request>) -> Result<Vec<Made>, EngineError> {
         let now = self.node.clock.now();
         let mut planned = making::plan(&self.node, asks, now).await?;
+        let before = request.as_ref().map(|_| planned.clone());
         quota::refuse_over_rate(&self.node, &mut planned, now).await?;
+        if let (Some(request), Some(before)) = (&request, before)
+            && before != planned
+            && self.node.store.is_answered(request, now).await?
+        {
+            // It makes no run, so no rate stands in its way.
+            planned = before;
+        }
         self.make(planned, Write { request, ..self.node.write(now) }).await
     }
 
@@ -327,6 +336,12 @@ impl Engine {
         let made = made.collect();
         take_made(&self.node, &write, runs, &answers);
         Ok(made)
+    }
+
+    /// Takes a token of a tenant's rate of requests, counted for all nodes together,
+    /// or says when there will be one.
+    pub async fn take_request(&self, tenant: TenantId, rate: Rate) -> Result<Result<(), Timestamp>, EngineError> {
+        Ok(quota::take_request(&self.node, tenant, rate, self.node.clock.now()).await?)
     }
 
     /// One run of a job, now.

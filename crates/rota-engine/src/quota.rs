@@ -1,9 +1,12 @@
-//! Quotas of runs and schedules, counted for all nodes together.
+//! Quotas of runs, requests and schedules, counted for all nodes together.
 //!
-//! A tenant's rate of runs is one bucket in the store. A node takes tokens from
-//! it in chunks of a second's worth and spends what is left over from memory, so
-//! that a busy tenant is no hot row and many nodes allow no more than one. A chunk
-//! that is lost with its node costs its tenant a second of its rate.
+//! A tenant's rate of runs is one bucket in the store, and so is its rate of
+//! requests to the API. A node takes tokens from it in chunks (a second's worth of
+//! runs, a quarter of a second's of requests) and spends what is left over from
+//! memory, so that a busy tenant is no hot row and many nodes allow no more than
+//! one. A chunk that is lost with its node costs its tenant as much of its rate.
+//! Until when there is nothing left is remembered too: callers that are refused
+//! cost the store nothing.
 //!
 //! How many schedules a tenant has is counted in the store at most once a minute,
 //! and before anything is refused; in between a node adds what it saves itself.
@@ -22,7 +25,7 @@ use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     ids::TenantId,
-    quota::{Delay, Quotas, Refusal, delayed_trigger, run_bucket},
+    quota::{Delay, Quotas, Refusal, delayed_trigger, request_bucket, run_bucket},
     rate::{Rate, Taken},
     run::NewRun,
     store::{StoreError, TokenAsk},
@@ -30,6 +33,9 @@ use rota_core::{
 
 use crate::{making::Made, node::Node};
 
+/// So often at most does a node ask for tokens of a tenant's requests. Seldom enough
+/// for the store, and little enough at once for the other nodes to get theirs.
+const REQUEST_CHUNKS_PER_S: u32 = 4;
 /// What is in hand and was not spent is given up after this long.
 const TOKENS_KEPT: Span = Span::secs(60);
 /// How long a count of schedules is believed.
@@ -38,15 +44,50 @@ const COUNT_KEPT: Span = Span::secs(60);
 /// What a node holds of its tenants' quotas.
 #[derive(Debug, Default)]
 pub struct Meter {
-    chunks: Mutex<HashMap<TenantId, Chunk>>,
+    runs: Chunks,
+    requests: Chunks,
     schedules: Mutex<HashMap<TenantId, Counted>>,
 }
 
-/// Tokens in hand.
+/// Tokens in hand, by tenant.
+#[derive(Debug, Default)]
+struct Chunks(Mutex<HashMap<TenantId, Chunk>>);
+
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     tokens: u32,
     until: Timestamp,
+    /// The store has none before this.
+    none_before: Timestamp,
+}
+
+impl Chunks {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Chunk>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up to `most` of what is in hand.
+    fn spend(&self, tenant: TenantId, most: u32, now: Timestamp) -> u32 {
+        let mut chunks = self.lock();
+        let Some(chunk) = chunks.get_mut(&tenant).filter(|chunk| now < chunk.until) else { return 0 };
+        let spent = chunk.tokens.min(most);
+        chunk.tokens -= spent;
+        spent
+    }
+
+    /// Keeps tokens that were taken and not used, and that the store has no more
+    /// before `none_before`.
+    fn keep(&self, tenant: TenantId, tokens: u32, none_before: Timestamp, now: Timestamp) {
+        let mut chunks = self.lock();
+        let left = chunks.get(&tenant).filter(|chunk| now < chunk.until).map_or(0, |chunk| chunk.tokens);
+        let tokens = left.saturating_add(tokens);
+        chunks.insert(tenant, Chunk { tokens, until: TOKENS_KEPT.after(now), none_before });
+    }
+
+    /// Before when it is in vain to ask the store.
+    fn none_before(&self, tenant: TenantId) -> Option<Timestamp> {
+        self.lock().get(&tenant).map(|chunk| chunk.none_before)
+    }
 }
 
 /// What is remembered of a tenant does not say.
@@ -69,31 +110,15 @@ pub(crate) struct Want {
 }
 
 impl Meter {
-    fn chunks(&self) -> MutexGuard<'_, HashMap<TenantId, Chunk>> {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn schedules(&self) -> MutexGuard<'_, HashMap<TenantId, Counted>> {
         self.schedules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `most` of what is in hand.
-    fn spend(&self, tenant: TenantId, most: u32, now: Timestamp) -> u32 {
-        let mut chunks = self.chunks();
-        let Some(chunk) = chunks.get_mut(&tenant).filter(|chunk| now < chunk.until) else { return 0 };
-        let spent = chunk.tokens.min(most);
-        chunk.tokens -= spent;
-        spent
-    }
-
-    /// Keeps tokens that were taken and not used.
+    /// Keeps tokens of runs that were taken and not used.
     pub(crate) fn give_back(&self, tenant: TenantId, tokens: u32, now: Timestamp) {
-        if tokens == 0 {
-            return;
+        if tokens > 0 {
+            self.runs.keep(tenant, tokens, now, now);
         }
-        let mut chunks = self.chunks();
-        let left = chunks.get(&tenant).filter(|chunk| now < chunk.until).map_or(0, |chunk| chunk.tokens);
-        chunks.insert(tenant, Chunk { tokens: left.saturating_add(tokens), until: TOKENS_KEPT.after(now) });
     }
 
     /// Counts so many schedules more, if what is remembered of the tenant says
@@ -125,7 +150,7 @@ fn chunk(rate: Rate) -> u32 {
 /// Takes tokens for runs that are to be made now. Fewer than were wanted tell
 /// when there will be another.
 pub(crate) async fn take(node: &Node, wants: &[Want], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
-    let in_hand: Vec<u32> = wants.iter().map(|want| node.meter.spend(want.tenant, want.runs, now)).collect();
+    let in_hand: Vec<u32> = wants.iter().map(|want| node.meter.runs.spend(want.tenant, want.runs, now)).collect();
     let short: Vec<usize> = (0..wants.len()).filter(|n| in_hand[*n] < wants[*n].runs).collect();
     let mut taken: Vec<Taken> = in_hand.into_iter().map(|tokens| Taken { tokens, next_at: now }).collect();
     if short.is_empty() {
@@ -143,6 +168,33 @@ pub(crate) async fn take(node: &Node, wants: &[Want], now: Timestamp) -> Result<
         node.meter.give_back(wants[n].tenant, given.tokens - used, now);
     }
     Ok(taken)
+}
+
+/// Takes a token for one request of a tenant's callers, or says when there will be
+/// one.
+pub(crate) async fn take_request(
+    node: &Node,
+    tenant: TenantId,
+    rate: Rate,
+    now: Timestamp,
+) -> Result<Result<(), Timestamp>, StoreError> {
+    let requests = &node.meter.requests;
+    if requests.spend(tenant, 1, now) == 1 {
+        return Ok(Ok(()));
+    }
+    if let Some(at) = requests.none_before(tenant).filter(|at| now < *at) {
+        return Ok(Err(at));
+    }
+    let want = (rate.runs / REQUEST_CHUNKS_PER_S).max(1);
+    let ask = TokenAsk { key: request_bucket(tenant), rate, want, ahead: false };
+    let taken = node.store.take_tokens(&[ask], now).await?;
+    let Some(given) = taken.first() else { return Ok(Ok(())) };
+    if let Some(left) = given.tokens.checked_sub(1) {
+        requests.keep(tenant, left, now, now);
+        return Ok(Ok(()));
+    }
+    requests.keep(tenant, 0, given.next_at, now);
+    Ok(Err(given.next_at))
 }
 
 /// The tenants among these runs that have a rate, each with its number of runs.
@@ -246,11 +298,11 @@ mod tests {
     fn tokens_in_hand_are_spent_once_and_not_kept_for_ever() {
         let (meter, tenant) = (Meter::default(), TenantId(1));
         meter.give_back(tenant, 3, at(0));
-        assert_eq!(meter.spend(tenant, 2, at(1)), 2);
-        assert_eq!(meter.spend(tenant, 2, at(2)), 1);
-        assert_eq!(meter.spend(tenant, 2, at(2)), 0);
+        assert_eq!(meter.runs.spend(tenant, 2, at(1)), 2);
+        assert_eq!(meter.runs.spend(tenant, 2, at(2)), 1);
+        assert_eq!(meter.runs.spend(tenant, 2, at(2)), 0);
         meter.give_back(tenant, 3, at(3));
-        assert_eq!(meter.spend(tenant, 3, at(63)), 0, "what was not spent for a minute is given up");
+        assert_eq!(meter.runs.spend(tenant, 3, at(63)), 0, "what was not spent for a minute is given up");
     }
 
     /// A node that saves much must not wait for the next count to see its limit.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DueCursor, Epoch, StoreError, Write};
+use super::{DueCursor, Epoch, Request, StoreError, Write};
 use crate::{
     after::JobEnd,
     dispatch::{Pair, Share, Window},
@@ -332,6 +332,10 @@ pub trait RunStore: Send + Sync {
     /// Makes runs: admits them to their slots, holds them to their unique keys.
     /// `inbox` rows are consumed in the same transaction.
     async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError>;
+
+    /// Whether a write under this request's key was done before, and is answered as it
+    /// was. Another body under the same key is an error, as for a write.
+    async fn is_answered(&self, request: &Request, now: Timestamp) -> Result<bool, StoreError>;
 
     /// Ends that jobs wait for and that nobody has looked at, the oldest `limit`
     /// of them, with those that are held for the same jobs. An end is written

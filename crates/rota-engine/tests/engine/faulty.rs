@@ -572,6 +572,11 @@ impl RunStore for Faulty {
         self.call("follow_ends", Kind::Named, move |store, _| wait(store.follow_ends(&write, &items))).await
     }
 
+    async fn is_answered(&self, request: &Request, now: Timestamp) -> Result<bool, StoreError> {
+        let request = request.clone();
+        self.call("is_answered", Kind::Read, move |store, _| wait(store.is_answered(&request, now))).await
+    }
+
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
         self.here()?;
         Ok(self.inbox.lock().unwrap().iter().take(limit as usize).cloned().collect())

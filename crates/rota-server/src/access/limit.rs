@@ -1,8 +1,8 @@
-//! How many requests a tenant's callers may send, by its tier.
+//! How many requests a tenant's callers may send, by its tier, and how many tries a
+//! login may take.
 //!
-//! Counted on each node by itself: behind a balancer over N nodes a tenant may
-//! send up to N times as much. This protects a node; what a tenant may *do* is
-//! bounded by its quotas, which are counted in the store.
+//! Requests are counted for all nodes together, by the engine's meter; tries on each
+//! node by itself, before anybody is known to whom they could be counted.
 
 use std::{
     collections::HashMap,
@@ -17,6 +17,7 @@ use rota_core::{
     quota::Quotas,
     rate::{Bucket, Rate},
 };
+use rota_engine::Engine;
 
 use crate::problem::Problem;
 
@@ -49,17 +50,13 @@ impl<K: Eq + Hash> Buckets<K> {
     }
 }
 
-#[derive(Default)]
-pub struct Limits(Buckets<TenantId>);
-
-impl Limits {
-    pub fn take(&self, tenant: TenantId, quotas: &Quotas, now: Timestamp) -> Result<(), Problem> {
-        let Some(rate) = quotas.api_rate() else { return Ok(()) };
-        self.0.take(tenant, rate, now).map_err(|next_at| {
-            let detail = format!("the tenant's quota api_requests_per_s is {}", rate.runs);
-            too_many(detail, next_at, now)
-        })
-    }
+/// Counts a request against the rate of the tenant it is about.
+pub async fn count(engine: &Engine, tenant: TenantId, quotas: &Quotas) -> Result<(), Problem> {
+    let Some(rate) = quotas.api_rate() else { return Ok(()) };
+    engine.take_request(tenant, rate).await?.map_err(|next_at| {
+        let detail = format!("the tenant's quota api_requests_per_s is {}", rate.runs);
+        too_many(detail, next_at, engine.now())
+    })
 }
 
 /// Refused until `next_at`.
@@ -71,26 +68,12 @@ pub fn too_many(detail: impl Into<String>, next_at: Timestamp, now: Timestamp) -
 
 #[cfg(test)]
 mod tests {
-    use rota_core::{duration::Span, store::Tier};
+    use rota_core::duration::Span;
 
     use super::*;
 
     fn at(millis: i64) -> Timestamp {
         Timestamp::from_millisecond(1_760_000_000_000 + millis).unwrap()
-    }
-
-    #[test]
-    fn each_tier_has_its_rate_and_a_burst_of_twice_as_much() {
-        for (tier, burst) in [(Tier::Free, 20), (Tier::Pro, 200), (Tier::Enterprise, 2_000)] {
-            let (limits, quotas) = (Limits::default(), Quotas::of(tier));
-            let passed = (0..3_000).filter(|_| limits.take(TenantId(1), &quotas, at(0)).is_ok()).count();
-            assert_eq!(passed, burst, "{tier:?}");
-            assert!(limits.take(TenantId(2), &quotas, at(0)).is_ok(), "another tenant is not touched");
-            let later = (0..3_000).filter(|_| limits.take(TenantId(1), &quotas, at(1_000)).is_ok()).count();
-            assert_eq!(later, burst / 2, "{tier:?}");
-        }
-        let limits = Limits::default();
-        assert!((0..100_000).all(|_| limits.take(TenantId(1), &Quotas::NONE, at(0)).is_ok()));
     }
 
     #[test]

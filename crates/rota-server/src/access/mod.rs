@@ -42,7 +42,7 @@ use rota_core::{
 use rota_engine::Engine;
 use serde_json::Value;
 
-use self::{audit::Trail, jwt::Jwt, limit::Limits, login::Passwords, tenants::Tenants};
+use self::{audit::Trail, jwt::Jwt, login::Passwords, tenants::Tenants};
 pub use self::{
     jwt::{JwtKeys, JwtOptions},
     limit::too_many,
@@ -88,7 +88,6 @@ impl Default for AccessOptions {
 pub struct Access {
     options: AccessOptions,
     jwt: Option<Jwt>,
-    limits: Limits,
     pub passwords: Passwords,
     pub tenants: Tenants,
 }
@@ -252,7 +251,7 @@ impl<P: Need> FromRequestParts<Node> for May<P> {
         let engine = node.engine().ok_or_else(|| Problem::not_ready("the node is starting"))?.clone();
         let access = node.access();
         let (caller, quotas) = access.caller(parts, node, &engine).await?;
-        access.limits.take(caller.tenant, &quotas, engine.now())?;
+        limit::count(&engine, caller.tenant, &quotas).await?;
         allowed::<P>(&caller)?;
         let trail = parts.extensions.get::<Trail>().cloned().unwrap_or_default();
         trail.asked_by(&caller);

@@ -72,7 +72,10 @@ impl Bed {
     }
 
     pub async fn of(builder: Builder) -> Self {
-        let options = Options { sole: true, ..Options::default() };
+        Self::with(builder, Options { sole: true, ..Options::default() }).await
+    }
+
+    pub async fn with(builder: Builder, options: Options) -> Self {
         let engine = builder
             .options(options)
             .handler("hello", async |call: rota_engine::executors::Call| {

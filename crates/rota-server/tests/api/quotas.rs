@@ -424,3 +424,61 @@ async fn quotas_that_cannot_be_read_are_refused_by_their_names() {
     let found = bed.get("/tenants/other").await;
     assert_eq!(found.problem(), (404, "not_found".to_owned()), "nothing was saved");
 }
+
+/// What is sent again because an answer was lost makes no run: it must not be told to
+/// come back later, or to come back at all.
+#[tokio::test]
+async fn a_request_that_is_sent_again_is_answered_whatever_the_rate() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    bed.limit(json!({ "runs_per_minute": 1 })).await;
+    let trigger = async |key: &str, payload: i64| {
+        let body = json!({ "payload": payload });
+        bed.send_json(Method::POST, "/jobs/mail/trigger", &body, &[("idempotency-key", key)]).await
+    };
+    let first = trigger("a", 1).await.ok();
+    trigger("b", 1).await.ok();
+    assert_eq!(trigger("c", 1).await.problem(), (429, "too_many_requests".to_owned()));
+    assert_eq!(trigger("a", 1).await.ok(), first);
+    assert_eq!(trigger("a", 2).await.status, 422, "another body under the same key");
+    assert_eq!(bed.get("/runs").await.ok()["items"].as_array().unwrap().len(), 2);
+}
+
+/// How many requests of a node's callers pass, of so many at once.
+async fn passed(bed: &Bed, requests: usize) -> usize {
+    let mut passed = 0;
+    for _ in 0..requests {
+        let answer = bed.get("/jobs").await;
+        assert!(answer.status.is_success() || answer.status == 429, "{}", answer.text);
+        passed += usize::from(answer.status.is_success());
+    }
+    passed
+}
+
+/// Behind a balancer over two nodes a tenant must not have twice its rate.
+#[tokio::test]
+async fn two_nodes_together_allow_the_requests_of_one() {
+    let clock = Arc::new(TestClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
+    let store = Arc::new(SqliteStore::memory().unwrap());
+    let node = async || {
+        let store = Arc::clone(&store) as Arc<dyn rota_core::store::Store>;
+        let builder = Engine::builder(store).clock(Arc::clone(&clock) as Arc<dyn rota_core::ports::Clock>);
+        Bed::with(builder, rota_engine::Options::default()).await
+    };
+    let nodes = [node().await, node().await];
+    nodes[0].limit(json!({ "api_requests_per_s": 8 })).await;
+    let both = async || {
+        let mut all = 0;
+        for n in 0..30 {
+            all += passed(&nodes[n % 2], 1).await;
+        }
+        all
+    };
+    assert_eq!(both().await, 16, "a burst of twice the rate");
+    for second in 1..=3 {
+        clock.advance(Span::secs(1));
+        assert_eq!(both().await, 8, "in second {second}");
+    }
+    clock.advance(Span::secs(60));
+    assert_eq!(passed(&nodes[1], 30).await, 16, "one node may have all of it");
+}

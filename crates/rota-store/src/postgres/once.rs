@@ -8,7 +8,8 @@
 
 use std::{future::Future, sync::Arc};
 
-use rota_core::store::{Guarded, StoreError, Write};
+use jiff::Timestamp;
+use rota_core::store::{Guarded, Request, StoreError, Write};
 use tokio_postgres::Row;
 
 use super::{
@@ -91,9 +92,23 @@ impl PostgresStore {
         if let Some(row) = rows.first() {
             return Ok(Some(row.try_get(0).map_err(|e| told(e.into()))?));
         }
-        let Some(request) = &write.request else { return Ok(None) };
+        match &write.request {
+            Some(request) => self.known_request(request, write.now, what).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The answer kept under a request's key.
+    #[allow(clippy::option_option, reason = "absent, and present with the plain answer, are two things")]
+    pub(super) async fn known_request(
+        &self,
+        request: &Request,
+        now: Timestamp,
+        what: &'static str,
+    ) -> Result<Option<Option<Vec<u8>>>, StoreError> {
+        let told = |fault: Fault| fault.told(what);
         let sql = "SELECT fingerprint, answer FROM request WHERE tenant = $1 AND key = $2 AND expires_at > $3";
-        let rows = self.read(sql, &[&request.tenant.0, &request.key, &micros(write.now)]).await.map_err(told)?;
+        let rows = self.read(sql, &[&request.tenant.0, &request.key, &micros(now)]).await.map_err(told)?;
         let Some(row) = rows.first() else { return Ok(None) };
         let fingerprint: Vec<u8> = row.try_get(0).map_err(|e| told(e.into()))?;
         if fingerprint != request.fingerprint {

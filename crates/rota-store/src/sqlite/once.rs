@@ -4,10 +4,11 @@
 //! row and restores the answer; a plain answer is stored as nothing. A request
 //! key does the same for a caller's own caller, for as long as the key lives.
 
+use jiff::Timestamp;
 use rota_core::store::{Request, StoreError, Write};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::failed;
+use super::{SqliteStore, failed};
 use crate::codec::micros;
 
 /// What was stored of an answer; a plain one needs nothing.
@@ -23,7 +24,7 @@ pub fn once<T>(
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     if let Some(request) = &write.request
-        && let Some(kept) = known_request(connection, request, write)?
+        && let Some(kept) = known_request(connection, request, write.now)?
     {
         return restore(connection, kept.0.as_deref());
     }
@@ -49,12 +50,19 @@ fn known_batch(connection: &Connection, write: &Write) -> Result<Option<Kept>, S
         .map_err(failed)
 }
 
-fn known_request(connection: &Connection, request: &Request, write: &Write) -> Result<Option<Kept>, StoreError> {
+impl SqliteStore {
+    pub(super) async fn do_is_answered(&self, request: &Request, now: Timestamp) -> Result<bool, StoreError> {
+        let request = request.clone();
+        self.read("look for a request", move |connection| Ok(known_request(connection, &request, now)?.is_some())).await
+    }
+}
+
+fn known_request(connection: &Connection, request: &Request, now: Timestamp) -> Result<Option<Kept>, StoreError> {
     let sql = "SELECT fingerprint, answer FROM request WHERE tenant = ?1 AND key = ?2 AND expires_at > ?3";
     let found: Option<([u8; 32], Option<String>)> = connection
         .prepare_cached(sql)
         .and_then(|mut select| {
-            let key = params![request.tenant.0, request.key, micros(write.now)];
+            let key = params![request.tenant.0, request.key, micros(now)];
             select.query_row(key, |row| Ok((row.get(0)?, row.get(1)?))).optional()
         })
         .map_err(failed)?;

@@ -15,10 +15,10 @@ use rota_core::{
         Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
         FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
-        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, RunPage, RunQuery, RunRecord, RunStore,
-        RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled, Settlement,
-        SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker, WorkerBeat,
-        Write,
+        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, RunPage, RunQuery, RunRecord,
+        RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled,
+        Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker,
+        WorkerBeat, Write,
     },
 };
 
@@ -171,6 +171,10 @@ impl RunStore for SqliteStore {
 
     async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
         self.do_follow_ends(write, items).await
+    }
+
+    async fn is_answered(&self, request: &Request, now: Timestamp) -> Result<bool, StoreError> {
+        self.do_is_answered(request, now).await
     }
 
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {

@@ -170,6 +170,17 @@ pub async fn a_request_key_answers_as_it_did(h: &Harness) {
     assert_eq!(h.list(RunQuery { limit: 100, ..Default::default() }).await.len(), 1);
 }
 
+/// Whoever asks before it writes finds what a write would find.
+pub async fn a_request_key_is_known_to_be_answered_while_it_counts(h: &Harness) {
+    let write = |body, ms| h.write_keyed("k", body, at(ms), at(1_000));
+    let asked = async |body, ms| h.store.is_answered(&write(body, ms).request.unwrap(), at(ms)).await;
+    assert!(!asked(1, 0).await.unwrap());
+    ask_keyed(h, &write(1, 0), &h.new_run(h.claimed)).await.unwrap();
+    assert!(asked(1, 999).await.unwrap());
+    assert!(matches!(asked(2, 999).await, Err(StoreError::RequestDiffers)));
+    assert!(!asked(1, 1_000).await.unwrap(), "its time is over");
+}
+
 /// A key reused for something else must not swallow it silently.
 pub async fn a_request_key_with_another_body_is_refused(h: &Harness) {
     let write = |body| h.write_keyed("k", body, at(0), at(86_400_000));

@@ -153,6 +153,7 @@ promises! {
         a_duplicate_takes_no_slot,
         many_makers_of_one_unique_key_make_one_run,
         a_request_key_answers_as_it_did,
+        a_request_key_is_known_to_be_answered_while_it_counts,
         a_request_key_with_another_body_is_refused,
         a_request_key_is_its_tenants_and_ends,
         a_keyed_write_asked_again_is_answered_as_it_was,
