@@ -4,6 +4,8 @@
 //! and its like, by the parts of its path under `/api/v1`, in the types of
 //! `rota-api` or as plain JSON. A part of a path is one part, whatever is in it.
 
+use std::time::Duration;
+
 use futures_util::Stream;
 use reqwest::{
     Method, Url,
@@ -21,7 +23,7 @@ use uuid::Uuid;
 
 use crate::{
     error::Error,
-    transport::{Ask, Lines, TRIES, Terms, Transport, parse_address},
+    transport::{Ask, Lines, Ready, TRIES, Terms, Transport, parse_address},
 };
 
 /// What a saver believes is stored.
@@ -93,6 +95,12 @@ impl Client {
 
     pub fn address(&self) -> &str {
         self.transport.address()
+    }
+
+    /// Asks the server, one time, whether it is ready; who is at work behind the address
+    /// and is no Rota is an error.
+    pub async fn ready(&self, within: Duration) -> Result<Ready, Error> {
+        self.transport.ready(within).await
     }
 
     /// Jobs by name, a page at a time.

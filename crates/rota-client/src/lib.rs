@@ -31,7 +31,7 @@ mod worker;
 pub use self::{
     client::{Believes, Client, ClientBuilder},
     error::Error,
-    transport::{Lines, Query, is_here, parse_address},
+    transport::{Lines, Query, Ready, is_here, parse_address},
     worker::{Call, Cancelled, HandlerError, Outcome, Worker},
 };
 pub use reqwest::Url;

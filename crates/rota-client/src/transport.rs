@@ -11,7 +11,7 @@ use std::{io, net::IpAddr, time::Duration};
 use futures_util::Stream;
 use reqwest::{
     Method, RequestBuilder, Response, Url,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue},
 };
 use rota_api::{PREFIX, TENANT, problem::Problem};
 use serde::{Serialize, de::DeserializeOwned};
@@ -54,7 +54,7 @@ pub fn parse_address(text: &str) -> Result<Url, Error> {
 pub fn is_here(address: &Url) -> bool {
     let host = address.host_str().unwrap_or_default();
     let number = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host == "localhost" || number.is_ok_and(|number| number.is_loopback())
+    host == "localhost" || number.is_ok_and(|number| number.is_loopback() || number.is_unspecified())
 }
 
 /// Which server, as whom, and how patiently.
@@ -102,6 +102,15 @@ impl<'a> Ask<'a> {
         let value = HeaderValue::from_str(key).map_err(|_| Error::BadKey)?;
         Ok(Self { once: true, ..self.header(name, value) })
     }
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// Why it takes no requests, where it does not.
+    pub why_not: Option<String>,
+    /// Its clock, as HTTP writes it.
+    pub date: Option<String>,
 }
 
 /// Clones share their connections.
@@ -188,6 +197,26 @@ impl Transport {
         let request = self.request(&ask).header(CONTENT_TYPE, "application/x-ndjson");
         let response = self.send(request.body(reqwest::Body::wrap_stream(lines))).await?;
         Ok(Lines { response, transport: self.clone(), text: Vec::new(), read: 0 })
+    }
+
+    /// Asks the server, one time, whether it is ready.
+    pub async fn ready(&self, within: Duration) -> Result<Ready, Error> {
+        let mut url = self.server.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("readyz");
+        }
+        let request = self.http.get(url).timeout(within);
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
+        if response.status().is_success() {
+            let text = response.text().await.map_err(|error| self.unreachable(&error))?;
+            let strange = || Error::Strange { address: self.address.clone(), status: 200, said: String::new() };
+            return if text.trim() == "ready" { Ok(Ready { why_not: None, date }) } else { Err(strange()) };
+        }
+        match self.refusal(response).await {
+            Error::Refused(problem) if problem.status == 503 => Ok(Ready { why_not: Some(problem.detail), date }),
+            error => Err(error),
+        }
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
@@ -331,6 +360,7 @@ mod tests {
             ("http://127.0.0.2:1", true),
             ("http://[::1]:1", true),
             ("localhost:1", true),
+            ("http://0.0.0.0:1", true),
             ("http://rota.example", false),
         ] {
             assert_eq!(is_here(&parse_address(text).unwrap()), here, "{text}");

@@ -13,32 +13,25 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
+    PlaceArgs,
     flow::{self, Served, rate},
     target::Target,
 };
-use crate::{
-    failure::Failure,
-    printer::{Output, Printer},
-};
+use crate::{failure::Failure, printer::Printer};
 
 /// Lines in one piece of a body.
 const PIECE: u64 = 1_000;
 
 #[derive(Args)]
 pub struct BulkArgs {
-    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
-    /// afterwards if not given
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// How many runs to make
     #[arg(long, value_name = "N", default_value_t = 500_000)]
     runs: u64,
     /// Requests that send at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     requests: u64,
-    /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
 }
 
 #[derive(Serialize)]
@@ -50,10 +43,10 @@ struct Report {
 }
 
 pub async fn run(args: BulkArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.store.as_deref())?;
+    let target = Target::parse(args.place.store.as_deref())?;
     let report = measure(&target, &args).await?;
     target.clean()?;
-    Ok(printer.answer(args.output, &report, |printer| {
+    Ok(printer.answer(args.place.output, &report, |printer| {
         printer
             .line(&format!("{} runs on {}, a line each, by {} requests", report.runs, report.store, report.requests))?;
         printer.line(&format!("  {:>9} runs/s, each of them answered", report.runs_per_s))?;

@@ -21,30 +21,18 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use super::{fill, flow, target::Target};
-use crate::{
-    failure::Failure,
-    printer::{Output, Printer},
-};
+use super::{BatchArgs, PlaceArgs, fill, flow, target::Target};
+use crate::{failure::Failure, printer::Printer};
 
 #[derive(Args)]
 pub struct CallbacksArgs {
-    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
-    /// afterwards if not given
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// How many runs to put through
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     runs: u64,
-    /// Runs made per batch
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    batch: u64,
-    /// Make sure that so many finished runs are in history before measuring
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    history: u64,
-    /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    #[command(flatten)]
+    batches: BatchArgs,
 }
 
 #[derive(Serialize)]
@@ -56,11 +44,11 @@ struct Report {
 }
 
 pub async fn run(args: CallbacksArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.store.as_deref())?;
-    let history = fill(&target, args.history).await?;
+    let target = Target::parse(args.place.store.as_deref())?;
+    let history = fill(&target, args.batches.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
-    Ok(printer.answer(args.output, &report, |printer| {
+    Ok(printer.answer(args.place.output, &report, |printer| {
         printer.line(&format!(
             "{} HTTP calls on {}, {} finished runs before",
             report.runs, report.store, report.history
@@ -87,7 +75,7 @@ async fn measure(target: &Target, args: &CallbacksArgs, history: u64) -> Result<
     let job = json!({ "name": "bench-callbacks", "steps": [{ "id": "s", "http": call }] });
     let job = flow::save(&engine, tenant, &job).await?;
     let ask = |n: u64| RunAsk::of(tenant, JobRef::Id(job)).with_payload(json!({ "n": n, "text": "x".repeat(150) }));
-    let runs_per_s = flow::throughput(&engine, args.runs, args.batch, ask).await?;
+    let runs_per_s = flow::throughput(&engine, args.runs, args.batches.batch, ask).await?;
     flow::stop(&engine).await?;
     answering.abort();
     Ok(Report { store: kind, runs: args.runs, history, runs_per_s })

@@ -61,11 +61,11 @@ struct Report {
 }
 
 pub async fn run(args: EngineArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.load.store.as_deref())?;
-    let history = fill(&target, args.load.history).await?;
+    let target = Target::parse(args.load.place.store.as_deref())?;
+    let history = fill(&target, args.load.batches.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
-    Ok(printer.answer(args.load.output, &report, |printer| print(&report, printer))?)
+    Ok(printer.answer(args.load.place.output, &report, |printer| print(&report, printer))?)
 }
 
 fn print(report: &Report, printer: &mut Printer) -> io::Result<()> {
@@ -95,7 +95,7 @@ async fn measure(target: &Target, args: &EngineArgs, history: u64) -> Result<Rep
     };
     let engine = start(&store, options.clone()).await?;
     let load = Load::prepare(&engine, !args.load.plain).await?;
-    let runs_per_s = throughput(&engine, args.load.runs, args.load.batch, |number| load.ask(number)).await?;
+    let runs_per_s = throughput(&engine, args.load.runs, args.load.batches.batch, |number| load.ask(number)).await?;
     stop(&engine).await?;
     // A fresh engine counts from nothing.
     let engine = start(&store, options.clone()).await?;

@@ -53,16 +53,21 @@ pub enum Command {
     Schedules(schedules::SchedulesArgs),
 }
 
-/// What is measured, and under which load.
+/// Where something is measured, and how the answer is written.
 #[derive(Args)]
-struct LoadArgs {
+struct PlaceArgs {
     /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
     /// afterwards if not given
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// How many runs to put through
-    #[arg(long, value_name = "N", default_value_t = 300_000)]
-    runs: u64,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// How runs are made, and how many there were before.
+#[derive(Args)]
+struct BatchArgs {
     /// Runs per batch
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     batch: u64,
@@ -70,15 +75,24 @@ struct LoadArgs {
     /// figures that are quoted have 10,000,000
     #[arg(long, value_name = "N", default_value_t = 0)]
     history: u64,
+}
+
+/// What is measured, and under which load.
+#[derive(Args)]
+struct LoadArgs {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How many runs to put through
+    #[arg(long, value_name = "N", default_value_t = 300_000)]
+    runs: u64,
+    #[command(flatten)]
+    batches: BatchArgs,
     /// Only one tenant on one queue, with nothing else in use
     #[arg(long)]
     plain: bool,
     /// Lease runs in writing, as for remote workers
     #[arg(long)]
     claimed: bool,
-    /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
 }
 
 #[derive(Args)]
@@ -130,21 +144,22 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
 }
 
 async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.load.store.as_deref())?;
+    let target = Target::parse(args.load.place.store.as_deref())?;
     let report = measure(&target, &args).await?;
     target.clean()?;
-    Ok(printer.answer(args.load.output, &report, |printer| print(&report, printer))?)
+    Ok(printer.answer(args.load.place.output, &report, |printer| print(&report, printer))?)
 }
 
 async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
     let mode = if args.load.claimed { LaneMode::Claimed } else { LaneMode::Owned };
     let parallel = args.parallel.unwrap_or(target.default_parallel());
-    let history = fill(target, args.load.history).await?;
-    let load = RawLoad { runs: args.load.runs, batch: args.load.batch, claimed: args.load.claimed };
+    let history = fill(target, args.load.batches.history).await?;
+    let load = RawLoad { runs: args.load.runs, batch: args.load.batches.batch, claimed: args.load.claimed };
     let raw = target.raw(load, parallel).await?;
     let opened = target.open().await?;
     let store = opened.as_ref();
-    let drive = |mixed| drive_all(store, Drive { mixed, mode, runs: args.load.runs, batch: args.load.batch, parallel });
+    let drive =
+        |mixed| drive_all(store, Drive { mixed, mode, runs: args.load.runs, batch: args.load.batches.batch, parallel });
     let plain = drive(false).await?;
     let written = target.bytes_written(store).await?;
     let mixed = if args.load.plain { None } else { Some(drive(true).await?) };
@@ -159,7 +174,7 @@ async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
         lanes: if args.load.claimed { "claimed" } else { "owned" },
         load: if args.load.plain { "plain" } else { "mixed" },
         runs: args.load.runs,
-        batch: args.load.batch,
+        batch: args.load.batches.batch,
         history,
         parallel,
         runs_per_s: rate(best),

@@ -16,42 +16,29 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    fill,
+    BatchArgs, PlaceArgs, fill,
     flow::{self, Served},
     target::Target,
 };
-use crate::{
-    clock,
-    failure::Failure,
-    printer::{Output, Printer},
-};
+use crate::{clock, failure::Failure, printer::Printer};
 
 const JOBS: usize = 10;
 
 #[derive(Args)]
 pub struct RemoteArgs {
-    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
-    /// afterwards if not given
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// How many runs to put through
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     runs: u64,
-    /// Runs made per batch
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    batch: u64,
-    /// Make sure that so many finished runs are in history before measuring
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    history: u64,
+    #[command(flatten)]
+    batches: BatchArgs,
     /// Processes that execute
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     workers: u64,
     /// Attempts that each of them may have under way
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=5_000))]
     slots: u32,
-    /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
 }
 
 /// A worker of the benchmark; started by it.
@@ -76,11 +63,11 @@ struct Report {
 }
 
 pub async fn run(args: RemoteArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.store.as_deref())?;
-    let history = fill(&target, args.history).await?;
+    let target = Target::parse(args.place.store.as_deref())?;
+    let history = fill(&target, args.batches.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
-    Ok(printer.answer(args.output, &report, |printer| {
+    Ok(printer.answer(args.place.output, &report, |printer| {
         printer.line(&format!(
             "{} runs on {}, {} finished runs before, {} worker processes of {} slots",
             report.runs, report.store, report.history, report.workers, report.slots
@@ -124,7 +111,7 @@ async fn measure(target: &Target, args: &RemoteArgs, history: u64) -> Result<Rep
     while engine.node().remote.workers() < args.workers as usize {
         clock::sleep(Span::millis(10)).await;
     }
-    let runs_per_s = flow::throughput(&engine, args.runs, args.batch, |number| {
+    let runs_per_s = flow::throughput(&engine, args.runs, args.batches.batch, |number| {
         let job = jobs[(number % jobs.len() as u64) as usize];
         RunAsk::of(tenant, JobRef::Id(job)).with_payload(json!({ "n": number, "text": "x".repeat(150) }))
     })

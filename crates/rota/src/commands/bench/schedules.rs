@@ -19,22 +19,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{bar, flow, target::Target};
-use crate::{
-    clock,
-    failure::Failure,
-    printer::{Output, Printer},
-};
+use super::{PlaceArgs, bar, flow, target::Target};
+use crate::{clock, failure::Failure, printer::Printer};
 
 /// Schedules per batch.
 const BATCH: u64 = 100_000;
 
 #[derive(Args)]
 pub struct SchedulesArgs {
-    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
-    /// afterwards if not given
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// How many schedules to load
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     count: u64,
@@ -42,9 +36,6 @@ pub struct SchedulesArgs {
     /// it takes until all their runs are queued; nothing is executed
     #[arg(long, value_name = "N", default_value_t = 0)]
     burst: u64,
-    /// Form of the answer
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
 }
 
 #[derive(Serialize)]
@@ -70,7 +61,7 @@ struct Report {
 }
 
 pub async fn run(args: SchedulesArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.store.as_deref())?;
+    let target = Target::parse(args.place.store.as_deref())?;
     let opened = target.open().await?;
     let store = opened.as_ref();
     let now = clock::now();
@@ -84,7 +75,7 @@ pub async fn run(args: SchedulesArgs, printer: &mut Printer) -> Result<(), Failu
     }
     drop(opened);
     target.clean()?;
-    Ok(printer.answer(args.output, &report, |printer| {
+    Ok(printer.answer(args.place.output, &report, |printer| {
         printer.line(&format!(
             "{} schedules on {}: loaded in {:.1} s ({}/s)",
             report.schedules, report.store, report.load_s, report.schedules_per_s

@@ -8,6 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use rota_client::{Client, Ready};
 use rota_store::{Look, postgres, sqlite};
 
 use super::Finding;
@@ -54,29 +55,24 @@ pub async fn port(config: &Config) -> Vec<Finding> {
 
 /// What answers where the port is taken.
 async fn served(url: &str) -> Vec<Finding> {
-    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build();
-    let Ok(client) = client else { return Vec::new() };
-    let Ok(answer) = client.get(format!("{url}/readyz")).send().await else {
-        let advice = "find out which with `ss -ltnp`, stop it, or choose another address with --listen";
-        return vec![Finding::wrong("port", format!("another process listens at {url}, and it is not Rota"), advice)];
+    let asked = match Client::new(url) {
+        Ok(client) => client.ready(PATIENCE).await,
+        Err(error) => Err(error),
     };
-    let status = answer.status().as_u16();
-    let date = answer.headers().get(reqwest::header::DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
-    let text = answer.text().await.unwrap_or_default();
-    let mut findings = vec![match status {
-        200 if text.trim() == "ready" => Finding::good("server", format!("a node at {url} is ready")),
-        503 => {
-            let why = serde_json::from_str::<rota_api::problem::Problem>(&text).map(|problem| problem.detail);
-            let why = why.unwrap_or_else(|_| "it does not say why".to_owned());
-            Finding::wrong("server", format!("a node at {url} is not ready: {why}"), "look at its log")
+    let (ready, date) = match asked {
+        Ok(Ready { why_not: None, date }) => (Finding::good("server", format!("a node at {url} is ready")), date),
+        Ok(Ready { why_not: Some(why), date }) => {
+            let words = format!("a node at {url} is not ready: {why}");
+            (Finding::wrong("server", words, "look at its log"), date)
         }
-        status => {
-            let advice = "stop what runs there, or choose another address with --listen";
-            Finding::wrong("port", format!("what listens at {url} answers {status} and is not Rota"), advice)
+        Err(error) => {
+            let words = format!("another process listens at {url}, and it is not Rota: {error}");
+            let advice = "find out which with `ss -ltnp`, stop it, or choose another address with --listen";
+            (Finding::wrong("port", words, advice), None)
         }
-    }];
-    findings.extend(date.and_then(|date| http_date(&date)).map(|at| skew("server's clock", at, 2 * SKEW_MAX_MS)));
-    findings
+    };
+    let skew = date.and_then(|date| http_date(&date)).map(|at| skew("server's clock", at, 2 * SKEW_MAX_MS));
+    std::iter::once(ready).chain(skew).collect()
 }
 
 /// `Tue, 15 Nov 1994 08:12:31 GMT`.
