@@ -1,15 +1,12 @@
 //! Quotas: each of them on each way in. A way in that forgot one would be the way
 //! around it.
-//!
-//! Requests of the inbox, which come from a caller's own transaction, are tried
-//! with the engine's stages.
 
 use axum::http::{Method, header};
-use rota_core::{duration::Span, ids::TenantId, job::JobDocument, store::Expect};
+use rota_core::{duration::Span, ids::TenantId, job::JobDocument, run::Status, store::Expect};
 use rota_engine::{Engine, Event, JobRef, Made, RunAsk, clock::TestClock, definitions::SaveError};
 use rota_store::sqlite::SqliteStore;
 use serde_json::{Value, json};
-use std::{fmt::Debug, sync::Arc};
+use std::{fmt::Debug, path::PathBuf, sync::Arc};
 
 use crate::bed::{Answer, Bed, job};
 
@@ -168,21 +165,94 @@ async fn schedules_are_counted_as_they_come_and_go() {
     assert!(detail.contains("the tenant's quota active_schedules is 2"), "{detail}");
 }
 
-/// The ways by which somebody makes runs and waits for the answer.
-#[derive(Clone, Copy, Debug)]
+/// A store in a file, so that somebody can write into its inbox in a transaction of
+/// their own.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("rota-quotas-{}", uuid::Uuid::now_v7()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("rota.db")
+    }
+
+    async fn bed(&self) -> Bed {
+        let store = SqliteStore::open(&self.file(), rota_store::sqlite::Options::default()).await.unwrap();
+        Bed::on(Arc::new(store)).await
+    }
+
+    fn put_inbox(&self, bodies: &[Value]) {
+        let mut connection = rusqlite::Connection::open(self.file()).unwrap();
+        connection.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+        let own = connection.transaction().unwrap();
+        for body in bodies {
+            own.execute("INSERT INTO inbox (at, body) VALUES (0, ?1)", [body.to_string()]).unwrap();
+        }
+        own.commit().unwrap();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// The ways by which somebody makes runs. All but the inbox wait for an answer: what
+/// is over the rate there is made for later, and told by what happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Making {
     Trigger,
     Bulk,
     Engine,
     Retry,
+    Redrive,
+    Inbox,
 }
 
 impl Making {
-    const ALL: [Self; 4] = [Self::Trigger, Self::Bulk, Self::Engine, Self::Retry];
+    const ALL: [Self; 6] = [Self::Trigger, Self::Bulk, Self::Engine, Self::Retry, Self::Redrive, Self::Inbox];
 
     /// Makes runs of the job `mail`, or again such as have ended.
-    async fn make(self, bed: &Bed, request: &Value, ended: &[String]) -> Vec<Got> {
+    async fn make(self, bed: &Bed, place: &Place, request: &Value, ended: &[String]) -> Vec<Got> {
         match self {
+            Self::Inbox => {
+                let mut events = bed.engine.subscribe();
+                let mut body = json!({ "tenant": "default", "job": "mail" });
+                body["payload"] = request["payload"].clone();
+                place.put_inbox(&vec![body; ended.len()]);
+                bed.engine.node().hints.wake(rota_core::ports::Topic::Inbox);
+                let mut all = Vec::new();
+                while all.len() < ended.len() {
+                    match events.recv().await.unwrap() {
+                        Event::RunMade { status: Status::Scheduled, .. } => all.push(later()),
+                        Event::RunMade { .. } => all.push(ok()),
+                        Event::RequestRefused { why, .. } => {
+                            all.push(code("quota_exceeded", &[why.split(':').next().unwrap()]));
+                        }
+                        _ => {}
+                    }
+                }
+                all
+            }
+            Self::Redrive => {
+                let filter = json!({ "filter": { "status": ["failed"] }, "again": true });
+                let answer = bed.post("/bulk/redrive", filter).await;
+                must_say_when(&answer);
+                if !answer.status.is_success() {
+                    return vec![got(&answer); ended.len()];
+                }
+                // It stops where the rate is used up, and says that there is more.
+                let done = answer.json();
+                let count = |field: &str| done[field].as_u64().unwrap() as usize;
+                let rest = if done["more"] == true { code("too_many_requests", &[""]) } else { left() };
+                let rest = std::iter::repeat_n(rest, count("matched") - count("done"));
+                std::iter::repeat_n(ok(), count("done")).chain(rest).collect()
+            }
             Self::Trigger => {
                 let mut all = Vec::new();
                 for _ in ended {
@@ -218,6 +288,15 @@ impl Making {
     }
 }
 
+fn later() -> Got {
+    code("later", &[])
+}
+
+/// Of many at once, one that was left as it was.
+fn left() -> Got {
+    code("left", &[])
+}
+
 fn must_say_when(answer: &Answer) {
     let late = answer.status == 429;
     assert_eq!(answer.headers.contains_key(header::RETRY_AFTER), late, "{}", answer.text);
@@ -249,7 +328,7 @@ async fn three_ended(bed: &Bed, request: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_way_of_making_runs_by_hand_is_held_to_every_quota() {
+async fn every_way_of_making_runs_is_held_to_every_quota() {
     let over = || code("too_many_requests", &[""]);
     let refused = |path: &str| vec![code("quota_exceeded", &[path]); 3];
     for (quotas, request, expected) in [
@@ -258,16 +337,27 @@ async fn every_way_of_making_runs_by_hand_is_held_to_every_quota() {
         (json!({ "best_priority": 8 }), json!({ "priority": 7 }), refused("priority")),
     ] {
         for way in Making::ALL {
-            let bed = Bed::new().await;
+            let place = Place::new();
+            let bed = place.bed().await;
             let ended = three_ended(&bed, &request).await;
             bed.limit(quotas.clone()).await;
-            let answers = way.make(&bed, &request, &ended).await;
-            if request.get("priority").is_some() && matches!(way, Making::Retry) {
-                // Nobody wrote it now: it is made again with the best that is allowed.
+            let answers = way.make(&bed, &place, &request, &ended).await;
+            if way == Making::Inbox && answers.contains(&later()) {
+                assert_eq!(answers, [ok(), ok(), later()], "{quotas}");
+                one_waits_for_the_quota(&bed, way).await;
+                continue;
+            }
+            let made_again = matches!(way, Making::Retry | Making::Redrive);
+            if request.get("priority").is_some() && (made_again || way == Making::Inbox) {
+                // Nobody wrote it now: it is made with the best that is allowed.
                 assert_eq!(answers, vec![ok(); 3], "{way:?} {quotas}");
                 let runs = bed.get("/runs?limit=3").await.ok();
                 assert!(runs["items"].as_array().unwrap().iter().all(|run| run["priority"] == 8), "{runs}");
                 continue;
+            }
+            let mut expected = expected.clone();
+            if way == Making::Redrive {
+                expected.iter_mut().filter(|got| got.0 == "quota_exceeded").for_each(|got| *got = left());
             }
             assert_eq!(answers, expected, "{way:?} {quotas}");
         }
