@@ -1,4 +1,5 @@
-//! Quotas: what a tenant may have and do, by its tier and its own exceptions.
+//! Quotas: what a tenant may have and do, by its tier and its own exceptions; what a
+//! tier allows, by the table here and the installation's own over it.
 //!
 //! This is the one table of limits, and the one place that says whether
 //! something is within them. A refusal names the quota, its limit and the place
@@ -171,15 +172,8 @@ impl Quotas {
         }
     }
 
-    /// What a tenant may: its tier's quotas under its own. What is stored and
-    /// cannot be read any more leaves the tier's alone.
-    pub fn of_tenant(tenant: &Tenant) -> Self {
-        let tier = Self::of(tenant.tier);
-        let own = tenant.quotas.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
-        own.and_then(|own| tier.clone().under(&own).ok()).unwrap_or(tier)
-    }
-
-    /// These, with what a tenant has of its own laid over: null is without limit.
+    /// These, with what a tenant or an installation has of its own laid over: null is
+    /// without limit.
     pub fn under(mut self, own: &Value) -> Result<Self, Vec<Problem>> {
         let Some(fields) = own.as_object() else {
             return Err(vec![Problem::new("", "bad_type", "quotas are an object")]);
@@ -321,6 +315,52 @@ impl Quotas {
     /// The best priority its runs may have.
     pub fn best(&self) -> Priority {
         self.best_priority.unwrap_or(Priority::HIGHEST)
+    }
+}
+
+/// What each tier allows in this installation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tiers {
+    free: Quotas,
+    pro: Quotas,
+    enterprise: Quotas,
+}
+
+impl Default for Tiers {
+    fn default() -> Self {
+        Self { free: Quotas::of(Tier::Free), pro: Quotas::of(Tier::Pro), enterprise: Quotas::of(Tier::Enterprise) }
+    }
+}
+
+impl Tiers {
+    /// These, with what an installation has of its own for a tier laid over. The
+    /// tier without limits stays without.
+    pub fn with(mut self, tier: Tier, own: &Value) -> Result<Self, Vec<Problem>> {
+        let quotas = match tier {
+            Tier::Free => &mut self.free,
+            Tier::Pro => &mut self.pro,
+            Tier::Enterprise => &mut self.enterprise,
+            Tier::Unlimited => return Ok(self),
+        };
+        *quotas = quotas.clone().under(own)?;
+        Ok(self)
+    }
+
+    pub fn of(&self, tier: Tier) -> &Quotas {
+        match tier {
+            Tier::Free => &self.free,
+            Tier::Pro => &self.pro,
+            Tier::Enterprise => &self.enterprise,
+            Tier::Unlimited => &Quotas::NONE,
+        }
+    }
+
+    /// What a tenant may: its tier's quotas under its own. What is stored and
+    /// cannot be read any more leaves the tier's alone.
+    pub fn of_tenant(&self, tenant: &Tenant) -> Quotas {
+        let tier = self.of(tenant.tier).clone();
+        let own = tenant.quotas.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        own.and_then(|own| tier.clone().under(&own).ok()).unwrap_or(tier)
     }
 }
 

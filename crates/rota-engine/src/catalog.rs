@@ -28,7 +28,7 @@ use rota_core::{
     lane::{Lane, LaneKey, LaneMode},
     order::Priority,
     problem::Problem,
-    quota::Quotas,
+    quota::{Quotas, Tiers},
     rate::Rate,
     run::SettlePolicy,
     schedule::ScheduleSpec,
@@ -36,6 +36,8 @@ use rota_core::{
     timing::Schedule,
 };
 use serde_json::Value;
+
+use crate::options::Options;
 
 /// Calendars are read again after this long: an edit elsewhere is seen within
 /// a second, and a busy tenant's are not read for every batch.
@@ -249,10 +251,12 @@ pub struct Catalog {
     /// Some tenant has quotas: where none has, nobody takes a lock to ask.
     limited: AtomicBool,
     losses_max: u16,
+    tiers: Tiers,
 }
 
 impl Catalog {
-    pub fn new(store: Arc<dyn Store>, most: usize, losses_max: u16) -> Self {
+    pub fn new(store: Arc<dyn Store>, options: &Options) -> Self {
+        let most = options.catalog_max;
         let caches = Caches {
             versions: Kept::new(most),
             jobs: Kept::new(most),
@@ -269,7 +273,8 @@ impl Catalog {
             pauses: RwLock::new(Arc::new(pauses)),
             gate: RwLock::default(),
             limited: AtomicBool::new(false),
-            losses_max,
+            losses_max: options.losses_max,
+            tiers: options.tiers.clone(),
         }
     }
 
@@ -496,7 +501,7 @@ impl Catalog {
     pub async fn read_tenants(&self) -> Result<Vec<(TenantId, u32)>, StoreError> {
         let tenants = self.store.tenants().await?;
         let weights = tenants.iter().map(|tenant| (tenant.id, tenant.tier.weight())).collect();
-        let quotas = tenants.iter().map(|tenant| (tenant.id, Quotas::of_tenant(tenant)));
+        let quotas = tenants.iter().map(|tenant| (tenant.id, self.tiers.of_tenant(tenant)));
         let quotas: HashMap<TenantId, Arc<Quotas>> =
             quotas.filter(|(_, quotas)| *quotas != Quotas::NONE).map(|(id, quotas)| (id, Arc::new(quotas))).collect();
         let limited = !quotas.is_empty();

@@ -120,7 +120,7 @@ impl Node {
         Self {
             id: NodeId::new(random.as_ref(), now),
             worker: WorkerId::new(random.as_ref(), now),
-            catalog: Catalog::new(Arc::clone(&store), options.catalog_max, options.losses_max),
+            catalog: Catalog::new(Arc::clone(&store), &options),
             territory: Territory::default(),
             stats: Stats::default(),
             events: Events::new(options.events_max),

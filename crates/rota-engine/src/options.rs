@@ -1,6 +1,6 @@
 //! How one engine behaves. Every number has a reason beside it.
 
-use rota_core::duration::Span;
+use rota_core::{duration::Span, quota::Tiers};
 
 /// What an engine is told; the defaults suit one process on its own.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Options {
     pub handlers_everywhere: bool,
     /// What this node offers to jobs that require it.
     pub traits: Vec<String>,
+    /// What tiers allow; every node of an installation is told the same.
+    pub tiers: Tiers,
 
     /// A node's word holds this long. Failover takes one of these and a beat.
     pub node_lease: Span,
@@ -114,6 +116,7 @@ impl Default for Options {
             executes: true,
             handlers_everywhere: true,
             traits: Vec::new(),
+            tiers: Tiers::default(),
             node_lease: Span::secs(3),
             beat_every: Span::secs(1),
             run_lease: Span::secs(6),

@@ -108,6 +108,7 @@ fn options(config: &Config) -> Options {
         schedules: config.roles.scheduler,
         executes: config.roles.worker,
         traits: config.traits.clone(),
+        tiers: config.tiers.clone(),
         node_lease: config.node_lease,
         beat_every: third(config.node_lease),
         run_lease: config.run_lease,

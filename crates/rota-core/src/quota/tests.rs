@@ -110,8 +110,8 @@ fn a_tenants_own_quotas_lie_over_its_tiers() {
     assert_eq!(free().under(&json!({})).unwrap(), free());
     let tenant =
         |quotas: &str| Tenant { id: TenantId(1), name: "t".into(), tier: Tier::Free, quotas: Some(quotas.into()) };
-    assert_eq!(Quotas::of_tenant(&tenant("{\"max_retries\":0}")).max_retries, Some(0));
-    assert_eq!(Quotas::of_tenant(&tenant("{\"x\":1}")), free(), "what cannot be read changes nothing");
+    assert_eq!(Tiers::default().of_tenant(&tenant("{\"max_retries\":0}")).max_retries, Some(0));
+    assert_eq!(Tiers::default().of_tenant(&tenant("{\"x\":1}")), free(), "what cannot be read changes nothing");
 }
 
 #[test]
@@ -133,4 +133,26 @@ fn a_delay_is_read_as_it_was_written() {
     let marked = delayed_trigger(Trigger { metadata: Some(json!({ "after": [] })), ..plain }, delay);
     assert_eq!(delay_of(&marked), Some(delay));
     assert_eq!(marked.metadata.unwrap()["after"], json!([]));
+}
+
+/// What an installation says of a tier holds for its tenants, under what each has of
+/// its own, and for no other tier.
+#[test]
+fn an_installations_own_lies_between_the_table_and_the_tenant() {
+    let own = json!({ "runs_per_minute": 7, "max_retries": null });
+    let tiers = Tiers::default().with(Tier::Free, &own).unwrap();
+    let tenant = |tier, quotas: Option<&str>| Tenant {
+        id: TenantId(1),
+        name: "acme".into(),
+        tier,
+        quotas: quotas.map(Into::into),
+    };
+    let rate = |quotas: Quotas| quotas.runs_per_minute.map(NonZeroU32::get);
+    let free = tiers.of_tenant(&tenant(Tier::Free, None));
+    assert_eq!((free.max_retries, free.active_schedules, rate(free)), (None, Some(10_000), Some(7)));
+    assert_eq!(rate(tiers.of_tenant(&tenant(Tier::Free, Some("{\"runs_per_minute\":9}")))), Some(9));
+    assert_eq!(tiers.of_tenant(&tenant(Tier::Pro, None)), Quotas::of(Tier::Pro));
+    assert_eq!(tiers.of_tenant(&tenant(Tier::Unlimited, None)), Quotas::NONE);
+    let problems = Tiers::default().with(Tier::Pro, &json!({ "runs": 1, "max_retries": "x" })).unwrap_err();
+    assert_eq!(problems.iter().map(|problem| problem.path.as_str()).collect::<Vec<_>>(), ["max_retries", "runs"]);
 }

@@ -291,7 +291,8 @@ impl Access {
     async fn caller(&self, parts: &Parts, node: &Node, engine: &Engine) -> Result<(Caller, Quotas), Problem> {
         let (caller, home) = self.identify(parts, node, engine).await?;
         let tenant = self.chosen(&parts.headers, &caller, home, engine).await?;
-        Ok((Caller { tenant: tenant.id, ..caller }, Quotas::of_tenant(&tenant)))
+        let quotas = engine.node().options.tiers.of_tenant(&tenant);
+        Ok((Caller { tenant: tenant.id, ..caller }, quotas))
     }
 
     /// Who asks, and the tenant it belongs to.

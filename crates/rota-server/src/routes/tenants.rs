@@ -57,7 +57,7 @@ pub async fn put(
     let Body(request) = body;
     check_name(&name).map_err(|why| Problem::bad_parameter("name", why))?;
     let tier = tier(&request.tier)?;
-    let put = TenantPut { name: name.clone(), tier, quotas: quotas(&request, tier)? };
+    let put = TenantPut { name: name.clone(), tier, quotas: quotas(&request)? };
     let before = find(&may, &name).await?.map(wire::tenant).transpose()?;
     may.engine.store().put_tenants(&[put], may.engine.now()).await?;
     node.access().tenants.forget();
@@ -73,14 +73,14 @@ fn tier(text: &str) -> Result<Tier, Problem> {
     read.map_err(|_| Problem::bad_parameter("tier", "it is not one of free, pro, enterprise, unlimited"))
 }
 
-fn quotas(request: &TenantRequest, tier: Tier) -> Result<Option<String>, Problem> {
+fn quotas(request: &TenantRequest) -> Result<Option<String>, Problem> {
     let Some(quotas) = &request.quotas else { return Ok(None) };
     let text = quotas.to_string();
     if !quotas.is_object() || text.len() > QUOTAS_BYTES_MAX {
         let why = format!("quotas are an object of at most {QUOTAS_BYTES_MAX} bytes");
         return Err(Problem::bad_parameter("quotas", why));
     }
-    if let Err(problems) = Quotas::of(tier).under(quotas) {
+    if let Err(problems) = Quotas::NONE.under(quotas) {
         let problems = problems.into_iter().map(|problem| problem.within("quotas")).collect();
         return Err(Problem::bad_document("the tenant", problems));
     }

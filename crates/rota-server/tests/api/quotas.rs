@@ -2,8 +2,15 @@
 //! around it.
 
 use axum::http::{Method, header};
-use rota_core::{duration::Span, ids::TenantId, job::JobDocument, run::Status, store::Expect};
-use rota_engine::{Engine, Event, JobRef, Made, RunAsk, clock::TestClock, definitions::SaveError};
+use rota_core::{
+    duration::Span,
+    ids::TenantId,
+    job::JobDocument,
+    quota::Tiers,
+    run::Status,
+    store::{Expect, Tier},
+};
+use rota_engine::{Engine, Event, JobRef, Made, Options, RunAsk, clock::TestClock, definitions::SaveError};
 use rota_store::sqlite::SqliteStore;
 use serde_json::{Value, json};
 use std::{fmt::Debug, path::PathBuf, sync::Arc};
@@ -553,7 +560,7 @@ async fn two_nodes_together_allow_the_requests_of_one() {
     let node = async || {
         let store = Arc::clone(&store) as Arc<dyn rota_core::store::Store>;
         let builder = Engine::builder(store).clock(Arc::clone(&clock) as Arc<dyn rota_core::ports::Clock>);
-        Bed::with(builder, rota_engine::Options::default()).await
+        Bed::with(builder, Options::default()).await
     };
     let nodes = [node().await, node().await];
     nodes[0].limit(json!({ "api_requests_per_s": 8 })).await;
@@ -571,4 +578,22 @@ async fn two_nodes_together_allow_the_requests_of_one() {
     }
     clock.advance(Span::secs(60));
     assert_eq!(passed(&nodes[1], 30).await, 16, "one node may have all of it");
+}
+
+/// An installation's own word on a tier holds wherever the tier's does.
+#[tokio::test]
+async fn what_an_installation_says_of_a_tier_counts() {
+    let own = json!({ "best_priority": 2, "api_requests_per_s": 1_000, "dead_letters": true });
+    let tiers = Tiers::default().with(Tier::Free, &own).unwrap();
+    let store = Arc::new(SqliteStore::memory().unwrap());
+    let bed = Bed::with(Engine::builder(store), Options { sole: true, tiers, ..Options::default() }).await;
+    bed.put("/tenants/default", json!({ "tier": "free" })).await.ok();
+    assert_eq!(Saving::Put.save(&bed, "a", &json!({ "priority": 2 })).await, ok());
+    assert_eq!(Saving::Put.save(&bed, "b", &json!({ "priority": 1 })).await, code("quota_exceeded", &["priority"]));
+    let often = json!({ "schedules": [{ "name": "s", "every": "30s" }] });
+    let refused = code("quota_exceeded", &["schedules[0].every"]);
+    assert_eq!(Saving::Put.save(&bed, "c", &often).await, refused, "the rest is as in the table");
+    bed.get("/dead-letters").await.ok();
+    bed.put("/tenants/default", json!({ "tier": "free", "quotas": { "best_priority": 9 } })).await.ok();
+    assert_eq!(Saving::Put.save(&bed, "d", &json!({ "priority": 8 })).await, code("quota_exceeded", &["priority"]));
 }

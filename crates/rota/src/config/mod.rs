@@ -12,7 +12,7 @@ mod values;
 
 use std::{fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
 
-use rota_core::{access::SecretDigest, duration::Span};
+use rota_core::{access::SecretDigest, duration::Span, quota::Tiers, store::Tier};
 use rota_engine::executors::{
     command::{AllowedProgram, CommandPolicy},
     egress::{Allowed, Egress, Reach},
@@ -61,6 +61,7 @@ pub struct Config {
     pub history_keep: Span,
     pub audit_keep: Span,
     pub access: AccessOptions,
+    pub tiers: Tiers,
     pub egress: Egress,
     pub commands: CommandPolicy,
     pub command_directory: PathBuf,
@@ -170,6 +171,7 @@ impl Reading<'_> {
         let access = self.access(variable);
         let listen = access.as_ref().and_then(|access| self.listen(access.login));
         let (roles, egress, commands) = (self.roles(), self.egress(), self.commands());
+        let tiers = self.tiers();
         let (attempts_max, connections) = (self.number("attempts_max"), self.number("postgres.connections"));
         let http_threads = self.number("http.threads");
         let (http_connections, http_requests) = (self.number("http.connections"), self.number("http.requests"));
@@ -199,6 +201,7 @@ impl Reading<'_> {
             history_keep: history_keep?,
             audit_keep: audit_keep?,
             access: access?,
+            tiers,
             egress: egress?,
             commands: commands?,
             command_directory: self.optional("commands.directory").unwrap_or_else(|| data.join("commands")),
@@ -361,6 +364,31 @@ impl Reading<'_> {
                 None
             }
         }
+    }
+
+    /// What tiers allow; what is wrong is noted with the tier and the quota.
+    fn tiers(&mut self) -> Tiers {
+        let mut tiers = Tiers::default();
+        for (key, tier) in
+            [("quotas.free", Tier::Free), ("quotas.pro", Tier::Pro), ("quotas.enterprise", Tier::Enterprise)]
+        {
+            let mut own = serde_json::Map::new();
+            for text in self.many::<String>(key) {
+                match text.split_once('=') {
+                    None => self.refuse(key, format_args!("`{text}` is not NAME=VALUE")),
+                    Some((name, value)) => {
+                        if own.insert(name.trim().to_owned(), values::quota(value.trim())).is_some() {
+                            self.refuse(key, format_args!("{name} is given twice"));
+                        }
+                    }
+                }
+            }
+            match tiers.clone().with(tier, &own.into()) {
+                Ok(with) => tiers = with,
+                Err(problems) => problems.iter().for_each(|problem| self.refuse(key, problem)),
+            }
+        }
+        tiers
     }
 
     fn egress(&mut self) -> Option<Egress> {

@@ -142,6 +142,14 @@ pub const SETTINGS: &[Setting] = &[
         "permissions",
         "The claim with single permissions besides the role's",
     ),
+    Setting::many(
+        "quotas.free",
+        "NAME=VALUE,…",
+        "",
+        "What the tier allows instead of the table in quotas.md, such as runs_per_minute=200; `none` is without limit",
+    ),
+    Setting::many("quotas.pro", "NAME=VALUE,…", "", "The same for the tier pro"),
+    Setting::many("quotas.enterprise", "NAME=VALUE,…", "", "The same for the tier enterprise"),
     Setting::one("audit.keep", "DURATION", "365d", "How long the audit log is kept"),
     Setting::one("history.keep", "DURATION", "7d", "How long finished runs are kept"),
     Setting::one(

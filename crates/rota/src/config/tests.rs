@@ -65,6 +65,36 @@ fn every_mistake_is_told_with_its_field_and_source() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// A tier that was mistyped would otherwise be the table's, and nobody would know.
+#[test]
+fn what_tiers_allow_is_read_and_told_with_its_place() {
+    let path = file("[quotas]\nfree = [\"runs_per_minute=200\", \"payload_bytes=4KB\"]\npro = [\"max_retries=9\"]\n");
+    let text = path.to_str().unwrap();
+    let arguments = ["--config", text, "--quotas-pro", "shortest_interval=2s,history_days=none,dead_letters=false"];
+    let (config, _) = read_with(&arguments, &[]).unwrap();
+    let free = config.tiers.of(Tier::Free);
+    assert_eq!((free.runs_per_minute.unwrap().get(), free.payload_bytes), (200, Some(4_000)));
+    let pro = config.tiers.of(Tier::Pro);
+    assert_eq!((pro.shortest_interval, pro.history_days, pro.dead_letters), (Some(Span::secs(2)), None, false));
+    assert_eq!(pro.max_retries, Some(5), "the flag stands for the whole list of the file");
+    assert_eq!(config.tiers.of(Tier::Enterprise), Tiers::default().of(Tier::Enterprise));
+    let told = read_with(
+        &["--quotas-free", "runs=1,max_retries,active_schedules=few"],
+        &[("ROTA_QUOTAS_ENTERPRISE", "best_priority=0,max_retries=1,max_retries=2")],
+    )
+    .unwrap_err();
+    for expected in [
+        "quotas.free: `max_retries` is not NAME=VALUE (--quotas-free)",
+        "quotas.free: runs: ",
+        "quotas.free: active_schedules: ",
+        "quotas.enterprise: best_priority: ",
+        "quotas.enterprise: max_retries is given twice (ROTA_QUOTAS_ENTERPRISE)",
+    ] {
+        assert!(told.contains(expected), "{expected}\nin\n{told}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
 const ADMIN_TOKEN: (&str, &str) = ("ROTA_ADMIN_TOKEN", "a-token-of-more-than-32-characters");
 
 /// Whoever reaches a port that asks for no login may do anything.

@@ -169,3 +169,11 @@ pub fn machine_name() -> String {
     let name = name.trim();
     if name.is_empty() { "rota".to_owned() } else { name.to_owned() }
 }
+
+/// The value of a quota: a number, a word such as `10s`, or `none`.
+pub fn quota(text: &str) -> serde_json::Value {
+    match text {
+        "none" => serde_json::Value::Null,
+        text => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+    }
+}
