@@ -6,17 +6,16 @@
 //! in the document, so that its reader need not know the table. What is not
 //! limited is `None`, and a tenant without any limit has no [`Quotas`] to ask.
 //!
-//! Over the rate of runs means later, not lost: [`delayed_trigger`] marks a run
-//! that was made for a later moment, and [`delay_of`] reads the mark for those
-//! who wonder why it waits.
+//! Over the rate of runs means later, not lost: a run that was made for a later
+//! moment carries its [`Delay`], for those who wonder why it waits.
 //!
 //! Counting is not done here: who asks brings the size, the count or the bucket.
 
 use std::{fmt::Display, num::NonZeroU32};
 
 use jiff::Timestamp;
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::{
     choice::choices,
@@ -27,10 +26,8 @@ use crate::{
     order::Priority,
     problem::Problem,
     rate::Rate,
-    run::Trigger,
     schedule::{Kind, ScheduleSpec},
     store::{Tenant, Tier},
-    timing::micros,
 };
 
 choices! {
@@ -402,36 +399,11 @@ pub fn request_bucket(tenant: TenantId) -> String {
     format!("requests/{tenant}")
 }
 
-/// In the metadata of a run that was made for later: by which quota.
-const DELAYED: &str = "quota";
-
 /// That a run waits for its tenant's rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delay {
     pub until: Timestamp,
     pub runs_per_minute: u32,
-}
-
-/// The trigger of a run that its tenant's rate allows only later.
-#[must_use]
-pub fn delayed_trigger(trigger: Trigger, delay: Delay) -> Trigger {
-    let delay = Delay { until: micros(delay.until), ..delay };
-    let mut metadata = trigger.metadata.unwrap_or_else(|| json!({}));
-    if let Some(fields) = metadata.as_object_mut() {
-        let mark = json!({ "name": Quota::RunsPerMinute, "limit": delay.runs_per_minute, "until": delay.until });
-        fields.insert(DELAYED.to_owned(), mark);
-    }
-    Trigger { metadata: Some(metadata), ..trigger }
-}
-
-/// Why a run was made for later, where its tenant's rate is why.
-pub fn delay_of(trigger: &Trigger) -> Option<Delay> {
-    let mark = trigger.metadata.as_ref()?.get(DELAYED)?;
-    let limit = mark.get("limit")?.as_u64()?;
-    Some(Delay {
-        until: mark.get("until")?.as_str()?.parse().ok()?,
-        runs_per_minute: u32::try_from(limit).unwrap_or(u32::MAX),
-    })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::{
     fire::{self, Cursor, Input, SkipReason},
     ids::RunId,
     lane::LaneKey,
-    quota::{self, Quota},
+    quota::Quota,
     run::{Block, Run, RunState, TrailEntry, TrailKind, Verdict, WaitFor},
     slot::Slot,
     store::{Pause, Standing},
@@ -231,7 +231,7 @@ fn later(facts: &RunFacts<'_>) -> Reason {
         TrailKind::Deferred { reason, .. } => Some(Reason::Deferred { at, reason: reason.clone() }),
         _ => None,
     });
-    let over = || quota::delay_of(&facts.run.trigger).filter(|delay| delay.until == at);
+    let over = || facts.run.trigger.delay.filter(|delay| delay.until == at);
     said.or_else(|| over().map(|delay| over_quota(delay.runs_per_minute, at)))
         .or_else(|| facts.run.trigger.redrives().map(|of| Reason::Redrive { at, of }))
         .unwrap_or(Reason::NotYet { at })

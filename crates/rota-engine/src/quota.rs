@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     ids::TenantId,
-    quota::{Delay, Quotas, Refusal, delayed_trigger, request_bucket, run_bucket},
+    quota::{Delay, Quotas, Refusal, request_bucket, run_bucket},
     rate::{Rate, Taken},
     run::NewRun,
     store::{StoreError, TokenAsk},
@@ -265,7 +265,7 @@ fn delay(run: &mut NewRun, rate: Rate, token_at: Timestamp, now: Timestamp) {
     run.ready_at = until;
     // It waits for a worker from then on.
     run.expires_at = run.expires_at.map(|at| at.saturating_add(was.duration_until(until)).unwrap_or(Timestamp::MAX));
-    run.trigger = delayed_trigger(run.trigger.clone(), Delay { until, runs_per_minute: rate.runs });
+    run.trigger.delay = Some(Delay { until, runs_per_minute: rate.runs });
 }
 
 /// Why a tenant may not have so many schedules more. What is allowed counts from

@@ -9,6 +9,7 @@ use rota_core::{
     job::{After, AfterEnd, failure::Failure},
     lane::LaneMode,
     order::OrderKey,
+    quota::Delay,
     rollup::Rollup,
     run::{
         Block, CancelRequest, Fence, Hold, Labels, NewRun, Parent, Redrive, Run, RunState, SlotClaim, Source, Trigger,
@@ -168,15 +169,18 @@ pub struct Extra {
     pub metadata: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redrive: Option<Redrive>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Delay>,
 }
 
 pub fn extra_text(run: &NewRun) -> Option<String> {
     let NewRun { labels, trigger, redrive, .. } = run;
-    if labels.is_empty() && trigger.by.is_none() && trigger.metadata.is_none() && redrive.is_none() {
+    let Trigger { by, metadata, delay, .. } = trigger;
+    if labels.is_empty() && by.is_none() && metadata.is_none() && redrive.is_none() && delay.is_none() {
         return None;
     }
-    let (by, metadata) = (trigger.by.clone(), trigger.metadata.clone());
-    serde_json::to_string(&Extra { labels: labels.clone(), by, metadata, redrive: *redrive }).ok()
+    let (by, metadata) = (by.clone(), metadata.clone());
+    serde_json::to_string(&Extra { labels: labels.clone(), by, metadata, redrive: *redrive, delay: *delay }).ok()
 }
 
 fn extra(text: Option<&str>) -> Result<Extra, StoreError> {
@@ -306,6 +310,7 @@ impl RunRow {
                 planned_at: time_opt(self.planned_at)?,
                 by: extra.by,
                 metadata: extra.metadata,
+                delay: extra.delay,
             },
             labels: extra.labels,
             payload: self.payload.map(Into::into),

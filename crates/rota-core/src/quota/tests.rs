@@ -1,5 +1,6 @@
+use serde_json::json;
+
 use super::*;
-use crate::run::Source;
 
 fn free() -> Quotas {
     Quotas::of(Tier::Free)
@@ -123,16 +124,6 @@ fn quotas_that_cannot_be_read_are_refused_by_their_names() {
         [("max_retries", "bad_value"), ("run_per_minute", "unknown_field"), ("runs_per_minute", "bad_value")];
     assert_eq!(found, expected);
     assert!(free().under(&json!([])).is_err());
-}
-
-#[test]
-fn a_delay_is_read_as_it_was_written() {
-    let delay = Delay { until: "2026-01-01T00:00:01.5Z".parse().unwrap(), runs_per_minute: 100 };
-    let plain = Trigger::plain(Source::Job);
-    assert_eq!(delay_of(&plain), None);
-    let marked = delayed_trigger(Trigger { metadata: Some(json!({ "after": [] })), ..plain }, delay);
-    assert_eq!(delay_of(&marked), Some(delay));
-    assert_eq!(marked.metadata.unwrap()["after"], json!([]));
 }
 
 /// What an installation says of a tier holds for its tenants, under what each has of

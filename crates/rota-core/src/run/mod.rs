@@ -33,6 +33,7 @@ use crate::{
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     job::failure::Failure,
     order::{OrderKey, Priority},
+    quota::Delay,
     slot::{Entry, SlotAsk, SlotKey, UniqueKey},
 };
 
@@ -85,12 +86,15 @@ pub struct Trigger {
     /// The instant a schedule planned it for: its identity there.
     pub planned_at: Option<Timestamp>,
     pub by: Option<String>,
+    /// Where somebody asked for the run it is theirs, and nothing in it is believed.
     pub metadata: Option<serde_json::Value>,
+    /// Its tenant's rate allowed it only later.
+    pub delay: Option<Delay>,
 }
 
 impl Trigger {
     pub fn plain(source: Source) -> Self {
-        Self { source, schedule: None, planned_at: None, by: None, metadata: None }
+        Self { source, schedule: None, planned_at: None, by: None, metadata: None, delay: None }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
     job::failure::{ErrorKind, Failure},
     order::Priority,
+    quota::Delay,
     run::{CancelRequest, Fence, Hold, Labels, Redrive, Source, Trigger},
     schedule::ScheduleSpec,
 };
@@ -169,8 +170,8 @@ fn a_rate_that_is_used_up_says_until_when() {
 /// Over quota means later, and whoever wonders is told by which quota.
 #[test]
 fn a_run_that_waits_for_its_tenants_quota_says_so() {
-    let delay = quota::Delay { until: at(30), runs_per_minute: 100 };
-    let trigger = quota::delayed_trigger(Trigger::plain(Source::Job), delay);
+    let delay = Some(Delay { until: at(30), runs_per_minute: 100 });
+    let trigger = Trigger { delay, ..Trigger::plain(Source::Job) };
     let run = Run { trigger, ..run_in(RunState::Scheduled) };
     let reasons = asked(&run, |facts| facts);
     assert_eq!(reasons, [over_quota(100, at(30))]);

@@ -4,7 +4,6 @@
 use rota_core::{
     fire::SkipReason,
     job::failure::ErrorKind,
-    quota::delay_of,
     run::{Run, Status, Verdict},
     store::{TenantPut, Tier},
 };
@@ -124,7 +123,7 @@ async fn requests_of_the_inbox_over_the_rate_are_made_for_later() {
     }
     node.admit().await;
     assert_eq!((bed.faults.inbox_len(), node.node.stats.refused.get()), (0, 1), "what is too large is refused");
-    let delay = |run: &Run| (run.ready_at, delay_of(&run.trigger).map(|delay| delay.until));
+    let delay = |run: &Run| (run.ready_at, run.trigger.delay.map(|delay| delay.until));
     let mut delays: Vec<_> = bed.runs().await.iter().map(|record| delay(&record.run)).collect();
     delays.sort_unstable();
     let later = |millis| (at(millis), Some(at(millis)));

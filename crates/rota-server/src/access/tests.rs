@@ -22,8 +22,8 @@ use jiff::{SignedDuration, Timestamp};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use rota_core::{
     access::{Permissions, Role, SecretDigest},
-    ids::{TokenId, UserId},
-    store::{AuditQuery, Store, TenantPut, Tier, Token, UserPut, UserWish},
+    ids::{TokenId, UserId, WorkerId},
+    store::{AuditQuery, Store, TenantPut, Tier, Token, UserPut, UserWish, WorkerBeat, WorkerInfo},
 };
 use rota_engine::{Engine, Event, Options, executors::HandlerError};
 use rota_store::sqlite::{self, SqliteStore};
@@ -261,14 +261,40 @@ async fn another_tenants_objects_are_not_found_anywhere() {
     assert_eq!(bed.by("stranger", "POST", "/api/v1/users", Some(&user)).await.0, StatusCode::CREATED);
     let token = json!({ "name": "ci", "role": "viewer" });
     let (_, _, token) = bed.by("stranger", "POST", "/api/v1/tokens", Some(&token)).await;
-    let calendar = json!({ "name": "holidays", "exclude": [{ "date": "2026-12-25" }] });
-    bed.by("stranger", "PUT", "/api/v1/calendars/holidays", Some(&calendar)).await;
+    let calendar = json!({ "name": "holidays", "mode": "exclude", "weekdays": ["SUN"] });
+    let (status, _, answer) = bed.by("stranger", "PUT", "/api/v1/calendars/holidays", Some(&calendar)).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let worker = "01990000-0000-7000-8000-000000000001";
+    let beat = WorkerBeat {
+        worker: WorkerId(worker.parse().unwrap()),
+        tenant: Some(bed.theirs),
+        name: "mule".into(),
+        info: WorkerInfo::default(),
+        until: Span::secs(3_600).after(bed.engine.now()),
+        draining: false,
+    };
+    bed.engine.store().beat_workers(&[beat], bed.engine.now()).await.unwrap();
     let (run, schedule) = (made["id"].as_str().unwrap().to_owned(), schedules["items"][0]["id"].to_string());
+    let token_id = token["token"]["id"].as_str().unwrap().to_owned();
+    // All of it is there, for those whose it is.
+    for path in [
+        format!("jobs/{}", saved["id"]),
+        format!("runs/{run}"),
+        format!("schedules/{schedule}"),
+        format!("tokens/{token_id}"),
+        "users/zoe".to_owned(),
+        "calendars/holidays".to_owned(),
+    ] {
+        let (status, _, answer) = bed.by("stranger", "GET", &format!("/api/v1/{path}"), None).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {answer}");
+    }
+    let (_, _, workers) = bed.by("stranger", "GET", "/api/v1/workers", None).await;
+    assert!(workers.to_string().contains("mule"), "{workers}");
     let fill = |parameter: &str| match parameter {
         "job" => saved["id"].to_string(),
         "run" => run.clone(),
         "schedule" => schedule.clone(),
-        "id" => token["token"]["id"].as_str().unwrap().to_owned(),
+        "id" => token_id.clone(),
         "calendar" => "holidays".into(),
         "name" => "zoe".into(),
         // A queue is a name that each tenant may use; there is nothing to find.
@@ -279,6 +305,7 @@ async fn another_tenants_objects_are_not_found_anywhere() {
     for ((method, path), (_, template)) in operations(fill).into_iter().zip(named) {
         let tells = |name: &str| template.split('/').any(|part| part == name);
         let names_theirs = ["job", "run", "schedule", "id", "calendar", "name"].into_iter().any(tells);
+        let path = if tells("workers") { path.replace(&token_id, worker) } else { path };
         if !names_theirs || template.starts_with("/api/v1/tenants") || method == "PUT" {
             continue;
         }
@@ -299,12 +326,15 @@ async fn another_tenants_objects_are_not_found_anywhere() {
     let path = format!("/api/v1/jobs/{}", saved["id"]);
     assert_eq!(bed.by("admin", "PUT", &path, Some(&job)).await.0, StatusCode::NOT_FOUND);
     // Lists hold nothing of theirs, and nothing of theirs was changed.
-    for path in
-        ["/api/v1/jobs", "/api/v1/runs", "/api/v1/schedules", "/api/v1/users", "/api/v1/calendars", "/api/v1/audit"]
+    for noun in
+        ["jobs", "runs", "schedules", "users", "calendars", "audit", "tokens", "workers", "queues", "dead-letters"]
     {
-        let (_, _, page) = bed.by("admin", "GET", path, None).await;
+        let (_, _, page) = bed.by("admin", "GET", &format!("/api/v1/{noun}"), None).await;
         let text = page.to_string();
-        assert!(!["report", "daily", "zoe", "holidays", "stranger"].iter().any(|name| text.contains(name)), "{text}");
+        assert!(
+            !["report", "daily", "zoe", "holidays", "stranger", "mule"].iter().any(|name| text.contains(name)),
+            "{text}"
+        );
     }
     let (status, _, read) = bed.by("stranger", "GET", "/api/v1/jobs/report", None).await;
     assert_eq!((status, &read["pause"]), (StatusCode::OK, &Value::Null), "{read}");

@@ -8,6 +8,32 @@ use serde_json::json;
 
 use crate::bed::{Bed, job};
 
+/// Whoever saves the thousandth schedule for one second is told, and how to step aside;
+/// it is saved all the same.
+#[tokio::test]
+async fn a_crowded_second_is_a_warning_on_save() {
+    let store = std::sync::Arc::new(rota_store::sqlite::SqliteStore::memory().unwrap());
+    let options = rota_engine::Options { sole: true, hot_second: 3, ..rota_engine::Options::default() };
+    let bed = Bed::with(rota_engine::Engine::builder(store), options).await;
+    let save = async |name: &str, cron: &str| {
+        let mut document = job(name, "hello");
+        document["schedules"] = json!([{ "name": "yearly", "cron": cron }]);
+        bed.put(&format!("/jobs/{name}"), document).await.ok()
+    };
+    for name in ["a", "b"] {
+        let saved = save(name, "0 0 1 1 *").await;
+        assert_eq!((saved.get("hot_second"), &saved["changed"]), (None, &json!(true)), "{saved}");
+    }
+    let third = save("c", "0 0 1 1 *").await;
+    assert_eq!(third["hot_second"]["schedules"], 3, "{third}");
+    assert!(third["hot_second"]["at"].as_str().unwrap().ends_with("-01-01T00:00:00Z"), "{third}");
+    let warning = &third["warnings"][0];
+    assert_eq!((&warning["path"], &warning["code"]), (&json!("schedules"), &json!("hot_second")));
+    assert!(warning["message"].as_str().unwrap().contains("spread them by `H`"), "{warning}");
+    assert_eq!(bed.get("/jobs/c").await.ok()["version"], 1, "it was saved");
+    assert_eq!(save("d", "30 0 1 1 *").await.get("hot_second"), None, "another second");
+}
+
 #[tokio::test]
 async fn a_job_is_created_read_and_listed() {
     let bed = Bed::new().await;

@@ -425,6 +425,19 @@ async fn a_schedule_over_the_rate_fires_later_and_says_why() {
     assert_eq!(codes, ["over", "over", "quota"]);
 }
 
+/// What a caller writes beside its request is its own, and speaks for nobody else.
+#[tokio::test]
+async fn a_caller_cannot_make_a_run_look_delayed_by_a_quota() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let at = "2100-01-01T00:00:00Z";
+    let forged = json!({ "quota": { "name": "runs_per_minute", "limit": 1, "until": at }, "delay": { "until": at } });
+    let run = bed.trigger("mail", json!({ "run_at": at, "metadata": forged })).await;
+    let why = bed.get(&format!("/runs/{run}/why")).await.ok();
+    assert_eq!(why["reasons"][0]["code"], "not_yet", "{why}");
+    assert_eq!(bed.get(&format!("/runs/{run}")).await.ok()["trigger"]["metadata"], forged, "it is kept as it was");
+}
+
 #[tokio::test]
 async fn a_backfill_over_the_rate_is_made_for_later() {
     let bed = Bed::new().await;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use rota_core::{
+    duration::Span,
     ids::{Partition, ScheduleId},
     order::Priority,
-    run::{NewRun, Parent, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
+    quota::Delay,
+    run::{NewRun, Parent, Redrive, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
     slot::UniqueKey,
     store::{Enqueued, RunQuery, StoreError, Write},
 };
@@ -28,11 +30,13 @@ fn rich(h: &Harness) -> NewRun {
             planned_at: Some(at(-10)),
             by: Some("ann".into()),
             metadata: Some(json!({ "ip": "::1", "n": [1, 2.5, null] })),
+            delay: Some(Delay { until: at(7), runs_per_minute: 100 }),
         },
         labels: BTreeMap::from([("scope".into(), "user".into()), ("ключ".into(), "значение \u{1f600}".into())]),
         payload: Some("{\"report\":\"sales\",\"text\":\"a 'quoted' \\\"line\\\" \\u0000\"}".into()),
         slot: Some(slot(i64::MIN, 9)),
         parent: Some(Parent { run: h.run_id(), step: 3 }),
+        redrive: Some(Redrive { after: Span::secs(90), left: 2, start_within: Some(Span::secs(1)) }),
         ..h.new_run(h.claimed)
     }
 }

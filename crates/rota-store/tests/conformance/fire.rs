@@ -16,13 +16,8 @@ use crate::harness::*;
 
 /// The run of a schedule's instant.
 pub fn run_of(h: &Harness, schedule: ScheduleId, planned_at: Timestamp) -> NewRun {
-    let trigger = Trigger {
-        source: Source::Schedule,
-        schedule: Some(schedule),
-        planned_at: Some(planned_at),
-        by: None,
-        metadata: None,
-    };
+    let trigger =
+        Trigger { schedule: Some(schedule), planned_at: Some(planned_at), ..Trigger::plain(Source::Schedule) };
     NewRun { trigger, ready_at: planned_at, ..h.new_run(h.claimed) }
 }
 

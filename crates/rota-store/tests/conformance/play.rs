@@ -309,13 +309,8 @@ impl<'h> Play<'h> {
         // Sometimes a plan that was made long ago.
         let read = if self.dice.chance(15) { due.cursor } else { cursor_now? };
         let mut run = self.new_run();
-        run.trigger = Trigger {
-            source: Source::Schedule,
-            schedule: Some(id),
-            planned_at: Some(read.planned_at),
-            by: None,
-            metadata: None,
-        };
+        run.trigger =
+            Trigger { schedule: Some(id), planned_at: Some(read.planned_at), ..Trigger::plain(Source::Schedule) };
         run.rearms = after;
         let cancel = self.live_where(|run| run.trigger.schedule == Some(id)).map(|run| run.id);
         let item = FireItem {

@@ -208,6 +208,30 @@ fn a_dead_letter_is_listed_and_made_again() {
 }
 
 #[test]
+fn dead_letters_are_put_away_by_id_or_by_filter() {
+    let desk = Desk::open();
+    desk.rota(&["job", "create", "--name", "flaky", "--attempts", "1", "--command", "false"]).ok();
+    for _ in 0..3 {
+        desk.rota(&["job", "trigger", "flaky", "--follow"]);
+    }
+    let open = |desk: &Desk| desk.rota(&["dead", "list", "-o", "json"]).json().as_array().unwrap().len();
+    let id = desk.rota(&["dead", "list", "-o", "json"]).json()[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(open(&desk), 3);
+    assert_eq!(desk.rota(&["dead", "discard", &id]).ok(), format!("{id} discarded\n"));
+    assert_eq!(open(&desk), 2);
+    assert!(desk.rota(&["dead", "discard"]).failed(2).contains("--all"));
+    assert!(desk.rota(&["dead", "discard", "--job", "flaky"]).failed(2).contains("--yes"));
+    assert_eq!(desk.rota(&["dead", "discard", "--job", "flaky", "--dry-run"]).ok(), "2 would be put away\n");
+    assert_eq!(open(&desk), 2, "it was only counted");
+    assert_eq!(desk.rota(&["dead", "discard", "--job", "flaky", "--yes"]).ok(), "2 put away\n");
+    assert_eq!(open(&desk), 0);
+    assert_eq!(desk.rota(&["run", "show", &id]).code, 0, "history keeps it");
+    let nobody = "01990000-0000-7000-8000-000000000000";
+    assert_eq!(desk.rota(&["dead", "discard", nobody]).code, 3);
+    assert!(desk.node.stop().0.success());
+}
+
+#[test]
 fn many_runs_come_from_a_stream_and_refused_lines_are_told() {
     let desk = Desk::open();
     desk.rota(&["job", "create", "--name", "greet", "--command", "true"]).ok();
