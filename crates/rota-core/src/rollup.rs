@@ -74,36 +74,6 @@ impl Rollup {
         merge_buckets(&mut self.delays, &other.delays);
     }
 
-    /// All of it as a list of numbers: short to store, and longer in a later
-    /// release without harm to those who read it.
-    pub fn numbers(&self) -> Vec<u64> {
-        let mut numbers = self.ended.to_vec();
-        numbers.extend([self.attempts, self.losses, self.duration_ms, self.duration_max_ms]);
-        numbers.extend([self.delay_ms, self.delay_max_ms, self.durations.len() as u64]);
-        numbers.extend(&self.durations);
-        numbers.extend(&self.delays);
-        numbers
-    }
-
-    /// Reads what [`Rollup::numbers`] wrote.
-    pub fn from_numbers(numbers: &[u64]) -> Option<Self> {
-        let (ended, rest) = numbers.split_first_chunk()?;
-        let ([attempts, losses, duration_ms, duration_max_ms, delay_ms, delay_max_ms, split], buckets) =
-            rest.split_first_chunk()?;
-        let (durations, delays) = buckets.split_at_checked(usize::try_from(*split).ok()?)?;
-        Some(Self {
-            ended: *ended,
-            attempts: *attempts,
-            losses: *losses,
-            duration_ms: *duration_ms,
-            duration_max_ms: *duration_max_ms,
-            durations: durations.to_vec(),
-            delay_ms: *delay_ms,
-            delay_max_ms: *delay_max_ms,
-            delays: delays.to_vec(),
-        })
-    }
-
     pub fn runs(&self) -> u64 {
         self.ended.iter().sum()
     }
@@ -196,7 +166,6 @@ mod tests {
             folded.merge(&delta);
         }
         assert_eq!(folded, whole);
-        assert_eq!(Rollup::from_numbers(&whole.numbers()), Some(whole.clone()));
         assert_eq!(whole.runs(), 100);
     }
 

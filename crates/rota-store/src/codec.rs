@@ -10,7 +10,6 @@ use rota_core::{
     lane::LaneMode,
     order::OrderKey,
     quota::Delay,
-    rollup::Rollup,
     run::{
         Block, CancelRequest, Fence, Hold, Labels, NewRun, Parent, Redrive, Run, RunState, SlotClaim, Source, Trigger,
         Verdict, WaitFor,
@@ -367,37 +366,12 @@ pub fn failure(text: Option<String>) -> Result<Option<Failure>, StoreError> {
     text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt("a failure", error))).transpose()
 }
 
-pub fn rollup(text: &str) -> Result<Rollup, StoreError> {
-    let numbers: Vec<u64> = from_json(text)?;
-    Rollup::from_numbers(&numbers).ok_or_else(|| corrupt("a roll-up", text))
-}
-
 pub fn worker_info_text(info: &WorkerInfo) -> Result<String, StoreError> {
     to_json(info)
 }
 
 pub fn worker_info(text: &str) -> Result<WorkerInfo, StoreError> {
     serde_json::from_str(text).map_err(|error| corrupt("what a worker offers", error))
-}
-
-pub fn rollup_text(rollup: &Rollup) -> Result<String, StoreError> {
-    to_json(&rollup.numbers())
-}
-
-/// A settled batch's roll-ups: job, hour and numbers of each.
-pub fn delta_text<'r>(rollups: impl Iterator<Item = (JobId, i64, &'r Rollup)>) -> Result<String, StoreError> {
-    let rows: Vec<(JobId, i64, Vec<u64>)> = rollups.map(|(job, hour, rollup)| (job, hour, rollup.numbers())).collect();
-    to_json(&rows)
-}
-
-pub fn delta(text: &str) -> Result<Vec<(JobId, i64, Rollup)>, StoreError> {
-    let rows: Vec<(JobId, i64, Vec<u64>)> = from_json(text)?;
-    rows.into_iter()
-        .map(|(job, hour, numbers)| {
-            let rollup = Rollup::from_numbers(&numbers).ok_or_else(|| corrupt("a roll-up", job))?;
-            Ok((job, hour, rollup))
-        })
-        .collect()
 }
 
 /// JSON for a column that the store itself reads back.

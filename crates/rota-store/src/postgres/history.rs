@@ -20,12 +20,12 @@ use super::{
     PostgresStore,
     days::DAY_MICROS,
     fault::Fault,
-    rollup,
     row::{RUN_COLUMNS, ids, run_columns, run_row},
 };
 use crate::{
     codec::{failure, micros, status, time, time_opt, verdict, verdict_code},
     filter::{LOOK_MAX, PAGE_MAX, Sought},
+    rollup,
 };
 
 /// So many rows are examined where every row examined is also read, because its labels decide.

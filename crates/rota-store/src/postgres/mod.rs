@@ -59,7 +59,6 @@ mod own;
 mod promote;
 mod raw;
 mod reap;
-mod rollup;
 mod row;
 mod schedules;
 mod settle;

@@ -1,23 +1,28 @@
 //! The raw loop: the same writes by hand, for a benchmark to be measured
 //! against.
 //!
-//! Inserts runs and moves them to history, in the same tables and in as few
-//! commits and round trips, and with dead rows cleared away as often, but with
-//! none of the guards, answers, fairness, slots, roll-ups or batch rows. Where
-//! runs are claimed, they are found by their order and read as a worker needs
-//! them, which is what claiming means.
+//! Inserts runs and moves them to history, counts their slots and their ends and
+//! names each batch, in the same tables, in as few commits and round trips, and with
+//! dead rows cleared away as often, but with none of the guards, decisions, answers
+//! and fairness. Where runs are claimed, they are found by their order and read as a
+//! worker needs them, which is what claiming means.
 
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
 use super::{OpenError, Options, PostgresStore, fault::Fault, tend::DEAD_MAX};
-use crate::{RawLoad, codec::micros};
+use crate::{RawLoad, RawRun, codec::micros};
 
-const INSERT: &str = "INSERT INTO run (id, job, order_key, ready_at, created_at, tenant, version, lane, fence, part, \
-     status, flags, attempt, losses, source, payload) \
-     SELECT id, n % 1000 + 1, $2, $2, $2, n % 100 + 1, 1, n % 3 + 1, 0, $4, 2, 0, 0, 0, 2, $3 \
-     FROM unnest($1::uuid[]) WITH ORDINALITY u (id, n)";
+const INSERT: &str = "
+WITH made AS (
+    INSERT INTO run (id, job, order_key, ready_at, created_at, tenant, version, lane, fence, part, status, flags,
+                     attempt, losses, source, slot, slot_limit, payload)
+    SELECT id, job, $2, $2, $2, tenant, 1, lane, 0, $4, 2, 0, 0, 0, 2, slot, slot::int, $3
+    FROM unnest($1::uuid[], $5::bigint[], $6::int[], $7::int[], $8::bigint[]) u (id, job, tenant, lane, slot)
+), named AS (INSERT INTO batch (id, at) VALUES ($9, $2))
+INSERT INTO slot AS s (key, lim, held, waiting) SELECT key, 1, count(*), 0 FROM unnest($8::bigint[]) key
+WHERE key IS NOT NULL GROUP BY key ORDER BY key ON CONFLICT (key) DO UPDATE SET held = s.held + excluded.held";
 
 const CLAIM: &str = "UPDATE run SET status = 3, fence = fence + 1, holder = $2, started_at = $3 \
      WHERE ctid = ANY(ARRAY(SELECT x.ctid FROM generate_series(1, 3) l (lane), LATERAL ( \
@@ -25,11 +30,17 @@ const CLAIM: &str = "UPDATE run SET status = 3, fence = fence + 1, holder = $2, 
          LIMIT $1 FOR UPDATE SKIP LOCKED) x LIMIT $1)) \
      RETURNING id, job, version, attempt, fence, payload";
 
-const MOVE: &str = "WITH ended AS (DELETE FROM run WHERE id = ANY($1::uuid[]) RETURNING *) \
-     INSERT INTO history (id, job, ended_at, order_key, ready_at, created_at, started_at, tenant, version, lane, \
-                          fence, part, verdict, attempt, losses, source, payload) \
-     SELECT id, job, $2, order_key, ready_at, created_at, $2, tenant, version, lane, fence, part, 0, attempt, losses, \
-            source, payload FROM ended";
+const MOVE: &str = "
+WITH ended AS (DELETE FROM run WHERE id = ANY($1::uuid[]) RETURNING *
+), kept AS (
+    INSERT INTO history (id, job, ended_at, order_key, ready_at, created_at, started_at, tenant, version, lane,
+                         fence, part, verdict, attempt, losses, source, slot, slot_limit, payload)
+    SELECT id, job, $2, order_key, ready_at, created_at, $2, tenant, version, lane, fence, part, 0, attempt, losses,
+           source, slot, slot_limit, payload FROM ended
+), counted AS (INSERT INTO rollup_delta (at, body) VALUES ($2, $3)
+), named AS (INSERT INTO batch (id, at) VALUES ($4, $2))
+INSERT INTO slot AS s (key, lim, held, waiting) SELECT slot, 1, -count(*), 0 FROM ended
+WHERE slot IS NOT NULL GROUP BY slot ORDER BY slot ON CONFLICT (key) DO UPDATE SET held = s.held + excluded.held";
 
 fn prepare(fault: Fault) -> OpenError {
     OpenError::Prepare(Box::new(fault.told("run the raw loop")))
@@ -64,13 +75,20 @@ async fn cleared(store: &PostgresStore) -> Result<(), Fault> {
 async fn life(store: &PostgresStore, load: RawLoad, part: i16, now: Timestamp) -> Result<(), Fault> {
     let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
     let (at, worker, batch) = (micros(now), Uuid::nil(), load.batch as i64);
+    let counts = load.counts(now);
     let (mut ready, mut claimed): (Vec<Uuid>, Vec<Uuid>) = (Vec::new(), Vec::new());
     let mut left = load.runs;
     while left > 0 || !ready.is_empty() || !claimed.is_empty() {
         let ids: Vec<Uuid> = (0..load.batch.min(left)).map(|_| Uuid::now_v7()).collect();
-        let made: [&(dyn ToSql + Sync); 4] = [&ids, &at, &payload, &part];
+        let places: Vec<RawRun> = ids.iter().map(|id| load.place(*id)).collect();
+        let jobs: Vec<i64> = places.iter().map(|place| place.job).collect();
+        let tenants: Vec<i32> = places.iter().map(|place| place.tenant).collect();
+        let lanes: Vec<i32> = places.iter().map(|place| place.lane).collect();
+        let slots: Vec<Option<i64>> = places.iter().map(|place| place.slot).collect();
+        let (first, second) = (Uuid::now_v7(), Uuid::now_v7());
+        let made: [&(dyn ToSql + Sync); 9] = [&ids, &at, &payload, &part, &jobs, &tenants, &lanes, &slots, &first];
         let held: [&(dyn ToSql + Sync); 3] = [&batch, &worker, &at];
-        let moved: [&(dyn ToSql + Sync); 2] = [&claimed, &at];
+        let moved: [&(dyn ToSql + Sync); 4] = [&claimed, &at, &counts, &second];
         let claiming = async { if load.claimed { store.read(CLAIM, &held).await } else { Ok(Vec::new()) } };
         let (inserted, taken, ended): (Answer, Answer, Answer) =
             tokio::join!(store.read(INSERT, &made), claiming, store.read(MOVE, &moved));

@@ -31,12 +31,14 @@ use super::{
     fault::Fault,
     insert::make_followers,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
-    rollup,
     row::{Locked, locked, run_columns, runs},
     slots,
     tx::{Bound, Ending, Late, Param, Tx, params},
 };
-use crate::codec::{cancel_text, flag, micros, state_columns, verdict_code};
+use crate::{
+    codec::{cancel_text, flag, micros, state_columns, verdict_code},
+    rollup,
+};
 
 /// What changes leave to be done before the commit, and to be told after it.
 #[derive(Default)]

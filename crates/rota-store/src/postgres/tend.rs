@@ -19,10 +19,9 @@ use super::{
     PostgresStore,
     days::{DAILY, DAY_MICROS, day_of},
     fault::Fault,
-    rollup,
     tx::{Param, Tx},
 };
-use crate::codec::micros;
+use crate::{codec::micros, rollup};
 
 /// Deltas folded in one slice: about 10 ms of work.
 const FOLD_MAX: i64 = 16;

@@ -23,7 +23,10 @@ use super::{
     insert::{NewRow, insert_rows, make_follower},
     rows::{live_row, live_rows, select_run},
 };
-use crate::codec::{self, RunRow, flag, micros, state_columns, status};
+use crate::{
+    codec::{self, RunRow, flag, micros, state_columns, status},
+    rollup,
+};
 
 /// What the end of a run needs to know of its row.
 #[derive(Clone, Copy)]
@@ -420,10 +423,7 @@ impl<'c> Work<'c> {
         if self.rollups.is_empty() {
             return Ok(());
         }
-        let mut rollups: Vec<(JobId, i64, Rollup)> =
-            self.rollups.drain().map(|((job, hour), rollup)| (job, hour, rollup)).collect();
-        rollups.sort_by_key(|(job, hour, _)| (*job, *hour));
-        let body = codec::delta_text(rollups.iter().map(|(job, hour, rollup)| (*job, *hour, rollup)))?;
+        let body = rollup::encode(&self.rollups.drain().collect());
         self.connection
             .prepare_cached("INSERT INTO rollup_delta (body) VALUES (?1)")
             .and_then(|mut insert| insert.execute([body]))

@@ -28,6 +28,7 @@ use super::{
 use crate::{
     codec::{self, micros, time, verdict_code},
     filter::{LOOK_MAX, PAGE_MAX, Sought},
+    rollup,
 };
 
 const DAY_MICROS: i64 = 86_400_000_000;
@@ -563,15 +564,15 @@ fn rollups(
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     let mut rows = select.query(params![job.0, from_hour, to_hour]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        let rollup = codec::rollup(&row.get::<_, String>(1).map_err(failed)?)?;
-        hours.entry(row.get(0).map_err(failed)?).or_default().merge(&rollup);
+        let known = rollup::decode_one(&row.get::<_, Vec<u8>>(1).map_err(failed)?)?;
+        hours.entry(row.get(0).map_err(failed)?).or_default().merge(&known);
     }
     let mut select = connection.prepare_cached("SELECT body FROM rollup_delta").map_err(failed)?;
     let mut rows = select.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        for (of, hour, rollup) in &codec::delta(&row.get::<_, String>(0).map_err(failed)?)? {
+        for ((of, hour), delta) in &rollup::decode(&row.get::<_, Vec<u8>>(0).map_err(failed)?)? {
             if *of == job && (from_hour..to_hour).contains(hour) {
-                hours.entry(*hour).or_default().merge(rollup);
+                hours.entry(*hour).or_default().merge(delta);
             }
         }
     }

@@ -14,6 +14,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0004_access.sql"),
     include_str!("migrations/0005_dead.sql"),
     include_str!("migrations/0006_open_dead.sql"),
+    include_str!("migrations/0007_rollups.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.

@@ -1,13 +1,13 @@
 //! The raw loop: the same writes by hand, for a benchmark to be measured
 //! against.
 //!
-//! Inserts runs, moves them to history, fills the history's indexes, in the
-//! same tables of the same file and in as few commits, with none of the
-//! guards, answers, fairness, slots, roll-ups or batch rows. Where runs are
-//! claimed, they are found by their order and read as a worker needs them, which
-//! is what claiming means. Whoever runs it has the file to itself.
+//! Inserts runs, moves them to history, fills the history's indexes, counts their
+//! slots and their ends and names each batch, in the same tables of the same file and
+//! in as few commits, with none of the guards, decisions, answers and fairness. Where
+//! runs are claimed, they are found by their order and read as a worker needs them,
+//! which is what claiming means. Whoever runs it has the file to itself.
 
-use std::path::Path;
+use std::{ops::Range, path::Path};
 
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
@@ -18,7 +18,7 @@ use super::{
     history::{self, Indexer},
     lock,
 };
-use crate::{RawLoad, codec::micros};
+use crate::{RawLoad, RawRun, codec::micros};
 
 /// Runs the loop on a store's file that nobody else has open.
 pub fn raw_loop(path: &Path, load: RawLoad, now: Timestamp) -> Result<(), OpenError> {
@@ -39,15 +39,20 @@ fn life(connection: &Connection, load: RawLoad, now: Timestamp) -> rusqlite::Res
     let (mut ready, mut claimed): (Vec<Uuid>, Vec<Uuid>) = (Vec::new(), Vec::new());
     let mut made = 0;
     let mut indexer = Indexer::default();
+    let counts = load.counts(now);
     while made < load.runs || !ready.is_empty() || !claimed.is_empty() {
         let count = load.batch.min(load.runs - made);
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        move_to_history(connection, &history::table(day), &claimed, now)?;
+        move_to_history(connection, load, &history::table(day), &claimed, now)?;
+        connection.prepare_cached("INSERT INTO rollup_delta (body) VALUES (?1)")?.execute([&counts])?;
+        name(connection, now)?;
         claimed = std::mem::take(&mut ready);
         if load.claimed {
             claimed = claim(connection, claimed.len(), now)?;
+            name(connection, now)?;
         }
-        ready = insert(connection, made, count, &payload, now)?;
+        ready = insert(connection, load, made..made + count, &payload, now)?;
+        name(connection, now)?;
         if indexer.is_due(connection, false)? {
             indexer.slice(connection)?;
         }
@@ -57,23 +62,40 @@ fn life(connection: &Connection, load: RawLoad, now: Timestamp) -> rusqlite::Res
     Ok(())
 }
 
+fn name(connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+    let id = Uuid::now_v7();
+    connection
+        .prepare_cached("INSERT INTO batch (id, at) VALUES (?1, ?2)")?
+        .execute(params![id.as_bytes(), micros(now)])?;
+    Ok(())
+}
+
 fn insert(
     connection: &Connection,
-    from: u64,
-    count: u64,
+    load: RawLoad,
+    numbers: Range<u64>,
     payload: &str,
     now: Timestamp,
 ) -> rusqlite::Result<Vec<Uuid>> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO run (id, tenant, job, version, lane, part, status, flags, order_key, ready_at, created_at, \
-         attempt, losses, fence, source, payload) VALUES (?1, ?2, ?3, 1, ?4, ?5, 2, 0, ?6, ?6, ?6, 0, 0, 0, 2, ?7)",
+         attempt, losses, fence, source, slot, slot_limit, payload) \
+         VALUES (?1, ?2, ?3, 1, ?4, ?5, 2, 0, ?6, ?6, ?6, 0, 0, 0, 2, ?8, ?9, ?7)",
+    )?;
+    let mut enter = connection.prepare_cached(
+        "INSERT INTO slot (key, lim, held, waiting) VALUES (?1, 1, 1, 0) \
+         ON CONFLICT (key) DO UPDATE SET held = held + 1",
     )?;
     let at = micros(now);
-    (from..from + count)
+    numbers
         .map(|n| {
             let id = Uuid::now_v7();
-            let (part, n) = ((n / 1_000) as u8, n as i64);
-            insert.execute(params![id.as_bytes(), n % 100 + 1, n % 1_000 + 1, n % 3 + 1, part, at, payload])?;
+            let RawRun { tenant, job, lane, slot } = load.place(id);
+            let part = (n / 1_000) as u8;
+            insert.execute(params![id.as_bytes(), tenant, job, lane, part, at, payload, slot, slot.map(|_| 1)])?;
+            if let Some(key) = slot {
+                enter.execute([key])?;
+            }
             Ok(id)
         })
         .collect()
@@ -100,17 +122,27 @@ fn claim(connection: &Connection, count: usize, now: Timestamp) -> rusqlite::Res
     Ok(runs.into_iter().map(|(id, _)| id).collect())
 }
 
-fn move_to_history(connection: &Connection, day: &str, runs: &[Uuid], now: Timestamp) -> rusqlite::Result<()> {
+fn move_to_history(
+    connection: &Connection,
+    load: RawLoad,
+    day: &str,
+    runs: &[Uuid],
+    now: Timestamp,
+) -> rusqlite::Result<()> {
     let mut copy = connection.prepare_cached(&format!(
         "INSERT OR FAIL INTO {day} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, started_at, \
-         ended_at, verdict, attempt, losses, fence, source, payload) \
+         ended_at, verdict, attempt, losses, fence, source, slot, slot_limit, payload) \
          SELECT id, tenant, job, version, lane, part, order_key, ready_at, created_at, ?2, ?2, 0, 0, 0, fence, source, \
-         payload FROM run WHERE id = ?1"
+         slot, slot_limit, payload FROM run WHERE id = ?1"
     ))?;
     let mut delete = connection.prepare_cached("DELETE FROM run WHERE id = ?1")?;
+    let mut leave = connection.prepare_cached("UPDATE slot SET held = held - 1 WHERE key = ?1")?;
     for id in runs {
         copy.execute(params![id.as_bytes(), micros(now)])?;
         delete.execute([id.as_bytes()])?;
+        if let Some(key) = load.place(*id).slot {
+            leave.execute([key])?;
+        }
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use rota_core::{
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{SqliteStore, failed, history, writer::Urgency};
-use crate::codec::{self, micros};
+use crate::{codec::micros, rollup};
 
 /// Rows a slice deletes.
 const ROWS: i64 = 1_000;
@@ -52,20 +52,20 @@ fn fold(connection: &Connection, _: &Tend) -> Result<Tended, StoreError> {
         while let Some(row) = rows.next().map_err(failed)? {
             upto = row.get(0).map_err(failed)?;
             count += 1;
-            for (job, hour, rollup) in codec::delta(&row.get::<_, String>(1).map_err(failed)?)? {
-                sums.entry((job, hour)).or_default().merge(&rollup);
+            for (key, delta) in rollup::decode(&row.get::<_, Vec<u8>>(1).map_err(failed)?)? {
+                sums.entry(key).or_default().merge(&delta);
             }
         }
     }
-    for ((job, hour), mut rollup) in sums {
-        let body: Option<String> = connection
+    for ((job, hour), mut sum) in sums {
+        let body: Option<Vec<u8>> = connection
             .prepare_cached("SELECT body FROM rollup WHERE job = ?1 AND hour = ?2")
             .and_then(|mut select| select.query_row(params![job.0, hour], |row| row.get(0)).optional())
             .map_err(failed)?;
         if let Some(body) = body {
-            rollup.merge(&codec::rollup(&body)?);
+            sum.merge(&rollup::decode_one(&body)?);
         }
-        let body = codec::rollup_text(&rollup)?;
+        let body = rollup::encode_one(&sum);
         connection
             .prepare_cached("INSERT OR REPLACE INTO rollup (job, hour, body) VALUES (?1, ?2, ?3)")
             .and_then(|mut put| put.execute(params![job.0, hour, body]))

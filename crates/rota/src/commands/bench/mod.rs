@@ -154,7 +154,12 @@ async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
     let mode = if args.load.claimed { LaneMode::Claimed } else { LaneMode::Owned };
     let parallel = args.parallel.unwrap_or(target.default_parallel());
     let history = fill(target, args.load.batches.history).await?;
-    let load = RawLoad { runs: args.load.runs, batch: args.load.batches.batch, claimed: args.load.claimed };
+    let load = RawLoad {
+        runs: args.load.runs,
+        batch: args.load.batches.batch,
+        claimed: args.load.claimed,
+        mixed: !args.load.plain,
+    };
     let raw = target.raw(load, parallel).await?;
     let opened = target.open().await?;
     let store = opened.as_ref();

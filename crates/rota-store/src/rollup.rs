@@ -1,4 +1,4 @@
-//! Roll-ups as bytes.
+//! Roll-ups as bytes, the same in both stores.
 //!
 //! A settled batch of a thousand runs may touch a thousand jobs, so a delta is
 //! packed: numbers in as few bytes as they need, counts that are zero left out.
@@ -13,9 +13,9 @@ use crate::codec::corrupt;
 /// The first byte of everything packed here, for later formats to differ in.
 const FORMAT: u8 = 1;
 
-type Rollups = BTreeMap<(JobId, i64), Rollup>;
+pub type Rollups = BTreeMap<(JobId, i64), Rollup>;
 
-pub(super) fn encode(rollups: &Rollups) -> Vec<u8> {
+pub fn encode(rollups: &Rollups) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     let (mut last_job, mut last_hour) = (0, 0);
     for ((job, hour), rollup) in rollups {
@@ -27,7 +27,7 @@ pub(super) fn encode(rollups: &Rollups) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Result<Rollups, StoreError> {
+pub fn decode(bytes: &[u8]) -> Result<Rollups, StoreError> {
     let mut reader = Reader(bytes);
     reader.format()?;
     let mut rollups = Rollups::new();
@@ -40,13 +40,13 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Rollups, StoreError> {
     Ok(rollups)
 }
 
-pub(super) fn encode_one(rollup: &Rollup) -> Vec<u8> {
+pub fn encode_one(rollup: &Rollup) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     put_rollup(&mut bytes, rollup);
     bytes
 }
 
-pub(super) fn decode_one(bytes: &[u8]) -> Result<Rollup, StoreError> {
+pub fn decode_one(bytes: &[u8]) -> Result<Rollup, StoreError> {
     let mut reader = Reader(bytes);
     reader.format()?;
     reader.rollup()
