@@ -190,7 +190,7 @@ fn attempts_outlive_thirty_seconds_without_the_database() {
     let long = those("begun ");
     proxy.cut();
     std::fs::File::create(cluster.place.path("gate")).unwrap();
-    a.wait_within(Duration::from_secs(120), "the attempts to end", |_| those("ended ").len() == SCHEDULES);
+    a.wait_within(Duration::from_mins(2), "the attempts to end", |_| those("ended ").len() == SCHEDULES);
     proxy.mend();
     a.until_ready();
     b.until_ready();
