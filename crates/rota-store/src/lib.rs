@@ -51,7 +51,7 @@ impl RawLoad {
         if !self.mixed {
             return RawRun { tenant: 1, job, lane: 1, slot: None };
         }
-        let slot = ((dice >> 19) % 10 == 0).then(|| i64::from((dice >> 22) % 1_000) + 1);
+        let slot = (dice >> 19).is_multiple_of(10).then(|| i64::from((dice >> 22) % 1_000) + 1);
         RawRun { tenant: (dice % 100) as i32 + 1, job, lane: ((dice >> 17) % 3) as i32 + 1, slot }
     }
 
