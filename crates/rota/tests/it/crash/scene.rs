@@ -175,6 +175,8 @@ impl Scene {
     /// The last node: it fires nothing, and ends when nothing is left.
     pub fn drain(&mut self) {
         let mut node = self.live(false, &[]);
+        // What was owed until then may still be fired.
+        node.wait_for("schedules to be off", |_| self.keeper.sql("SELECT count(*) FROM cursor") == 0);
         node.wait_for("everything to drain", |_| self.keeper.sql("SELECT count(*) FROM run") == 0);
         node.wait_for("slots to be free", |_| {
             self.keeper.sql("SELECT count(*) FROM slot WHERE held <> 0 OR waiting <> 0") == 0
@@ -235,7 +237,11 @@ impl Audit {
                 let skips = self.books.skips.iter().filter(|record| record.schedule == schedule);
                 let skipped = skips.filter(|record| record.range.from <= at && at <= record.range.to).count();
                 let found = (instants.contains_key(&at), skipped, ended.contains(&at));
-                assert_eq!(found, (true, 0, true), "{at} of {name}: (made, skipped, executed)");
+                let of_it = |record: &&RunRecord| {
+                    record.run.trigger.schedule == Some(schedule) && record.run.trigger.planned_at == Some(at)
+                };
+                let record = self.books.runs.iter().find(of_it);
+                assert_eq!(found, (true, 0, true), "{at} of {name}: (made, skipped, executed)\n{record:?}");
                 at += SignedDuration::from_secs(seconds);
             }
             assert_eq!(ended.len(), instants.len(), "{name} was executed for an instant that made no run");
