@@ -12,7 +12,10 @@ use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
 use super::{OpenError, Options, PostgresStore, fault::Fault, tend::DEAD_MAX};
-use crate::{RawLoad, RawRun, codec::micros};
+use crate::{
+    codec::micros,
+    raw::{RawLoad, RawRun},
+};
 
 const INSERT: &str = "
 WITH made AS (

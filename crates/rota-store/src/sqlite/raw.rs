@@ -18,7 +18,10 @@ use super::{
     history::{self, Indexer},
     lock,
 };
-use crate::{RawLoad, RawRun, codec::micros};
+use crate::{
+    codec::micros,
+    raw::{RawLoad, RawRun},
+};
 
 /// Runs the loop on a store's file that nobody else has open.
 pub fn raw_loop(path: &Path, load: RawLoad, now: Timestamp) -> Result<(), OpenError> {
