@@ -1,4 +1,5 @@
-//! Failpoints: where a test makes the process die, as `kill -9` would.
+//! Failpoints: where a test makes the process die, as `kill -9` would, or stand
+//! still, as a machine that is paused would.
 //!
 //! A death matters only by what it leaves behind, and all that a process leaves
 //! is what it committed. So the points lie around the commit of every write, and
@@ -13,9 +14,10 @@
 //! everything here is empty.
 //!
 //! A point is armed by [`VARIABLE`]: `settle runs/committed:3` ends the process
-//! the third time that it gets there.
+//! the third time that it gets there, and `settle runs/committed:3:still` stops
+//! it until somebody lets it go on.
 
-/// The environment's word for the point at which to die.
+/// The environment's word for the point at which to die or to stand still.
 pub const VARIABLE: &str = "ROTA_FAILPOINT";
 
 /// Where in a write.
@@ -70,7 +72,15 @@ impl Point {
     pub fn armed(self, moment: Moment, passage: u32) -> String {
         format!("{}/{}:{passage}", self.write, moment.as_str())
     }
+
+    /// How it is armed to stop the process instead of ending it.
+    pub fn still(self, moment: Moment, passage: u32) -> String {
+        self.armed(moment, passage) + STILL
+    }
 }
+
+/// What is said after a point at which to stand still.
+const STILL: &str = ":still";
 
 /// Every write of a store.
 pub const WRITES: &[Point] = &[
@@ -130,29 +140,39 @@ mod built_in {
         atomic::{AtomicU32, Ordering},
     };
 
-    use super::{Moment, VARIABLE, WRITES};
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::{Moment, STILL, VARIABLE, WRITES};
 
     struct Armed {
         point: String,
         left: AtomicU32,
+        still: bool,
     }
 
     static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
         let asked = std::env::var(VARIABLE).ok()?;
+        let (asked, still) = asked.strip_suffix(STILL).map_or((asked.as_str(), false), |asked| (asked, true));
         let (point, passage) = asked.rsplit_once(':')?;
-        Some(Armed { point: point.to_owned(), left: AtomicU32::new(passage.parse().ok()?) })
+        Some(Armed { point: point.to_owned(), left: AtomicU32::new(passage.parse().ok()?), still })
     });
 
     tokio::task_local! {
         static NAME: &'static str;
     }
 
-    /// Gets to a point. If it is the armed one, for the last time.
+    /// Gets to a point. If it is the armed one, for the last time, or for a long while.
     pub fn pass(write: &str, moment: Moment) {
         assert!(WRITES.iter().any(|point| point.write == write), "`{write}` writes, and is in no list of failpoints");
         let Some(armed) = &*ARMED else { return };
         let here = armed.point.strip_suffix(moment.as_str()).and_then(|rest| rest.strip_suffix('/')) == Some(write);
         if here && armed.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            if armed.still {
+                tracing::error!(point = armed.point, "standing still at a failpoint");
+                // If that does not stop it, its test waits in vain and says so.
+                let _stopped = kill_process(getpid(), Signal::STOP);
+                return;
+            }
             tracing::error!(point = armed.point, "dying at a failpoint");
             std::process::abort();
         }

@@ -183,12 +183,21 @@ where
     }
 }
 
+/// So long the server waits for the next word of a transaction. Then it rolls back
+/// and lets go of its locks: a node that stands still in the midst of a write would
+/// else hold its partitions against everybody, however long its lease is over. Less
+/// than a lease, so that nobody who takes over has to wait for it.
+const SILENCE_MAX: &str = "2s";
+
 /// One plan for each statement, whatever the values bound to it, and one that
 /// goes through the indexes: the table of live runs is empty every now and then,
 /// and a plan made at such a moment would read all of it at every call, for as
 /// long as the connection lives.
 fn session_settings(schema: Option<&str>) -> String {
-    let mut settings = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off".to_owned();
+    let mut settings = format!(
+        "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
+         SET idle_in_transaction_session_timeout = '{SILENCE_MAX}'"
+    );
     if let Some(schema) = schema {
         settings.push_str("; SET search_path = ");
         settings.push_str(&quoted(schema));

@@ -3,7 +3,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use rota_store::postgres::{Options, PostgresStore};
+use rota_store::{
+    failpoint::{Moment, VARIABLE, WRITES},
+    postgres::{Options, PostgresStore},
+};
 use rustix::process::Signal;
 
 use crate::{
@@ -39,10 +42,14 @@ impl Cluster {
     }
 
     fn node_at(&self, name: &str, url: &str) -> Node {
+        self.node_with(name, url, &[])
+    }
+
+    fn node_with(&self, name: &str, url: &str, environment: &[(&str, &str)]) -> Node {
         let jobs = self.place.text("jobs");
         let store = ["--store", url, "--postgres-schema", &self.schema, "--postgres-connections", "3"];
         let rest = ["--name", name, "--jobs", &jobs, "--commands-policy", "any"];
-        Node::start(&self.place, &[&store[..], &rest].concat())
+        Node::start_with(&self.place, &[&store[..], &rest].concat(), environment)
     }
 
     /// The address of the server, as it stands in its URL.
@@ -135,6 +142,39 @@ fn a_frozen_node_is_taken_over_and_changes_nothing_when_it_wakes() {
     });
     let before = cluster.ledger().len();
     a.wait_for("runs on both nodes", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
+    assert_eq!(a.stop().0.code(), Some(0));
+    assert_eq!(b.stop().0.code(), Some(0));
+    cluster.close();
+}
+
+/// The same with the locks of a write in its hands.
+#[test]
+fn a_node_that_freezes_in_the_midst_of_a_write_holds_nobody_up() {
+    std::thread::scope(|scope| {
+        for write in ["take partitions", "fire schedules", "settle runs"] {
+            scope.spawn(move || frozen_amid(write, 1));
+        }
+        // Without its first a node does not start.
+        scope.spawn(move || frozen_amid("record a heartbeat", 2));
+    });
+}
+
+fn frozen_amid(write: &str, passage: u32) {
+    let cluster = Cluster::new();
+    let mut b = cluster.node("b");
+    b.until_ready();
+    b.wait_for("all partitions", |b| b.partitions() == 256);
+    let point = WRITES.iter().find(|point| point.write == write).unwrap();
+    let mut a = cluster.node_with("a", &cluster.url, &[(VARIABLE, &point.still(Moment::Written, passage))]);
+    a.wait_for("the node to stand still", |a| a.log.iter().any(|line| line.contains("standing still at a failpoint")));
+    b.wait_for("the other node to take over", |b| b.partitions() == 256);
+    let before = cluster.ledger().len();
+    b.wait_for("runs on the other node", |_| cluster.ledger().len() >= before + 3 * SCHEDULES);
+    a.signal(Signal::CONT);
+    a.wait_for("partitions to be shared", |a| {
+        let (a, b) = (a.partitions(), b.partitions());
+        a > 0 && b > 0 && a + b == 256
+    });
     assert_eq!(a.stop().0.code(), Some(0));
     assert_eq!(b.stop().0.code(), Some(0));
     cluster.close();
