@@ -140,7 +140,8 @@ pub enum Finding {
     ScheduleOverdue { schedule: ScheduleId, due_at: Timestamp },
     /// What it says cannot be read.
     ScheduleBroken { schedule: ScheduleId, why: String },
-    /// Its run had ended without arming it; it is armed again.
+    /// Nothing would ever have fired it; it is armed again. Instants that passed
+    /// meanwhile are not made up for: nobody knows which they were.
     ScheduleUnarmed { schedule: ScheduleId },
     /// Its row says that this node executes it, and nobody here does; it is
     /// settled as lost.

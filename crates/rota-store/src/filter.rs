@@ -1,10 +1,10 @@
 //! Which runs a listing wants, decided on the decoded row, so that both stores
-//! agree to the letter.
+//! agree to the letter; and where a walk through partitions goes on.
 
 use std::collections::HashSet;
 
 use rota_core::{
-    ids::JobId,
+    ids::{JobId, Partition, ScheduleId},
     run::{RunState, Status},
     store::{RunQuery, RunRecord},
 };
@@ -14,6 +14,16 @@ pub const PAGE_MAX: u32 = 1_000;
 
 /// The most rows that one page looks at.
 pub const LOOK_MAX: usize = 10_000;
+
+/// The partitions of a walk that are not wholly behind `after`, in order.
+pub fn parts_from(parts: &[Partition], after: Option<ScheduleId>) -> Vec<Partition> {
+    let from = after.map(Partition::of_schedule);
+    let mut parts: Vec<Partition> =
+        parts.iter().copied().filter(|part| from.is_none_or(|from| *part >= from)).collect();
+    parts.sort_unstable();
+    parts.dedup();
+    parts
+}
 
 /// A query, with what had to be looked up for it.
 pub struct Sought {

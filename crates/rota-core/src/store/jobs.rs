@@ -321,6 +321,14 @@ pub struct Calendar {
     pub revision: i32,
 }
 
+/// What a step of a walk through the schedules of partitions found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnarmedPage {
+    pub schedules: Vec<ScheduleId>,
+    /// Where the next step begins; nothing when all were seen.
+    pub next: Option<ScheduleId>,
+}
+
 #[async_trait]
 pub trait JobStore: Send + Sync {
     /// Saves tenants by name and answers their ids.
@@ -387,6 +395,16 @@ pub trait JobStore: Send + Sync {
     /// The cursors of schedules, found by a look through their partitions: for
     /// edits and explanations, not for firing.
     async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError>;
+
+    /// Looks at the next `limit` enabled schedules of these partitions, by partition
+    /// and id, behind one of them: those without a cursor. They have ended, wait for
+    /// the run that will arm them, or should not be so.
+    async fn unarmed(
+        &self,
+        parts: &[Partition],
+        after: Option<ScheduleId>,
+        limit: u32,
+    ) -> Result<UnarmedPage, StoreError>;
 
     /// Recorded skips of a schedule, newest first, from before `before`.
     async fn skips(

@@ -32,7 +32,7 @@ pub use self::{
     jobs::{
         Calendar, CalendarPut, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
         JobVersion, Pause, PauseTarget, Pauses, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, SkipRecord, Tenant, TenantPut, Tier,
+        ScheduleRecord, ScheduleSaved, SkipRecord, Tenant, TenantPut, Tier, UnarmedPage,
     },
     leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk, Worker, WorkerBeat, WorkerInfo},
     runs::{

@@ -1,26 +1,27 @@
 //! Scan: looks for what cannot be, puts it right, and says so.
 //!
-//! Schedules that nobody fired in time; `after_finish` schedules whose run ended
-//! without arming them; runs marked as running that nobody executes; slots whose
-//! counters do not fit the live runs; runs that wait for others which are gone.
-//! The gauge of findings reads 0 as long as everything else works.
+//! Schedules that nobody fired in time, and those that nothing will ever fire:
+//! they have no cursor, whether or not a run should have left them one. Runs marked
+//! as running that nobody executes; slots whose counters do not fit the live runs;
+//! runs that wait for others which are gone. The gauge of findings reads 0 as long
+//! as everything else works.
 //!
 //! It also looks how long the oldest queued run waits, for those who watch.
 //!
-//! A pass looks at a page of schedules and goes on from there at the next, so
-//! that ten million of them cost no more than a few.
+//! A pass looks at a page of its partitions' schedules and goes on from there at
+//! the next, so that ten million of them cost no more than a few.
 
 use std::{collections::HashSet, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
-    fire::{Progress, rearm},
+    fire,
     ids::{RunId, ScheduleId},
     ports::Topic,
     run::{Lease, Run, RunState},
     schedule::ScheduleSpec,
-    store::{By, OpenDead, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError},
+    store::{By, OpenDead, RunRecord, SchedulePut, ScheduleRecord, ScheduleSaved, StoreError},
     timing::Schedule,
 };
 
@@ -32,7 +33,9 @@ use crate::{
 };
 
 /// Schedules looked at in one pass.
-const PAGE: u32 = 1_000;
+const SCHEDULES: u32 = 10_000;
+/// Runs looked at in one pass.
+const RUNS: u32 = 1_000;
 /// Overdue cursors named in one pass.
 const OVERDUE_MAX: u32 = 100;
 /// Slots are recounted at every so many passes: it looks at every live run.
@@ -72,41 +75,51 @@ impl Scan {
         Ok(overdue.len())
     }
 
-    /// Arms the `after_finish` schedules of a page whose run has ended.
+    /// Arms the schedules of a page that should have a cursor and have none.
     async fn unarmed(&mut self, now: Timestamp) -> Result<usize, StoreError> {
-        let query = ScheduleQuery { after: self.after, limit: PAGE, ..ScheduleQuery::default() };
-        let page = self.node.store.list_schedules(&query).await?;
+        let parts = self.node.territory.parts();
+        let page = self.node.store.unarmed(&parts, self.after, SCHEDULES).await?;
         self.after = page.next;
-        let armed: Vec<(ScheduleRecord, RunId)> =
-            page.schedules.into_iter().filter_map(|record| Some((record.clone(), record.armed_by?))).collect();
-        if armed.is_empty() {
-            return Ok(0);
-        }
-        let runs: Vec<RunId> = armed.iter().map(|(_, run)| *run).collect();
-        let records = self.node.store.runs(&runs).await?;
         let mut repaired = 0;
-        for ((schedule, _), run) in armed.iter().zip(records) {
-            let ended_at = match run.map(|record| record.run.state) {
-                None => now,
-                Some(RunState::Finished { at, .. }) => at,
-                Some(_) => continue,
-            };
-            repaired += usize::from(self.arm(schedule, ended_at, now).await?);
+        for ids in page.schedules.chunks(RUNS as usize) {
+            let records = self.node.store.schedules(ids).await?;
+            let records: Vec<ScheduleRecord> = records.into_iter().flatten().collect();
+            let runs: Vec<RunId> = records.iter().filter_map(|record| record.armed_by).collect();
+            let mut runs = self.node.store.runs(&runs).await?.into_iter();
+            for record in &records {
+                let ended_at = match record.armed_by.and_then(|_| runs.next()) {
+                    None => None,
+                    Some(None) => Some(now),
+                    Some(Some(RunRecord { run: Run { state: RunState::Finished { at, .. }, .. }, .. })) => Some(at),
+                    // It will arm it.
+                    Some(Some(_)) => continue,
+                };
+                repaired += usize::from(self.arm(record, ended_at, now).await?);
+            }
         }
         Ok(repaired)
     }
 
-    async fn arm(&self, record: &ScheduleRecord, ended_at: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
-        // Its run may have ended and armed it after the page was read, and it may
-        // even have fired again.
+    /// Arms a schedule, from the end of its last run if that should have done it.
+    /// Nothing is done to one that has ended.
+    async fn arm(
+        &self,
+        record: &ScheduleRecord,
+        ended_at: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let Ok(spec) = serde_json::from_str::<ScheduleSpec>(&record.spec) else { return Ok(false) };
+        let Ok(schedule) = Schedule::compile(&spec, &record.id.seed()) else { return Ok(false) };
+        let cursor = match ended_at {
+            Some(ended_at) => fire::rearm(&schedule, record.id, record.progress, ended_at),
+            None => fire::arm(&schedule, record.id, record.progress, now),
+        };
+        let Some(cursor) = cursor else { return Ok(false) };
+        // It may have been armed since the page was read, and even have fired.
         let armed = self.node.store.cursors(&[record.id]).await?.pop().flatten().is_some();
         if armed || self.node.store.schedules(&[record.id]).await?.pop().flatten().as_ref() != Some(record) {
             return Ok(false);
         }
-        let Ok(spec) = serde_json::from_str::<ScheduleSpec>(&record.spec) else { return Ok(false) };
-        let Ok(schedule) = Schedule::compile(&spec, &record.id.seed()) else { return Ok(false) };
-        let behind: Progress = record.progress;
-        let Some(cursor) = rearm(&schedule, record.id, behind, ended_at) else { return Ok(false) };
         let put = SchedulePut::moving(record.clone(), &spec, None, cursor);
         let saved = self.node.store.put_schedules(&self.node.write(now), &[put]).await?;
         let repaired = matches!(saved.first(), Some(ScheduleSaved::Saved { .. }));
@@ -120,7 +133,7 @@ impl Scan {
     /// Runs of this node's partitions that are marked as running and that
     /// nobody here executes. One that is so twice is not just on its way.
     async fn ownerless(&mut self, now: Timestamp) -> Result<usize, StoreError> {
-        let marked = self.node.store.inherited(&self.node.territory.parts(), PAGE).await?;
+        let marked = self.node.store.inherited(&self.node.territory.parts(), RUNS).await?;
         let strangers: Vec<Run> = marked.into_iter().filter(|run| self.node.desk.is_flying(run.id).is_none()).collect();
         let before = std::mem::replace(&mut self.strangers, strangers.iter().map(Run::lease).collect());
         let mut ended = Vec::new();
@@ -169,12 +182,12 @@ impl Stage for Scan {
         if !self.node.territory.is_empty() && !self.node.is_quiet(now) {
             done += self.overdue(now).await?;
             done += self.ownerless(now).await?;
+            done += self.unarmed(now).await?;
         }
         let (mut oldest, mut dead) = (None, OpenDead::default());
         if self.node.territory.is_steward() {
             oldest = self.node.store.oldest_queued().await?;
             dead = self.node.store.open_dead(DEAD_COUNTED_MAX).await?;
-            done += self.unarmed(now).await?;
             if self.passes.is_multiple_of(RECOUNT_EVERY) {
                 done += self.slots(now).await?;
                 done += self.joins(now).await?;

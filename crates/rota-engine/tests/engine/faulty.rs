@@ -502,6 +502,16 @@ impl JobStore for Faulty {
         self.call("cursors", Kind::Read, move |store, _| wait(store.cursors(&schedules))).await
     }
 
+    async fn unarmed(
+        &self,
+        parts: &[Partition],
+        after: Option<ScheduleId>,
+        limit: u32,
+    ) -> Result<UnarmedPage, StoreError> {
+        let parts = parts.to_vec();
+        self.call("unarmed", Kind::Read, move |store, _| wait(store.unarmed(&parts, after, limit))).await
+    }
+
     async fn skips(
         &self,
         schedule: ScheduleId,

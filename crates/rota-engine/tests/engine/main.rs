@@ -19,6 +19,7 @@ mod limits;
 mod poison;
 mod quotas;
 mod remote;
+mod scan;
 mod simulation;
 mod trigger;
 mod unknown;

@@ -14,7 +14,10 @@ use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
-    store::{Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError, Write},
+    store::{
+        Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError, UnarmedPage,
+        Write,
+    },
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -25,13 +28,14 @@ use super::{
     fire::write_cursors,
     jobs::pause as read_pause,
     once::{Once, guarded_kept, guarded_known, json_kept, json_known},
+    own::numbers,
     skips::{self, Skip},
     tx::{Ending, Tx},
 };
 use crate::{
     abandoned::abandoned,
     codec::{micros, time, time_opt},
-    filter::PAGE_MAX,
+    filter::{PAGE_MAX, parts_from},
 };
 
 impl PostgresStore {
@@ -430,5 +434,36 @@ impl PostgresStore {
             found.insert(row.try_get::<_, i64>(0)?, cursor(&row)?);
         }
         Ok(ids.iter().map(|id| found.get(id).copied()).collect())
+    }
+
+    pub(super) async fn unarmed_of(
+        &self,
+        parts: &[Partition],
+        after: Option<ScheduleId>,
+        limit: u32,
+    ) -> Result<UnarmedPage, Fault> {
+        let parts = numbers(&parts_from(parts, after));
+        let behind = after.map(|after| (part_of(after.0), after.0));
+        let (part, id) = (behind.map(|behind| behind.0), behind.map(|behind| behind.1));
+        // One partition after the other, and no further than the limit.
+        let sql = "SELECT x.id FROM unnest($1::smallint[]) p (part) CROSS JOIN LATERAL (\
+                       SELECT s.id FROM schedule s WHERE s.part = p.part AND s.enabled AND NOT s.deleted \
+                       AND s.id > CASE WHEN p.part = $2::smallint THEN $3::bigint ELSE -9223372036854775808 END \
+                       ORDER BY s.id LIMIT $4) x LIMIT $4";
+        let mut seen: Vec<i64> = Vec::new();
+        for row in self.read(sql, &[&parts, &part, &id, &i64::from(limit)]).await? {
+            seen.push(row.try_get(0)?);
+        }
+        let next = seen.last().filter(|_| seen.len() == limit as usize).map(|id| ScheduleId(*id));
+        let mut parts: Vec<i16> = seen.iter().map(|id| part_of(*id)).collect();
+        parts.dedup();
+        let sql = "SELECT u.id FROM unnest($2::bigint[]) u (id) \
+                   EXCEPT SELECT schedule FROM cursor WHERE part = ANY($1::smallint[])";
+        let mut schedules = Vec::new();
+        for row in self.read(sql, &[&parts, &seen]).await? {
+            schedules.push(ScheduleId(row.try_get(0)?));
+        }
+        schedules.sort_unstable_by_key(|id| (Partition::of_schedule(*id), *id));
+        Ok(UnarmedPage { schedules, next })
     }
 }

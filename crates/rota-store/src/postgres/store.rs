@@ -20,8 +20,8 @@ use rota_core::{
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
         PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, RunPage, RunQuery, RunRecord,
         RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled,
-        Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker,
-        WorkerBeat, Write,
+        Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, UnarmedPage,
+        Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -118,6 +118,15 @@ impl JobStore for PostgresStore {
 
     async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
         tried!("read cursors", self.cursors_of(schedules))
+    }
+
+    async fn unarmed(
+        &self,
+        parts: &[Partition],
+        after: Option<ScheduleId>,
+        limit: u32,
+    ) -> Result<UnarmedPage, StoreError> {
+        tried!("look for unarmed schedules", self.unarmed_of(parts, after, limit))
     }
 
     async fn skips(

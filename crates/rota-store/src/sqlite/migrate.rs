@@ -15,6 +15,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0005_dead.sql"),
     include_str!("migrations/0006_open_dead.sql"),
     include_str!("migrations/0007_rollups.sql"),
+    include_str!("migrations/0008_schedule_part.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.

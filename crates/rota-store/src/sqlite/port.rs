@@ -17,8 +17,8 @@ use rota_core::{
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
         PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, RunPage, RunQuery, RunRecord,
         RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled,
-        Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken, Worker,
-        WorkerBeat, Write,
+        Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, UnarmedPage,
+        Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -114,6 +114,15 @@ impl JobStore for SqliteStore {
 
     async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
         self.do_cursors(schedules).await
+    }
+
+    async fn unarmed(
+        &self,
+        parts: &[Partition],
+        after: Option<ScheduleId>,
+        limit: u32,
+    ) -> Result<UnarmedPage, StoreError> {
+        self.do_unarmed(parts, after, limit).await
     }
 
     async fn skips(

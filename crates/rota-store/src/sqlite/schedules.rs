@@ -10,7 +10,8 @@ use rota_core::{
     fire::{Cursor, Progress, SkipRange},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     store::{
-        Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SkipRecord, StoreError, Write,
+        Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SkipRecord, StoreError,
+        UnarmedPage, Write,
     },
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -27,7 +28,7 @@ use super::{
 use crate::{
     abandoned::abandoned,
     codec::{from_json, micros, time, time_opt, without_nul},
-    filter::PAGE_MAX,
+    filter::{PAGE_MAX, parts_from},
 };
 
 impl SqliteStore {
@@ -141,6 +142,16 @@ impl SqliteStore {
         .await
     }
 
+    pub(super) async fn do_unarmed(
+        &self,
+        parts: &[Partition],
+        after: Option<ScheduleId>,
+        limit: u32,
+    ) -> Result<UnarmedPage, StoreError> {
+        let parts = parts_from(parts, after);
+        self.read("look for unarmed schedules", move |connection| unarmed(connection, &parts, after, limit)).await
+    }
+
     pub(super) async fn do_skips(
         &self,
         schedule: ScheduleId,
@@ -197,6 +208,35 @@ fn find_cursors(connection: &Connection, schedules: &[ScheduleId]) -> Result<Has
         }
     }
     Ok(found)
+}
+
+fn unarmed(
+    connection: &Connection,
+    parts: &[Partition],
+    after: Option<ScheduleId>,
+    limit: u32,
+) -> Result<UnarmedPage, StoreError> {
+    let enabled =
+        "SELECT id FROM schedule WHERE part = ?1 AND id > ?2 AND enabled = 1 AND deleted = 0 ORDER BY id LIMIT ?3";
+    let mut enabled = connection.prepare_cached(enabled).map_err(failed)?;
+    let mut armed = connection.prepare_cached("SELECT schedule FROM cursor WHERE part = ?1").map_err(failed)?;
+    let mut page = UnarmedPage::default();
+    let mut left = limit as usize;
+    for part in parts {
+        let behind = after.filter(|after| Partition::of_schedule(*after) == *part).map_or(i64::MIN, |after| after.0);
+        let ids = enabled.query_map(params![part.0, behind, left as i64], |row| row.get(0)).map_err(failed)?;
+        let ids: Vec<i64> = ids.collect::<Result<_, _>>().map_err(failed)?;
+        let Some(last) = ids.last() else { continue };
+        let cursors = armed.query_map([part.0], |row| row.get(0)).map_err(failed)?;
+        let cursors: HashSet<i64> = cursors.collect::<Result<_, _>>().map_err(failed)?;
+        page.schedules.extend(ids.iter().filter(|id| !cursors.contains(id)).map(|id| ScheduleId(*id)));
+        left -= ids.len();
+        if left == 0 {
+            page.next = Some(ScheduleId(*last));
+            break;
+        }
+    }
+    Ok(page)
 }
 
 const SCHEDULE: &str =

@@ -92,6 +92,7 @@ promises! {
         a_taken_name_is_stale,
         a_deleted_schedule_owes_nothing_and_frees_its_name,
         a_thousand_schedules_are_saved_at_once,
+        a_walk_finds_the_schedules_without_a_cursor,
         schedules_are_listed_with_filters,
         active_schedules_of_a_tenant_are_counted_up_to_a_bound,
         schedules_due_in_a_second_are_counted_up_to_a_bound,

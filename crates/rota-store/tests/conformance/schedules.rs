@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rota_core::{
     fire::{SkipRange, SkipReason},
     ids::{Partition, ScheduleId},
-    store::{Guarded, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleSaved},
+    store::{Guarded, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleSaved, UnarmedPage},
 };
 
 use crate::harness::*;
@@ -155,6 +155,43 @@ pub async fn a_thousand_schedules_are_saved_at_once(h: &Harness) {
         }
     }
     assert_eq!(listed, ids);
+}
+
+/// A walk in small steps meets each enabled schedule of its partitions once, and
+/// names those without a cursor.
+pub async fn a_walk_finds_the_schedules_without_a_cursor(h: &Harness) {
+    let first = h.store.reserve_schedules(600).await.unwrap();
+    let template = h.schedule_put("x").await;
+    let put = |n: i64| SchedulePut {
+        id: ScheduleId(first.0 + n),
+        name: format!("s{n}"),
+        enabled: n % 7 != 0,
+        cursor: (n % 5 != 0 && n % 7 != 0).then(|| cursor(at(n), 0)),
+        ..template.clone()
+    };
+    let puts: Vec<_> = (0..600).map(put).collect();
+    h.store.put_schedules(&h.write(at(0)), &puts).await.unwrap();
+    let gone = puts[5].id;
+    h.store.delete_schedules(&h.write(at(0)), &[gone]).await.unwrap();
+    let parts: Vec<Partition> = all_parts().into_iter().filter(|part| part.0 % 3 != 0).collect();
+    let wanted = |put: &&SchedulePut| put.enabled && put.cursor.is_none() && put.id != gone;
+    let ours = puts.iter().filter(wanted).map(|put| put.id);
+    let mut ours: Vec<_> = ours.filter(|id| parts.contains(&Partition::of_schedule(*id))).collect();
+    ours.sort_unstable_by_key(|id| (Partition::of_schedule(*id), *id));
+    assert!(ours.len() > 20);
+    for limit in [1, 7, 100, 10_000] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = h.store.unarmed(&parts, after, limit).await.unwrap();
+            found.extend(page.schedules);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, ours, "{limit} at a time");
+    }
+    assert_eq!(h.store.unarmed(&[], None, 10).await.unwrap(), UnarmedPage::default());
 }
 
 /// Filters of the list hold.
