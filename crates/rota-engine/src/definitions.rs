@@ -3,8 +3,9 @@
 //! The same code for the API, the command line and programs that have Rota
 //! inside them. A schedule that did not change keeps its cursor; an edited one
 //! is armed anew, and what the old one still owed is recorded as edited; one
-//! that is no longer written is deleted. Each is guarded by what was read, so
-//! that a fire in between is noticed, and the save is tried again.
+//! that is no longer written is deleted. A job and its schedules are one write,
+//! guarded by what was read, so that a fire in between is noticed, and the save is
+//! tried again: no fire ever sees the one without the other.
 //!
 //! What the tenant's quotas do not allow is refused before anything is written.
 
@@ -21,8 +22,8 @@ use rota_core::{
     quota::Refusal,
     schedule::ScheduleSpec,
     store::{
-        Expect, JobPut, JobQuery, JobSaved, Pause, PauseTarget, ScheduleGuard, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, StoreError, Write,
+        Expect, JobPut, JobQuery, JobRecord, JobSaved, Pause, PauseTarget, ScheduleGuard, SchedulePut, ScheduleQuery,
+        ScheduleRecord, SchedulesPut, StoreError, Write,
     },
     timing::Schedule,
 };
@@ -69,11 +70,7 @@ pub struct Saved {
     pub hot: Option<HotSecond>,
 }
 
-/// Saves a job with all its schedules.
-///
-/// The job's row is one write and its schedules are others. A crash between them
-/// leaves the new version with the old schedules, and nobody was told that it was
-/// saved: saving it again, under the same request key too, does the rest.
+/// Saves a job with all its schedules, in one write.
 pub async fn save_job(
     node: &Node,
     tenant: TenantId,
@@ -99,26 +96,14 @@ pub async fn save_jobs(
     let mut refused: Vec<Option<SaveError>> = documents.iter().map(|document| bad_input(document)).collect();
     refuse_over_quota(node, tenant, documents, &mut refused, write.now).await?;
     let fit = documents.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
-    let puts: Vec<JobPut> = fit.map(|(document, _)| put_of(tenant, document, by.clone(), expect)).collect();
-    let mut answers = if puts.is_empty() { Vec::new() } else { node.store.put_jobs(write, &puts).await? }.into_iter();
-    let mut saved = Vec::with_capacity(documents.len());
-    for (document, refused) in documents.iter().zip(refused) {
-        if let Some(refused) = refused {
-            saved.push(Err(refused));
-            continue;
-        }
-        saved.push(match answers.next() {
-            Some(JobSaved::Saved { id: job, version, changed, .. }) => {
-                schedule(node, tenant, document, Saved { job, version, changed, hot: None }, write.now).await
-            }
-            Some(JobSaved::Conflict { version }) => Err(SaveError::Conflict { version }),
-            Some(JobSaved::Refused(refusal)) => {
-                Err(SaveError::BadDocument { problems: vec![refusal.problem(document.after_jobs())] })
-            }
-            None => Err(SaveError::Busy),
-        });
-    }
-    Ok(saved)
+    let fit: Vec<&JobDocument> = fit.map(|(document, _)| *document).collect();
+    let saver = Saver { node, tenant, by, expect };
+    let mut saved = saver.save(&fit, write).await?.into_iter();
+    let answer = |refused: Option<SaveError>| match refused {
+        Some(refused) => Err(refused),
+        None => saved.next().unwrap_or(Err(SaveError::Busy)),
+    };
+    Ok(refused.into_iter().map(answer).collect())
 }
 
 fn bad_input(document: &JobDocument) -> Option<SaveError> {
@@ -160,41 +145,175 @@ async fn more_schedules(node: &Node, tenant: TenantId, document: &JobDocument) -
     Ok(wanted.saturating_sub(stored.values().filter(|record| record.enabled).count() as u64))
 }
 
-fn put_of(tenant: TenantId, document: &JobDocument, by: Option<String>, expect: Expect) -> JobPut {
-    JobPut {
-        tenant,
-        name: document.name.clone(),
-        document: document.canonical_json(),
-        hash: document.content_hash().0,
-        queue: document.queue_name().to_owned(),
-        tags: document.tags.clone(),
-        enabled: document.is_enabled(),
-        by,
-        expect,
-        after: document.triggers.as_ref().and_then(|triggers| triggers.after.clone()),
-    }
+/// Who saves documents, and as what.
+struct Saver<'a> {
+    node: &'a Node,
+    tenant: TenantId,
+    by: Option<String>,
+    expect: Expect,
 }
 
-/// Saves the schedules of a job that is saved.
-async fn schedule(
-    node: &Node,
-    tenant: TenantId,
-    document: &JobDocument,
-    saved: Saved,
-    now: Timestamp,
-) -> Result<Saved, SaveError> {
-    node.catalog.forget_job(saved.job);
-    for _ in 0..TRIES {
-        if let Some(due) = save_schedules(node, tenant, saved.job, &document.schedules, now).await? {
-            for topic in [Topic::Schedules, Topic::Ends] {
-                node.hints.wake(topic);
-            }
-            let Saved { job, version, changed, .. } = saved;
-            node.events.tell(|| Event::JobSaved { job, tenant, version, changed });
-            return Ok(Saved { hot: hot_second(node, due).await, ..saved });
+/// What a document does to the schedules that are stored.
+struct Draft<'a> {
+    document: &'a JobDocument,
+    /// The job's revision, if it is there.
+    seen: Option<i32>,
+    changed: Vec<(ScheduleRecord, Option<Cursor>, &'a ScheduleSpec)>,
+    new: Vec<&'a ScheduleSpec>,
+    ended: Vec<ScheduleId>,
+}
+
+impl Saver<'_> {
+    /// Saves documents in one write. What fires meanwhile is read again.
+    async fn save(
+        &self,
+        documents: &[&JobDocument],
+        write: &Write,
+    ) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
+        if documents.is_empty() {
+            return Ok(Vec::new());
         }
+        for _ in 0..TRIES {
+            match self.save_as_read(&self.drafts(documents).await?, write).await {
+                Err(StoreError::Moved { .. }) => {}
+                saved => return Ok(saved?),
+            }
+        }
+        if documents.len() == 1 {
+            return Ok(vec![Err(SaveError::Busy)]);
+        }
+        self.save_apart(documents, write.now).await
     }
-    Err(SaveError::Busy)
+
+    /// Saves documents whose schedules do not stand still long enough for all of them
+    /// at once: the new ones together, for they may start after each other and have
+    /// nothing that fires; then the others one by one.
+    async fn save_apart(
+        &self,
+        documents: &[&JobDocument],
+        now: Timestamp,
+    ) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
+        let names: Vec<(TenantId, String)> = documents.iter().map(|one| (self.tenant, one.name.clone())).collect();
+        let stored = self.node.store.find_jobs(&names).await?;
+        let new = documents.iter().zip(&stored).filter(|(_, job)| job.is_none());
+        let new: Vec<&JobDocument> = new.map(|(document, _)| *document).collect();
+        let mut made = Vec::new();
+        if new.len() < documents.len() {
+            made = Box::pin(self.save(&new, &self.node.write(now))).await?;
+        }
+        let mut made = made.into_iter();
+        let mut saved = Vec::with_capacity(documents.len());
+        for (document, job) in documents.iter().zip(stored) {
+            let made = if job.is_none() { made.next() } else { None };
+            saved.push(match made {
+                Some(made) => made,
+                None => {
+                    let one = Box::pin(self.save(&[document], &self.node.write(now))).await?;
+                    one.into_iter().next().unwrap_or(Err(SaveError::Busy))
+                }
+            });
+        }
+        Ok(saved)
+    }
+
+    async fn drafts<'a>(&self, documents: &[&'a JobDocument]) -> Result<Vec<Draft<'a>>, StoreError> {
+        let names: Vec<(TenantId, String)> = documents.iter().map(|one| (self.tenant, one.name.clone())).collect();
+        let mut drafts = Vec::with_capacity(documents.len());
+        for (document, job) in documents.iter().zip(self.node.store.find_jobs(&names).await?) {
+            drafts.push(self.draft(document, job).await?);
+        }
+        Ok(drafts)
+    }
+
+    async fn draft<'a>(&self, document: &'a JobDocument, job: Option<JobRecord>) -> Result<Draft<'a>, StoreError> {
+        let mut stored = match &job {
+            Some(job) => stored_schedules(self.node, job.id).await?,
+            None => HashMap::new(),
+        };
+        let (mut changed, mut new) = (Vec::new(), Vec::new());
+        for spec in &document.schedules {
+            match stored.remove(&spec.name) {
+                Some(record) if record.spec == text(spec) => {}
+                Some(record) => changed.push((record, spec)),
+                None => new.push(spec),
+            }
+        }
+        let ids: Vec<ScheduleId> = changed.iter().map(|(record, _)| record.id).collect();
+        let cursors = if ids.is_empty() { Vec::new() } else { self.node.store.cursors(&ids).await? };
+        let changed = changed.into_iter().zip(cursors).map(|((record, spec), cursor)| (record, cursor, spec)).collect();
+        let ended = stored.values().map(|record| record.id).collect();
+        Ok(Draft { document, seen: job.map(|job| job.revision), changed, new, ended })
+    }
+
+    async fn save_as_read(
+        &self,
+        drafts: &[Draft<'_>],
+        write: &Write,
+    ) -> Result<Vec<Result<Saved, SaveError>>, StoreError> {
+        let new: usize = drafts.iter().map(|draft| draft.new.len()).sum();
+        let mut first = if new == 0 { 0 } else { self.node.store.reserve_schedules(new as u32).await?.0 };
+        let (mut puts, mut saved) = (Vec::with_capacity(drafts.len()), Vec::with_capacity(drafts.len()));
+        for draft in drafts {
+            match self.put_of(draft, first, write.now) {
+                Ok(put) => {
+                    puts.push(put);
+                    saved.push(None);
+                }
+                Err(refused) => saved.push(Some(Err(refused))),
+            }
+            first += draft.new.len() as i64;
+        }
+        let answers = if puts.is_empty() { Vec::new() } else { self.node.store.put_jobs(write, &puts).await? };
+        let mut answers = answers.into_iter().zip(&puts);
+        for (saved, draft) in saved.iter_mut().zip(drafts).filter(|(saved, _)| saved.is_none()) {
+            *saved = Some(match answers.next() {
+                Some((JobSaved::Saved { id: job, version, changed, .. }, put)) => {
+                    Ok(self.tell(Saved { job, version, changed, hot: None }, put).await)
+                }
+                Some((JobSaved::Conflict { version }, _)) => Err(SaveError::Conflict { version }),
+                Some((JobSaved::Refused(refusal), _)) => {
+                    Err(SaveError::BadDocument { problems: vec![refusal.problem(draft.document.after_jobs())] })
+                }
+                None => Err(SaveError::Busy),
+            });
+        }
+        Ok(saved.into_iter().map(|saved| saved.unwrap_or(Err(SaveError::Busy))).collect())
+    }
+
+    fn put_of(&self, draft: &Draft<'_>, first: i64, now: Timestamp) -> Result<JobPut, SaveError> {
+        let changed = draft.changed.iter().map(|(record, cursor, spec)| edited(record, *cursor, spec, now));
+        // The store knows the job of those that are saved with it.
+        let nobody = JobId(0);
+        let new = draft.new.iter().zip(first..).map(|(spec, id)| fresh(ScheduleId(id), self.tenant, nobody, spec, now));
+        let saved = changed.chain(new).collect::<Result<_, _>>()?;
+        let document = draft.document;
+        Ok(JobPut {
+            tenant: self.tenant,
+            name: document.name.clone(),
+            document: document.canonical_json(),
+            hash: document.content_hash().0,
+            queue: document.queue_name().to_owned(),
+            tags: document.tags.clone(),
+            enabled: document.is_enabled(),
+            by: self.by.clone(),
+            expect: self.expect,
+            after: document.triggers.as_ref().and_then(|triggers| triggers.after.clone()),
+            schedules: Some(SchedulesPut { seen: draft.seen, saved, ended: draft.ended.clone() }),
+        })
+    }
+
+    /// Tells of a job that was saved, and looks whether it makes a second crowded.
+    async fn tell(&self, saved: Saved, put: &JobPut) -> Saved {
+        let (node, tenant) = (self.node, self.tenant);
+        node.catalog.forget_job(saved.job);
+        for topic in [Topic::Schedules, Topic::Ends] {
+            node.hints.wake(topic);
+        }
+        let Saved { job, version, changed, .. } = saved;
+        node.events.tell(|| Event::JobSaved { job, tenant, version, changed });
+        let cursors = put.schedules.iter().flat_map(|schedules| &schedules.saved).filter_map(|put| put.cursor);
+        Saved { hot: hot_second(node, cursors.map(|cursor| cursor.due_at).collect()).await, ..saved }
+    }
 }
 
 /// Seconds of one save that are looked at.
@@ -215,45 +334,6 @@ async fn hot_second(node: &Node, due: Vec<Timestamp>) -> Option<HotSecond> {
     let (hot, most) = (node.options.hot_second, node.options.hot_second.saturating_mul(HOT_TIMES));
     let counted = node.store.count_due(&seconds, most).await.ok()?;
     hottest(seconds.into_iter().zip(counted), hot, most)
-}
-
-/// When those that were saved are due next; none when some had changed since they
-/// were read.
-async fn save_schedules(
-    node: &Node,
-    tenant: TenantId,
-    job: JobId,
-    specs: &[ScheduleSpec],
-    now: Timestamp,
-) -> Result<Option<Vec<Timestamp>>, SaveError> {
-    let mut stored = stored_schedules(node, job).await?;
-    let (mut changed, mut new) = (Vec::new(), Vec::new());
-    for spec in specs {
-        match stored.remove(&spec.name) {
-            Some(record) if record.spec == text(spec) => {}
-            Some(record) => changed.push((record, spec)),
-            None => new.push(spec),
-        }
-    }
-    let ids: Vec<ScheduleId> = changed.iter().map(|(record, _)| record.id).collect();
-    let cursors = if ids.is_empty() { Vec::new() } else { node.store.cursors(&ids).await? };
-    let edits = changed.iter().zip(cursors).map(|((record, spec), cursor)| edited(record, cursor, spec, now));
-    let mut puts = edits.collect::<Result<Vec<_>, _>>()?;
-    let first = if new.is_empty() { 0 } else { node.store.reserve_schedules(new.len() as u32).await?.0 };
-    for (n, spec) in new.into_iter().enumerate() {
-        puts.push(fresh(ScheduleId(first + n as i64), tenant, job, spec, now)?);
-    }
-    let gone: Vec<ScheduleId> = stored.values().map(|record| record.id).collect();
-    if !gone.is_empty() {
-        node.store.delete_schedules(&node.write(now), &gone).await?;
-    }
-    for chunk in puts.chunks(PAGE as usize) {
-        let answers = node.store.put_schedules(&node.write(now), chunk).await?;
-        if answers.contains(&ScheduleSaved::Stale) {
-            return Ok(None);
-        }
-    }
-    Ok(Some(puts.iter().filter_map(|put| put.cursor).map(|cursor| cursor.due_at).collect()))
 }
 
 fn text(spec: &ScheduleSpec) -> String {

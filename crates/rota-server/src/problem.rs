@@ -149,6 +149,9 @@ impl From<StoreError> for Problem {
             StoreError::RequestDiffers => {
                 Self::new(Code::KeyReused, "this Idempotency-Key was used before with another body")
             }
+            StoreError::Moved { .. } => {
+                Self::new(Code::StoreAway, "what this was decided by kept changing; ask again").retry_after(1)
+            }
             StoreError::Corrupt(what) => {
                 tracing::error!(what, "the store holds something that cannot be read");
                 Self::new(Code::Internal, "the store holds something that cannot be read; the server's log says what")

@@ -77,12 +77,42 @@ pub struct JobPut {
     pub expect: Expect,
     /// What it starts after, for the store to know who waits for whom.
     pub after: Option<After>,
+    /// What becomes of its schedules; none leaves them as they are.
+    pub schedules: Option<SchedulesPut>,
+}
+
+/// What becomes of a job's schedules as it is saved, all of it with the job or not at
+/// all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SchedulesPut {
+    /// The revision of the job that this was decided by; none where there was no job.
+    pub seen: Option<i32>,
+    /// New and edited ones. They become the job's, whatever job they name.
+    pub saved: Vec<SchedulePut>,
+    pub ended: Vec<ScheduleId>,
+}
+
+impl SchedulesPut {
+    pub fn is_empty(&self) -> bool {
+        self.saved.is_empty() && self.ended.is_empty()
+    }
 }
 
 impl JobPut {
     /// The names of the jobs that it starts after.
     pub fn after(&self) -> &[String] {
         self.after.as_ref().map_or(&[], |after| &after.jobs)
+    }
+
+    /// Whether its schedules were decided by another revision than the one that is
+    /// there.
+    pub fn has_moved(&self, revision: Option<i32>) -> bool {
+        self.schedules.as_ref().is_some_and(|schedules| schedules.seen != revision)
+    }
+
+    /// Whether it changes schedules.
+    pub fn has_schedules(&self) -> bool {
+        self.schedules.as_ref().is_some_and(|schedules| !schedules.is_empty())
     }
 }
 
@@ -350,6 +380,9 @@ pub trait JobStore: Send + Sync {
     /// Saves jobs by name. An identical document makes no new version. Those that
     /// would start each other for ever, as [`refusals`](crate::after::refusals)
     /// finds among all that are stored or saved with them, are refused.
+    ///
+    /// Their schedules are saved with them. If those of one of them are not as they
+    /// were read, nothing at all is saved: [`StoreError::Moved`].
     async fn put_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError>;
 
     /// Deletes jobs: their schedules end, the rest of their instants are
@@ -382,9 +415,6 @@ pub trait JobStore: Send + Sync {
 
     /// Saves schedules. An edited one is guarded by what its saver read.
     async fn put_schedules(&self, write: &Write, schedules: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError>;
-
-    /// Ends schedules; what they still owed is recorded as deleted.
-    async fn delete_schedules(&self, write: &Write, schedules: &[ScheduleId]) -> Result<Vec<Guarded>, StoreError>;
 
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError>;
 

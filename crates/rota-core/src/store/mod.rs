@@ -32,7 +32,7 @@ pub use self::{
     jobs::{
         Calendar, CalendarPut, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
         JobVersion, Pause, PauseTarget, Pauses, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, SkipRecord, Tenant, TenantPut, Tier, UnarmedPage,
+        ScheduleRecord, ScheduleSaved, SchedulesPut, SkipRecord, Tenant, TenantPut, Tier, UnarmedPage,
     },
     leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk, Worker, WorkerBeat, WorkerInfo},
     runs::{
@@ -80,6 +80,10 @@ pub enum StoreError {
     /// The request key was used before with another body.
     #[error("the request key was used before with another body")]
     RequestDiffers,
+    /// What the write was decided by has changed since it was read. Nothing was
+    /// changed: read again, and decide again.
+    #[error("what it was decided by has changed meanwhile: {what}")]
+    Moved { what: &'static str },
     /// What is stored cannot be read.
     #[error("the store holds something it cannot read: {0}")]
     Corrupt(String),

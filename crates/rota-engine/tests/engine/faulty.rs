@@ -90,15 +90,6 @@ pub trait Tap: Send + Sync {
         wait(store.put_schedules(write, schedules))
     }
 
-    fn delete_schedules(
-        &self,
-        store: &dyn Store,
-        write: &Write,
-        schedules: &[ScheduleId],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        wait(store.delete_schedules(write, schedules))
-    }
-
     fn set_pauses(
         &self,
         store: &dyn Store,
@@ -465,12 +456,6 @@ impl JobStore for Faulty {
     async fn put_schedules(&self, write: &Write, schedules: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError> {
         let (write, schedules) = (write.clone(), schedules.to_vec());
         self.call("put_schedules", Kind::Named, move |store, tap| tap.put_schedules(store, &write, &schedules)).await
-    }
-
-    async fn delete_schedules(&self, write: &Write, schedules: &[ScheduleId]) -> Result<Vec<Guarded>, StoreError> {
-        let (write, schedules) = (write.clone(), schedules.to_vec());
-        self.call("delete_schedules", Kind::Named, move |store, tap| tap.delete_schedules(store, &write, &schedules))
-            .await
     }
 
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {

@@ -53,6 +53,11 @@ impl Fault {
         self.code() == Some(&SqlState::UNIQUE_VIOLATION)
     }
 
+    /// The write was decided by what is no longer so.
+    pub(super) fn has_moved(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Moved { .. }))
+    }
+
     /// History has no partition for that day.
     pub(super) fn lacks_a_day(&self) -> bool {
         self.code() == Some(&SqlState::CHECK_VIOLATION)

@@ -11,7 +11,7 @@ use rota_core::{
     lane::{Lane, LaneKey, LaneMode},
     store::{
         Calendar, CalendarPut, Expect, Guarded, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobVersion,
-        Pause, PauseTarget, Pauses, StoreError, Tenant, TenantPut, Tier, Write,
+        Pause, PauseTarget, Pauses, SchedulePut, ScheduleSaved, StoreError, Tenant, TenantPut, Tier, Write,
     },
 };
 use tokio_postgres::Row;
@@ -192,7 +192,11 @@ async fn save_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[JobPut]) -> Result<(
         left = later;
     }
     let answers: Vec<JobSaved> = answers.into_iter().flatten().collect();
-    let idle = !answers.iter().any(|answer| matches!(answer, JobSaved::Saved { changed: true, .. }));
+    let written = |(answer, put): (&JobSaved, &JobPut)| match answer {
+        JobSaved::Saved { changed, .. } => *changed || put.has_schedules(),
+        JobSaved::Conflict { .. } | JobSaved::Refused(_) => false,
+    };
+    let idle = !answers.iter().zip(jobs).any(written);
     let ending = Ending { answer: json_kept(&answers)?, idle, ..Ending::default() };
     Ok((answers, ending))
 }
@@ -218,6 +222,7 @@ async fn save_round(
         };
         match found {
             _ if !expected => answers[*n] = Some(JobSaved::Conflict { version }),
+            found if put.has_moved(found.map(|job| job.revision)) => return moved(tx).await,
             None => made.push(*n),
             Some(job) if job.hash == put.hash => {
                 let (id, version, revision) = (JobId(job.id), job.version, job.revision);
@@ -233,7 +238,37 @@ async fn save_round(
         Some(JobSaved::Saved { id, .. }) => Some((id.0, &jobs[n])),
         Some(JobSaved::Conflict { .. } | JobSaved::Refused(_)) | None => None,
     });
-    after::put_edges(tx, &saved.collect::<Vec<_>>()).await
+    after::put_edges(tx, &saved.collect::<Vec<_>>()).await?;
+    save_schedules(tx, write, jobs, round, answers).await
+}
+
+/// Saves and ends the schedules of jobs that are saved with them.
+async fn save_schedules(
+    tx: &Tx,
+    write: &Write,
+    jobs: &[JobPut],
+    round: &[usize],
+    answers: &[Option<JobSaved>],
+) -> Result<(), Fault> {
+    let (mut saved, mut ended) = (Vec::new(), Vec::new());
+    for n in round {
+        if let (Some(JobSaved::Saved { id, .. }), Some(schedules)) = (&answers[*n], &jobs[*n].schedules) {
+            saved.extend(schedules.saved.iter().map(|put| SchedulePut { job: *id, ..put.clone() }));
+            ended.extend(schedules.ended.iter().map(|schedule| schedule.0));
+        }
+    }
+    // First, so that their names are free.
+    schedules::end(tx, &ended, write.now).await?;
+    if !saved.is_empty() && schedules::put(tx, &saved).await?.contains(&ScheduleSaved::Stale) {
+        return moved(tx).await;
+    }
+    Ok(())
+}
+
+/// Undoes what was done so far: what it was decided by is no longer so.
+async fn moved(tx: &Tx) -> Result<(), Fault> {
+    tx.roll_back().await?;
+    Err(StoreError::Moved { what: "save jobs" }.into())
 }
 
 async fn lock_names<'a>(tx: &Tx, jobs: &'a [JobPut], round: &[usize]) -> Result<HashMap<(i32, &'a str), Known>, Fault> {

@@ -51,7 +51,8 @@ impl PostgresStore {
                 Err(fault) => fault,
             };
             tries += 1;
-            if fault.is_known()
+            // A write that was applied before is no longer decided by what is there.
+            if (fault.is_known() || fault.has_moved())
                 && let Some(answer) = self.recall(write, what).await?
             {
                 return Ok(Once::Known(answer));

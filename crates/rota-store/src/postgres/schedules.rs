@@ -14,10 +14,7 @@ use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
-    store::{
-        Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError, UnarmedPage,
-        Write,
-    },
+    store::{SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError, UnarmedPage, Write},
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -27,7 +24,7 @@ use super::{
     fault::Fault,
     fire::write_cursors,
     jobs::pause as read_pause,
-    once::{Once, guarded_kept, guarded_known, json_kept, json_known},
+    once::{Once, json_kept, json_known},
     own::numbers,
     skips::{self, Skip},
     tx::{Ending, Tx},
@@ -66,36 +63,24 @@ impl PostgresStore {
             Once::Known(None) => Ok(vec![ScheduleSaved::Saved { revision: 1 }; puts.len()]),
         }
     }
-
-    pub(super) async fn remove_schedules(
-        &self,
-        write: &Write,
-        schedules: &[ScheduleId],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        match self.once(write, "delete schedules", |tx| remove_once(tx, write, schedules)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => guarded_known(kept.as_deref(), schedules.len()),
-        }
-    }
-}
-
-async fn remove_once(tx: Arc<Tx>, write: &Write, schedules: &[ScheduleId]) -> Result<(Vec<Guarded>, Ending), Fault> {
-    let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
-    let mut ended = end(&tx, &ids, write.now).await?;
-    let answers: Vec<Guarded> =
-        ids.iter().map(|id| if ended.remove(id) { Guarded::Applied } else { Guarded::Stale }).collect();
-    let ending =
-        Ending { answer: guarded_kept(&answers), idle: !answers.contains(&Guarded::Applied), ..Ending::default() };
-    Ok((answers, ending))
 }
 
 async fn save_once(tx: Arc<Tx>, puts: &[SchedulePut]) -> Result<(Vec<ScheduleSaved>, Ending), Fault> {
+    let answers = put(&tx, puts).await?;
+    let plain = answers.iter().all(|answer| *answer == ScheduleSaved::Saved { revision: 1 });
+    let answer = if plain { None } else { json_kept(&answers)? };
+    let idle = !answers.iter().any(|answer| matches!(answer, ScheduleSaved::Saved { .. }));
+    Ok((answers, Ending { answer, idle, ..Ending::default() }))
+}
+
+/// Saves schedules of jobs that are there, each by itself.
+pub(super) async fn put(tx: &Tx, puts: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, Fault> {
     let mut answers = vec![ScheduleSaved::Stale; puts.len()];
-    let live = hold_jobs(&tx, puts).await?;
+    let live = hold_jobs(tx, puts).await?;
     let (made, edited): (Vec<usize>, Vec<usize>) =
         (0..puts.len()).filter(|n| live.contains(&puts[*n].job.0)).partition(|n| puts[*n].guard.is_none());
-    insert(&tx, puts, &made, &mut answers).await?;
-    edit(&tx, puts, &edited, &mut answers).await?;
+    insert(tx, puts, &made, &mut answers).await?;
+    edit(tx, puts, &edited, &mut answers).await?;
     let saved = |n: &usize| matches!(answers[*n], ScheduleSaved::Saved { .. });
     let revision = |n: usize| match answers[n] {
         ScheduleSaved::Saved { revision } => revision,
@@ -106,17 +91,14 @@ async fn save_once(tx: Arc<Tx>, puts: &[SchedulePut]) -> Result<(Vec<ScheduleSav
         let put = &puts[*n];
         Some((put.id.0, part_of(put.id.0), revision(*n), put.cursor?))
     });
-    write_cursors(&tx, cursors).await?;
+    write_cursors(tx, cursors).await?;
     let mut skipped = Vec::new();
     for put in winners.iter().map(|n| &puts[*n]) {
         let fired = put.guard.and_then(|guard| guard.cursor).map_or(0, |cursor| cursor.fired);
         skipped.extend(put.skips.iter().map(|range| Skip { schedule: put.id.0, range: *range, fired }));
     }
-    skips::record(&tx, &skipped).await?;
-    let plain = answers.iter().all(|answer| *answer == ScheduleSaved::Saved { revision: 1 });
-    let answer = if plain { None } else { json_kept(&answers)? };
-    let ending = Ending { answer, idle: winners.is_empty(), ..Ending::default() };
-    Ok((answers, ending))
+    skips::record(tx, &skipped).await?;
+    Ok(answers)
 }
 
 /// The jobs among these that are there, kept from being deleted meanwhile.
@@ -280,13 +262,12 @@ async fn write_edits(tx: &Tx, puts: &[SchedulePut], won: &[(usize, Known)]) -> R
     Ok(())
 }
 
-/// Ends schedules, and answers which were there to end. What they owed up to
-/// now is recorded as deleted.
-pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<HashSet<i64>, Fault> {
+/// Ends schedules. What they owed up to now is recorded as deleted.
+pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<(), Fault> {
     let known = lock(tx, ids).await?;
     let live: Vec<i64> = known.keys().copied().collect();
     if live.is_empty() {
-        return Ok(HashSet::new());
+        return Ok(());
     }
     let gone: Vec<(i64, Cursor)> = known.iter().filter_map(|(id, known)| Some((*id, known.cursor?))).collect();
     delete_cursors(tx, &gone).await?;
@@ -299,8 +280,7 @@ pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<HashSet<
         let owed = abandoned(ScheduleId(id), row.try_get(1)?, cursor, now);
         skipped.extend(owed.map(|range| Skip { schedule: id, range, fired: cursor.fired }));
     }
-    skips::record(tx, &skipped).await?;
-    Ok(live.into_iter().collect())
+    skips::record(tx, &skipped).await
 }
 
 /// Sets or lifts schedules' own pauses, and answers which are there.

@@ -92,10 +92,6 @@ impl JobStore for PostgresStore {
         self.save_schedules(write, schedules).await
     }
 
-    async fn delete_schedules(&self, write: &Write, schedules: &[ScheduleId]) -> Result<Vec<Guarded>, StoreError> {
-        self.remove_schedules(write, schedules).await
-    }
-
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
         tried!("read schedules", self.schedules_by_id(ids))
     }

@@ -137,6 +137,7 @@ fn job_put(tenant: TenantId, name: &str, hash: u8) -> JobPut {
         by: None,
         expect: Expect::Anything,
         after: None,
+        schedules: None,
     }
 }
 

@@ -146,6 +146,11 @@ impl Tx {
         self.end_for_good(&[]).await.map(drop)
     }
 
+    /// Undoes all of it, and keeps the connection.
+    pub(super) async fn roll_back(&self) -> Result<(), Fault> {
+        self.end("ROLLBACK", &[]).await.map(drop)
+    }
+
     /// Runs statements that could have waited for the end, but must not.
     pub(super) async fn now(&self, late: &[Late]) -> Result<Vec<Vec<Row>>, Fault> {
         if late.is_empty() {

@@ -340,20 +340,24 @@ fn put_job(connection: &Connection, put: &JobPut, now: Timestamp) -> Result<JobS
         Expect::Nothing => version.is_none(),
         Expect::Version(expected) => version == Some(expected),
     };
-    match found {
-        _ if !met => Ok(JobSaved::Conflict { version }),
-        Some((id, version, revision, hash)) if hash == put.hash => {
-            Ok(JobSaved::Saved { id: JobId(id), version, revision, changed: false })
-        }
+    if !met {
+        return Ok(JobSaved::Conflict { version });
+    }
+    if put.has_moved(found.as_ref().map(|(_, _, revision, _)| *revision)) {
+        return Err(StoreError::Moved { what: "save jobs" });
+    }
+    let (id, version, revision, changed) = match found {
+        Some((id, version, revision, hash)) if hash == put.hash => (id, version, revision, false),
         Some((id, version, revision, _)) => {
             update_job(connection, put, id, version + 1, revision + 1, now)?;
-            Ok(JobSaved::Saved { id: JobId(id), version: version + 1, revision: revision + 1, changed: true })
+            (id, version + 1, revision + 1, true)
         }
-        None => {
-            let id = insert_job(connection, put, now)?;
-            Ok(JobSaved::Saved { id: JobId(id), version: 1, revision: 1, changed: true })
-        }
+        None => (insert_job(connection, put, now)?, 1, 1, true),
+    };
+    if let Some(schedules) = &put.schedules {
+        schedules::put_of_job(connection, JobId(id), schedules, now)?;
     }
+    Ok(JobSaved::Saved { id: JobId(id), version, revision, changed })
 }
 
 fn insert_job(connection: &Connection, put: &JobPut, now: Timestamp) -> Result<i64, StoreError> {

@@ -96,10 +96,6 @@ impl JobStore for SqliteStore {
         self.do_put_schedules(write, schedules).await
     }
 
-    async fn delete_schedules(&self, write: &Write, schedules: &[ScheduleId]) -> Result<Vec<Guarded>, StoreError> {
-        self.do_delete_schedules(write, schedules).await
-    }
-
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
         self.do_schedules(ids).await
     }

@@ -10,7 +10,7 @@ use rota_core::{
     fire::{Cursor, Progress, SkipRange},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     store::{
-        Guarded, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SkipRecord, StoreError,
+        SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SchedulesPut, SkipRecord, StoreError,
         UnarmedPage, Write,
     },
 };
@@ -21,7 +21,6 @@ use super::{
     fire::{reason, record_skip},
     many::Many,
     once::once,
-    own::guarded,
     rows::uuid_opt,
     writer::Urgency,
 };
@@ -56,20 +55,6 @@ impl SqliteStore {
                     |_, kept| kept.map_or_else(|| Ok(vec![NEW; schedules.len()]), from_json),
                     |connection| put_all(connection, &schedules),
                 )
-            })
-            .await
-    }
-
-    pub(super) async fn do_delete_schedules(
-        &self,
-        write: &Write,
-        schedules: &[ScheduleId],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        let (write, schedules) = (write.clone(), schedules.to_vec());
-        let count = schedules.len();
-        self.writer
-            .write("delete schedules", Urgency::Prompt, move |connection| {
-                guarded(connection, &write, count, |connection| delete_all(connection, &schedules, write.now))
             })
             .await
     }
@@ -404,6 +389,21 @@ fn drop_cursor(
     Ok(())
 }
 
+/// Saves and ends schedules of a job that is saved with them.
+pub fn put_of_job(
+    connection: &Connection,
+    job: JobId,
+    schedules: &SchedulesPut,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    delete_all(connection, &schedules.ended, now)?;
+    let puts: Vec<SchedulePut> = schedules.saved.iter().map(|put| SchedulePut { job, ..put.clone() }).collect();
+    if put_all(connection, &puts)?.contains(&ScheduleSaved::Stale) {
+        return Err(StoreError::Moved { what: "save jobs" });
+    }
+    Ok(())
+}
+
 /// Ends the schedules of a deleted job.
 pub fn delete_of_job(connection: &Connection, job: JobId, now: Timestamp) -> Result<(), StoreError> {
     let ids: Vec<ScheduleId> = {
@@ -412,30 +412,27 @@ pub fn delete_of_job(connection: &Connection, job: JobId, now: Timestamp) -> Res
         let rows = select.query_map([job.0], |row| row.get(0).map(ScheduleId)).map_err(failed)?;
         rows.collect::<Result<_, _>>().map_err(failed)?
     };
-    delete_all(connection, &ids, now).map(drop)
+    delete_all(connection, &ids, now)
 }
 
 /// Ends schedules. What they owed up to now is recorded as deleted.
-fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Result<Vec<Guarded>, StoreError> {
+fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Result<(), StoreError> {
     let cursors = find_cursors(connection, ids)?;
     let sql = "UPDATE schedule SET deleted = 1, revision = revision + 1, armed_by = NULL \
          WHERE id = ?1 AND deleted = 0 RETURNING spec";
-    ids.iter()
-        .map(|id| {
-            let spec: Option<String> = connection
-                .prepare_cached(sql)
-                .and_then(|mut update| update.query_row([id.0], |row| row.get(0)).optional())
-                .map_err(failed)?;
-            let Some(spec) = spec else { return Ok(Guarded::Stale) };
-            if let Some(cursor) = cursors.get(id) {
-                drop_cursor(connection, Partition::of_schedule(*id), *id, cursor)?;
-                if let Some(owed) = abandoned(*id, &spec, *cursor, now) {
-                    record_skip(connection, *id, cursor.fired, &owed)?;
-                }
+    for id in ids {
+        let spec: Option<String> = connection
+            .prepare_cached(sql)
+            .and_then(|mut update| update.query_row([id.0], |row| row.get(0)).optional())
+            .map_err(failed)?;
+        if let (Some(spec), Some(cursor)) = (spec, cursors.get(id)) {
+            drop_cursor(connection, Partition::of_schedule(*id), *id, cursor)?;
+            if let Some(owed) = abandoned(*id, &spec, *cursor, now) {
+                record_skip(connection, *id, cursor.fired, &owed)?;
             }
-            Ok(Guarded::Applied)
-        })
-        .collect()
+        }
+    }
+    Ok(())
 }
 
 /// Sets or lifts a schedule's pause and raises its revision, on the schedule

@@ -292,7 +292,6 @@ pub async fn empty_batches_are_answered(h: &Harness) {
     assert_eq!(h.store.put_jobs(&write(), &[]).await.unwrap(), []);
     assert_eq!(h.store.put_schedules(&write(), &[]).await.unwrap(), []);
     assert_eq!(h.store.delete_jobs(&write(), &[]).await.unwrap(), []);
-    assert_eq!(h.store.delete_schedules(&write(), &[]).await.unwrap(), []);
     assert_eq!(h.store.set_pauses(&write(), &[], None).await.unwrap(), Vec::<bool>::new());
     assert_eq!(h.store.take_partitions(h.node_id(), &[], at(0)).await.unwrap(), []);
     assert_eq!(h.store.give_partitions(h.node_id(), &[]).await.unwrap(), []);

@@ -46,7 +46,7 @@ pub async fn due_item(h: &Harness, schedule: ScheduleId, planned_at: Timestamp, 
     item(h, schedule, next, vec![run_of(h, schedule, planned_at)]).await
 }
 
-async fn fire(h: &Harness, item: &FireItem, now: Timestamp) -> Fired {
+pub async fn fire(h: &Harness, item: &FireItem, now: Timestamp) -> Fired {
     let revision = h.store.pauses().await.unwrap().revision;
     h.store.fire(&h.write(now), revision, std::slice::from_ref(item)).await.unwrap().remove(0)
 }
@@ -204,7 +204,7 @@ pub async fn a_fire_planned_before_its_job_was_edited_is_stale(h: &Harness) {
 pub async fn a_fire_planned_before_a_delete_is_stale(h: &Harness) {
     let schedule = h.schedule("s").await;
     let item = due_item(h, schedule, at(0), Some(at(60_000))).await;
-    assert_eq!(h.store.delete_schedules(&h.write(at(1)), &[schedule]).await.unwrap(), [Guarded::Applied]);
+    h.end_schedules(&[schedule], at(1)).await;
     assert_stale(h, &item, "a deleted schedule").await;
     let schedule = h.schedule("t").await;
     let item = due_item(h, schedule, at(0), Some(at(60_000))).await;
@@ -520,7 +520,7 @@ pub async fn the_end_of_a_run_arms_no_deleted_schedule(h: &Harness) {
     let (schedule, _) = after_finish(h, "s").await;
     let (of_job, _) = after_finish(h, "t").await;
     let runs = h.claim(h.worker(), 2, at(100)).await;
-    h.store.delete_schedules(&h.write(at(200)), &[schedule]).await.unwrap();
+    h.end_schedules(&[schedule], at(200)).await;
     h.store.delete_jobs(&h.write(at(200)), &[h.job]).await.unwrap();
     for run in &runs {
         assert!(matches!(h.settle(run, succeeded(), at(300)).await, Guarded::Applied));

@@ -28,8 +28,8 @@ use rota_core::{
     slot::{SlotAsk, SlotKey, WhenFull},
     store::{
         By, CancelAnswer, Claim, Ends, Enqueued, Epoch, Expect, Guarded, JobPut, JobSaved, NodeBeat, Reap, Reaped,
-        Request, RunQuery, RunRecord, SchedulePut, ScheduleSaved, Settled, Settlement, Store, StoreError, TenantPut,
-        Tier, Write,
+        Request, RunQuery, RunRecord, SchedulePut, ScheduleSaved, SchedulesPut, Settled, Settlement, Store, StoreError,
+        TenantPut, Tier, Write,
     },
 };
 use uuid::Uuid;
@@ -156,6 +156,7 @@ impl Harness {
             by: Some("ann".into()),
             expect: Expect::Anything,
             after: None,
+            schedules: None,
         }
     }
 
@@ -168,6 +169,18 @@ impl Harness {
             JobSaved::Saved { id, .. } => id,
             JobSaved::Conflict { .. } | JobSaved::Refused(_) => panic!("the job `{name}` could not be made"),
         }
+    }
+
+    /// The job as it is stored, to be saved again with these schedules.
+    pub async fn with_schedules(&self, saved: Vec<SchedulePut>, ended: &[ScheduleId]) -> JobPut {
+        let job = self.store.jobs(&[self.job]).await.unwrap().remove(0).unwrap();
+        let schedules = SchedulesPut { seen: Some(job.revision), saved, ended: ended.to_vec() };
+        JobPut { schedules: Some(schedules), ..self.job_put(&job.name, &job.document) }
+    }
+
+    pub async fn end_schedules(&self, ended: &[ScheduleId], now: Timestamp) {
+        let put = self.with_schedules(Vec::new(), ended).await;
+        assert!(matches!(self.save(put, now).await, JobSaved::Saved { changed: false, .. }));
     }
 
     pub async fn schedule_put(&self, name: &str) -> SchedulePut {

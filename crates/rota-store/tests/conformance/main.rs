@@ -91,6 +91,7 @@ promises! {
         an_edit_moves_the_cursor,
         a_taken_name_is_stale,
         a_deleted_schedule_owes_nothing_and_frees_its_name,
+        a_job_is_saved_with_its_schedules_or_not_at_all,
         a_thousand_schedules_are_saved_at_once,
         a_walk_finds_the_schedules_without_a_cursor,
         schedules_are_listed_with_filters,

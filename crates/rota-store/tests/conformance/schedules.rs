@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rota_core::{
     fire::{SkipRange, SkipReason},
     ids::{Partition, ScheduleId},
-    store::{Guarded, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleSaved, UnarmedPage},
+    store::{JobSaved, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleSaved, StoreError, UnarmedPage},
 };
 
 use crate::harness::*;
@@ -113,8 +113,7 @@ pub async fn a_taken_name_is_stale(h: &Harness) {
 /// What a deleted schedule still owed is recorded; its name is free.
 pub async fn a_deleted_schedule_owes_nothing_and_frees_its_name(h: &Harness) {
     let schedule = h.schedule("s").await;
-    let answers = h.store.delete_schedules(&h.write(at(5)), &[schedule, ScheduleId(-1), schedule]).await.unwrap();
-    assert_eq!(answers, [Guarded::Applied, Guarded::Stale, Guarded::Stale]);
+    h.end_schedules(&[schedule, ScheduleId(-1), schedule], at(5)).await;
     assert_eq!(h.store.cursors(&[schedule]).await.unwrap(), [None]);
     assert!(h.store.schedules(&[schedule]).await.unwrap()[0].as_ref().unwrap().deleted);
     assert_eq!(h.store.find_schedules(&[(h.job, "s".into())]).await.unwrap(), [None]);
@@ -123,6 +122,52 @@ pub async fn a_deleted_schedule_owes_nothing_and_frees_its_name(h: &Harness) {
     assert_eq!((skips[0].range.from, skips[0].range.reason), (at(0), SkipReason::Deleted));
     let new = h.schedule("s").await;
     assert_ne!(new, schedule);
+}
+
+/// A job and its schedules are one: what fires or changes between the look and the
+/// save undoes all of it, and of those that are saved with it.
+pub async fn a_job_is_saved_with_its_schedules_or_not_at_all(h: &Harness) {
+    let kept = h.schedule("kept").await;
+    let record = |id| async move { h.store.schedules(&[id]).await.unwrap().remove(0).unwrap() };
+    let held = h.store.cursors(&[kept]).await.unwrap()[0];
+    let guard = ScheduleGuard { revision: record(kept).await.revision, cursor: held };
+    let edit = SchedulePut {
+        id: kept,
+        guard: Some(guard),
+        cursor: Some(cursor(at(9_000), 0)),
+        ..h.schedule_put("kept").await
+    };
+    let new = SchedulePut { job: rota_core::ids::JobId(0), ..h.schedule_put("new").await };
+    let other = h.job_put("other", "{\"v\":1}");
+    let put = rota_core::store::JobPut {
+        document: "{\"v\":2}".into(),
+        hash: [7; 32],
+        ..h.with_schedules(vec![edit, new.clone()], &[]).await
+    };
+    let moved = |answer: Result<Vec<JobSaved>, StoreError>| assert!(matches!(answer, Err(StoreError::Moved { .. })));
+    // Fired since.
+    let item = crate::fire::due_item(h, kept, at(0), Some(at(60_000))).await;
+    crate::fire::fire(h, &item, at(1)).await;
+    moved(h.store.put_jobs(&h.write(at(2)), &[other.clone(), put.clone()]).await);
+    assert_eq!(h.store.find_jobs(&[(h.tenant, "other".into())]).await.unwrap(), [None]);
+    assert_eq!(h.store.schedules(&[new.id]).await.unwrap(), [None]);
+    assert_eq!(h.store.job_versions(h.job, 10).await.unwrap().len(), 1);
+    // Read again, and saved.
+    let held = h.store.cursors(&[kept]).await.unwrap()[0];
+    let mut put = put;
+    let schedules = put.schedules.as_mut().unwrap();
+    schedules.saved[0].guard = Some(ScheduleGuard { revision: record(kept).await.revision, cursor: held });
+    let write = h.write(at(3));
+    let saved = h.store.put_jobs(&write, &[other, put.clone()]).await.unwrap();
+    assert!(saved.iter().all(|saved| matches!(saved, JobSaved::Saved { changed: true, .. })), "{saved:?}");
+    assert_eq!(h.store.cursors(&[kept, new.id]).await.unwrap(), [Some(cursor(at(9_000), 0)), new.cursor]);
+    assert_eq!(record(new.id).await.job, h.job, "whatever job it named");
+    assert_eq!(h.store.job_versions(h.job, 10).await.unwrap().len(), 2);
+    // Edited since, by somebody who saw the same.
+    moved(h.store.put_jobs(&h.write(at(4)), std::slice::from_ref(&put)).await);
+    // Deleted since: it would be another job.
+    h.store.delete_jobs(&h.write(at(5)), &[h.job]).await.unwrap();
+    moved(h.store.put_jobs(&h.write(at(6)), &[put]).await);
 }
 
 /// A thousand in one batch, all armed, listed page by page.
@@ -172,7 +217,7 @@ pub async fn a_walk_finds_the_schedules_without_a_cursor(h: &Harness) {
     let puts: Vec<_> = (0..600).map(put).collect();
     h.store.put_schedules(&h.write(at(0)), &puts).await.unwrap();
     let gone = puts[5].id;
-    h.store.delete_schedules(&h.write(at(0)), &[gone]).await.unwrap();
+    h.end_schedules(&[gone], at(0)).await;
     let parts: Vec<Partition> = all_parts().into_iter().filter(|part| part.0 % 3 != 0).collect();
     let wanted = |put: &&SchedulePut| put.enabled && put.cursor.is_none() && put.id != gone;
     let ours = puts.iter().filter(wanted).map(|put| put.id);
@@ -224,7 +269,7 @@ pub async fn active_schedules_of_a_tenant_are_counted_up_to_a_bound(h: &Harness)
     revision(h.save_schedule(&off, at(0)).await);
     assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 4);
     assert_eq!(h.store.count_schedules(h.tenant, 3).await.unwrap(), 3);
-    h.store.delete_schedules(&h.write(at(1)), &ids[..1]).await.unwrap();
+    h.end_schedules(&ids[..1], at(1)).await;
     assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 3);
     assert_eq!(h.store.count_schedules(rota_core::ids::TenantId(-1), 10).await.unwrap(), 0);
 }

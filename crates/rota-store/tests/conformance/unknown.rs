@@ -247,10 +247,11 @@ pub async fn every_definition_write_asked_again_answers_as_before(h: &Harness) {
     let revision = h.store.pauses().await.unwrap().revision;
     assert_eq!(h.store.set_pauses(&write, &targets, Some(&pause)).await.unwrap(), first);
     assert_eq!(h.store.pauses().await.unwrap().revision, revision);
+    let put = h.with_schedules(vec![h.schedule_put("t").await], &[schedule.id]).await;
     let write = h.write(at(4));
-    for _ in 0..2 {
-        assert_eq!(h.store.delete_schedules(&write, &[schedule.id]).await.unwrap(), [Guarded::Applied]);
-    }
+    let first = h.store.put_jobs(&write, std::slice::from_ref(&put)).await.unwrap();
+    let again = h.store.put_jobs(&write, std::slice::from_ref(&put)).await.unwrap();
+    assert_eq!(again, first, "not: moved");
     let write = h.write(at(5));
     for _ in 0..2 {
         assert_eq!(h.store.delete_jobs(&write, &[h.job]).await.unwrap(), [Guarded::Applied]);

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use rota_core::{
     duration::Span,
-    ids::{RunId, ScheduleId, TenantId},
+    ids::{JobId, RunId, ScheduleId, TenantId},
     job::JobDocument,
     ports::{Clock as _, Seeded},
     run::{CancelAsk, Status, Verdict},
@@ -147,15 +147,20 @@ impl Turned {
         Self { lead, fire: Fire::new(Arc::clone(&node)), store, clock, node, tenant }
     }
 
-    /// Saves a job with one schedule, of this edition.
-    async fn save(&self, name: &str, edition: u32) -> ScheduleId {
-        let schedule = json!({ "name": "s", "every": "10s", "overlap": "allow", "payload": { "edition": edition } });
+    /// Saves a job with these schedules.
+    async fn save_with(&self, name: &str, schedules: Value) -> JobId {
         let job =
-            json!({ "name": name, "schedules": [schedule], "steps": [{ "id": "s", "handler": { "name": "note" } }] });
+            json!({ "name": name, "schedules": schedules, "steps": [{ "id": "s", "handler": { "name": "note" } }] });
         let (job, now) = (document(job), self.clock.now());
         let saved =
             definitions::save_job(&self.node, self.tenant, &job, None, Expect::Anything, &self.node.write(now)).await;
-        let job = saved.unwrap().job;
+        saved.unwrap().job
+    }
+
+    /// Saves a job with one schedule, of this edition.
+    async fn save(&self, name: &str, edition: u32) -> ScheduleId {
+        let schedule = json!({ "name": "s", "every": "10s", "overlap": "allow", "payload": { "edition": edition } });
+        let job = self.save_with(name, json!([schedule])).await;
         self.store.find_schedules(&[(job, "s".into())]).await.unwrap()[0].as_ref().unwrap().id
     }
 
@@ -182,9 +187,9 @@ impl Turned {
         let now = self.clock.now();
         let mut fire = std::mem::replace(&mut self.fire, Fire::new(Arc::clone(&self.node)));
         let changed = async {
-            let write = self.node.write(now);
             match change {
                 Change::Pause => {
+                    let write = self.node.write(now);
                     let pause = Pause { since: now, until: None, note: None, by: None };
                     self.store
                         .set_pauses(&write, &[PauseTarget::Schedule(schedule)], Some(&pause))
@@ -193,7 +198,7 @@ impl Turned {
                         .unwrap();
                 }
                 Change::Edit => drop(self.save(name, 2).await),
-                Change::Delete => self.store.delete_schedules(&write, &[schedule]).await.map(drop).unwrap(),
+                Change::Delete => drop(self.save_with(name, json!([])).await),
             }
             self.made(schedule).await
         };

@@ -184,17 +184,6 @@ pub async fn resume(node: Arc<Node>, target: PauseTarget) -> Result<(), StoreErr
     definitions::resume(&node, &[target], now).await.map(drop)
 }
 
-pub async fn delete_schedule(
-    node: Arc<Node>,
-    tenant: TenantId,
-    job: String,
-    schedule: String,
-) -> Result<(), StoreError> {
-    let Some(job) = node.store.find_jobs(&[(tenant, job)]).await?.remove(0) else { return Ok(()) };
-    let Some(found) = node.store.find_schedules(&[(job.id, schedule)]).await?.remove(0) else { return Ok(()) };
-    node.store.delete_schedules(&node.write(node.clock.now()), &[found.id]).await.map(drop)
-}
-
 pub async fn delete_job(node: Arc<Node>, tenant: TenantId, job: String) -> Result<(), StoreError> {
     let Some(job) = node.store.find_jobs(&[(tenant, job)]).await?.remove(0) else { return Ok(()) };
     node.store.delete_jobs(&node.write(node.clock.now()), &[job.id]).await.map(drop)

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Window},
     duration::Span,
+    fire::Cursor,
     ids::{BatchId, JobId, LaneId, NodeId, Partition, RunId, ScheduleId, WorkerId},
     job::JobDocument,
     order::{OrderKey, Priority},
@@ -88,6 +89,10 @@ impl Seen {
     /// Whether the write is new; asked again, it answers as it did.
     fn is_news(&mut self, write: &Write) -> bool {
         self.batches.insert(write.batch)
+    }
+
+    fn saved(&mut self, put: &SchedulePut, now: Timestamp) {
+        self.books.entry(put.id).and_modify(|book| book.put(put, now)).or_insert_with(|| Book::new(put));
     }
 }
 
@@ -405,8 +410,13 @@ fn may_step(before: Option<&Run>, now: &Run) -> bool {
 
 impl Tap for Witness {
     fn put_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
+        let ended = jobs.iter().flat_map(|put| &put.schedules).flat_map(|schedules| schedules.ended.iter().copied());
+        let ended: Vec<ScheduleId> = ended.collect();
+        let cursors = wait(store.cursors(&ended))?;
         let answers = wait(store.put_jobs(write, jobs))?;
+        let mut owed: HashMap<ScheduleId, Option<Cursor>> = ended.into_iter().zip(cursors).collect();
         self.with(|seen| {
+            let news = seen.is_news(write);
             for (put, answer) in jobs.iter().zip(&answers) {
                 let JobSaved::Saved { id, version, .. } = answer else { continue };
                 let document: JobDocument = serde_json::from_str(&put.document).unwrap();
@@ -416,6 +426,16 @@ impl Tap for Witness {
                 let known = seen.jobs.get(id).map_or(0, |job| job.version);
                 let version = known.max(*version);
                 seen.jobs.insert(*id, JobSeen { version, attempts_max, slots, deleted: false });
+                let Some(schedules) = put.schedules.as_ref().filter(|_| news) else { continue };
+                for ended in &schedules.ended {
+                    if let Some(book) = seen.books.get_mut(ended).filter(|book| !book.deleted) {
+                        book.end(owed.remove(ended).flatten(), write.now);
+                        book.deleted = true;
+                    }
+                }
+                for put in &schedules.saved {
+                    seen.saved(&SchedulePut { job: *id, ..put.clone() }, write.now);
+                }
             }
         });
         Ok(answers)
@@ -462,34 +482,7 @@ impl Tap for Witness {
             }
             for (put, answer) in schedules.iter().zip(&answers) {
                 if matches!(answer, ScheduleSaved::Saved { .. }) {
-                    seen.books
-                        .entry(put.id)
-                        .and_modify(|book| book.put(put, write.now))
-                        .or_insert_with(|| Book::new(put));
-                }
-            }
-        });
-        Ok(answers)
-    }
-
-    fn delete_schedules(
-        &self,
-        store: &dyn Store,
-        write: &Write,
-        schedules: &[ScheduleId],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        let cursors = wait(store.cursors(schedules))?;
-        let answers = wait(store.delete_schedules(write, schedules))?;
-        self.with(|seen| {
-            if !seen.is_news(write) {
-                return;
-            }
-            for ((id, cursor), answer) in schedules.iter().zip(cursors).zip(&answers) {
-                if *answer == Guarded::Applied
-                    && let Some(book) = seen.books.get_mut(id)
-                {
-                    book.end(cursor, write.now);
-                    book.deleted = true;
+                    seen.saved(put, write.now);
                 }
             }
         });

@@ -392,7 +392,10 @@ impl World {
                 if dice.percent(20) {
                     done(clients::delete_job(node, tenant, name))
                 } else if dice.percent(40) {
-                    done(clients::delete_schedule(node, tenant, name, "s0".into()))
+                    let job = self.jobs.iter().find(|job| job.name == name).unwrap();
+                    let mut document = job.document();
+                    document.schedules.retain(|schedule| schedule.name != "s0");
+                    done(clients::save(node, tenant, document))
                 } else {
                     return;
                 }

@@ -140,6 +140,7 @@ async fn definition(store: &dyn Store, now: Timestamp) -> Result<Place, Failure>
         by: None,
         expect: Expect::Nothing,
         after: None,
+        schedules: None,
     };
     match store.put_jobs(&write(now), &[put]).await.context("saving a job")?.pop() {
         Some(JobSaved::Saved { id, .. }) => Ok(Place { tenant: tenants[0], job: id }),

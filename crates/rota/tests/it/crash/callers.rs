@@ -12,7 +12,7 @@ use rota_core::{
     lane::{LaneKey, LaneMode},
     ports::Progress,
     run::{CancelAsk, Status, Verdict},
-    store::{CalendarPut, CancelAnswer, Expect, Pause, PauseTarget, Store, TenantPut, Tier},
+    store::{CalendarPut, CancelAnswer, Expect, Pause, PauseTarget, SchedulePut, Store, TenantPut, Tier},
 };
 use rota_engine::{Engine, JobRef, Made, Options, RunAsk, executors::Call};
 use rota_store::{
@@ -94,7 +94,8 @@ async fn call_everything(keeper: &Keeper, book: &str) {
     for round in 0..ROUNDS {
         for job in [
             json!({ "name": "note", "steps": [{ "id": "s", "handler": { "name": "note" } }] }),
-            json!({ "name": "nap", "steps": [{ "id": "s", "sleep": { "for": "1h" } }] }),
+            json!({ "name": "nap", "schedules": [{ "name": "far", "at": "2100-01-01T00:00:00Z" }],
+                "steps": [{ "id": "s", "sleep": { "for": "1h" } }] }),
             // Leased in writing, because not every node has patience.
             json!({ "name": "linger", "requires": ["patience"], "steps": [{ "id": "s", "handler": { "name": "linger" } }] }),
         ] {
@@ -132,13 +133,18 @@ async fn call_everything(keeper: &Keeper, book: &str) {
         let pause = Pause { since: engine.now(), until: None, note: None, by: None };
         engine.pause(&targets, &pause).await.unwrap();
         engine.resume(&targets).await.unwrap();
+        let naps = store.find_jobs(&[(tenant, "nap".into())]).await.unwrap()[0].as_ref().unwrap().id;
+        let far = store.find_schedules(&[(naps, "far".into())]).await.unwrap()[0].clone().unwrap();
+        let cursor = store.cursors(&[far.id]).await.unwrap()[0].unwrap();
+        let spec = serde_json::from_str(&far.spec).unwrap();
+        let put = SchedulePut::moving(far, &spec, Some(cursor), cursor);
+        store.put_schedules(&write(), &[put]).await.unwrap();
         let calendar = CalendarPut { tenant, name: format!("c{round}"), spec: "{}".into() };
         store.put_calendars(&[calendar], engine.now()).await.unwrap();
         let key = LaneKey::new(&format!("lane-{}", uuid::Uuid::now_v7()), None, &[]);
         let lane = store.lanes(&[key], LaneMode::Owned).await.unwrap()[0].id;
         store.turn_lane(lane, LaneMode::Claimed).await.unwrap();
-        let jobs = store.find_jobs(&[(tenant, "nap".into())]).await.unwrap();
-        store.delete_jobs(&write(), &[jobs[0].as_ref().unwrap().id]).await.unwrap();
+        store.delete_jobs(&write(), &[naps]).await.unwrap();
     }
     // What those before left lying asleep or waiting to be told.
     let all = made(book);
