@@ -63,6 +63,7 @@ pub struct OrderKey(pub i64);
 
 impl OrderKey {
     pub const MIN: Self = Self(i64::MIN);
+    pub const MAX: Self = Self(i64::MAX);
 
     pub fn new(ready_at: Timestamp, priority: Priority) -> Self {
         Self(ready_at.as_microsecond() + i64::from(priority.0) * LEVEL_MICROS)

@@ -36,9 +36,10 @@ struct Known {
     low: OrderKey,
     /// How many runs were told of; none after a look, which does not count.
     ready: Option<u32>,
-    /// How many of these were told of since the pair was last asked: an answer
-    /// that is short does not know them.
+    /// How many of these were told of since the pair was last asked, and the lowest
+    /// key among them: an answer does not know them.
     fresh: u32,
+    fresh_low: OrderKey,
 }
 
 /// A tenant's pairs that are open, the lowest key first, and what each has yet
@@ -59,19 +60,27 @@ impl ClaimPlan {
         known.low = known.low.min(key);
         known.ready = known.ready.map(|ready| ready.saturating_add(1));
         known.fresh = known.fresh.saturating_add(1);
+        known.fresh_low = known.fresh_low.min(key);
     }
 
     fn known(&mut self, pair: Pair, low: OrderKey) -> &mut Known {
         self.shares.join(pair.tenant);
         let lanes = self.tenants.entry(pair.tenant).or_default();
-        lanes.entry(pair.lane).or_insert(Known { low, ready: Some(0), fresh: 0 })
+        lanes.entry(pair.lane).or_insert(Known { low, ready: Some(0), fresh: 0, fresh_low: OrderKey::MAX })
     }
 
-    /// Replaces all that is known by the result of a full look.
+    /// Replaces all that is known by the result of a full look, but for what was told
+    /// of since the last claim: the look may have been before it.
     pub fn looked(&mut self, pairs: impl IntoIterator<Item = (Pair, OrderKey)>) {
         let before = std::mem::take(&mut self.tenants);
         for (pair, key) in pairs {
             self.known(pair, key).ready = None;
+        }
+        for (tenant, lanes) in &before {
+            for (lane, Known { fresh, fresh_low, .. }) in lanes.iter().filter(|(_, known)| known.fresh > 0) {
+                let known = self.known(Pair { lane: *lane, tenant: *tenant }, *fresh_low);
+                *known = Known { low: known.low.min(*fresh_low), ready: None, fresh: *fresh, fresh_low: *fresh_low };
+            }
         }
         for tenant in before.keys().filter(|tenant| !self.tenants.contains_key(tenant)) {
             self.shares.leave(*tenant);
@@ -99,7 +108,7 @@ impl ClaimPlan {
         }
         for pair in shares.keys() {
             if let Some(known) = self.tenants.get_mut(&pair.tenant).and_then(|lanes| lanes.get_mut(&pair.lane)) {
-                known.fresh = 0;
+                (known.fresh, known.fresh_low) = (0, OrderKey::MAX);
             }
         }
         shares.into_values().collect()
@@ -129,8 +138,9 @@ impl ClaimPlan {
         if known.ready == Some(0) {
             lanes.remove(&lane);
         } else if let Some(last) = keys.last() {
-            // Equal keys may remain, so the last one is not passed.
-            known.low = known.low.max(*last);
+            // Equal keys may remain, so the last one is not passed; nor is a lower one
+            // that was told of meanwhile.
+            known.low = (*last).min(known.fresh_low);
         }
         if lanes.is_empty() {
             self.tenants.remove(&tenant);

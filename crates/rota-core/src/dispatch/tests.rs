@@ -310,6 +310,7 @@ fn the_lane_with_the_oldest_run_is_claimed_from_first() {
 fn a_full_look_replaces_what_was_known() {
     let mut plan = ClaimPlan::default();
     plan.note(pair(1), OrderKey(1));
+    let _asked = plan.shares_of(10, |_| true);
     plan.looked([(pair(2), OrderKey(2))]);
     let pairs: Vec<Pair> = plan.shares_of(9, |_| true).iter().map(|share| share.pair).collect();
     assert_eq!(pairs, [pair(2)]);
@@ -377,4 +378,34 @@ fn a_run_noted_during_a_claim_is_not_lost_with_a_short_answer() {
     plan.note(pair(1), OrderKey(2));
     plan.claimed(&share, &[]);
     assert_eq!(plan.shares_of(10, |_| true)[0].runs, 1);
+}
+
+/// One that was admitted late has an older key than those claimed meanwhile.
+#[test]
+fn an_old_run_noted_during_a_claim_is_not_passed_by_the_answer() {
+    let mut plan = ClaimPlan::default();
+    for key in 10..20 {
+        plan.note(pair(1), OrderKey(key));
+    }
+    let share = plan.shares_of(5, |_| true)[0];
+    plan.note(pair(1), OrderKey(3));
+    plan.claimed(&share, &(10..15).map(OrderKey).collect::<Vec<_>>());
+    let share = plan.shares_of(10, |_| true)[0];
+    assert_eq!((share.low, share.runs), (OrderKey(3), 6));
+    plan.claimed(&share, &[3, 15, 16, 17, 18, 19].map(OrderKey));
+    assert!(plan.is_idle());
+}
+
+/// The store was read before it was made, and the answer comes after.
+#[test]
+fn a_run_noted_during_a_look_is_not_lost_with_it() {
+    let mut plan = ClaimPlan::default();
+    plan.note(pair(1), OrderKey(5));
+    plan.looked([]);
+    assert_eq!(plan.shares_of(10, |_| true)[0].low, OrderKey(5));
+    plan.looked([]);
+    assert!(plan.is_idle(), "what was asked for since is the look's to know");
+    plan.note(pair(1), OrderKey(5));
+    plan.looked([(pair(1), OrderKey(7))]);
+    assert_eq!(plan.shares_of(10, |_| true)[0].low, OrderKey(5));
 }

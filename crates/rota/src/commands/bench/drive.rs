@@ -243,10 +243,15 @@ impl<'a> Pipeline<'a> {
         }
     }
 
+    /// How many runs are taken in a turn: a little more than are made, or what was
+    /// retried and admitted piles up.
+    fn most(&self) -> usize {
+        self.batch + self.batch / 8
+    }
+
     /// Takes the next runs from memory, as started now.
     fn dispatch(&mut self, now: Timestamp) -> Vec<Run> {
-        // A little more than was made, or what was retried and admitted piles up.
-        let taken = self.backlog.take(self.batch + self.batch / 8, |_| true);
+        let taken = self.backlog.take(self.most(), |_| true);
         taken
             .into_iter()
             .filter_map(|(_, (_, id))| {
@@ -261,9 +266,10 @@ impl<'a> Pipeline<'a> {
         if self.mode == LaneMode::Owned {
             return None;
         }
-        let shares = self.claims.shares_of(self.batch as u32, |_| true);
+        let most = self.most() as u32;
+        let shares = self.claims.shares_of(most, |_| true);
         let until = Span::secs(60).after(now);
-        Some(Claim { worker: self.worker, until, shares, most: self.batch as u32 })
+        Some(Claim { worker: self.worker, until, shares, most })
     }
 
     fn take_claimed(&mut self, claim: &Claim, runs: Vec<Run>) -> Vec<Run> {
