@@ -29,6 +29,9 @@ use crate::{
 
 /// A group is committed after so much work.
 const GROUP_TIME: Duration = Duration::from_millis(10);
+/// So long the stages' own work joins it still: under load their next batches are
+/// there by then, and touch the same pages. Nobody else is kept waiting for them.
+const GROUP_TIME_MAX: Duration = Duration::from_millis(40);
 
 /// After so long without work the writer fills the history's indexes.
 const IDLE: Duration = Duration::from_millis(200);
@@ -101,6 +104,17 @@ struct Queue {
 impl Queue {
     fn is_empty(&self) -> bool {
         self.prompt.is_empty() && self.guests.is_empty() && self.patient.is_empty()
+    }
+
+    /// What joins a group that is so old.
+    fn pop_after(&mut self, elapsed: Duration) -> Option<Box<dyn Work>> {
+        if elapsed < GROUP_TIME {
+            self.pop()
+        } else if elapsed < GROUP_TIME_MAX && self.guests.is_empty() {
+            self.prompt.pop_front()
+        } else {
+            None
+        }
     }
 
     /// Stages and guests take turns: a stage waits for one guest at most, however
@@ -243,8 +257,9 @@ impl Writing<'_> {
         while let Some(mut work) = next.take() {
             good = good && work.run(self.connection);
             done.push(work);
-            if good && started.elapsed() < GROUP_TIME {
-                next = shared.queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            if good {
+                let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                next = queue.pop_after(started.elapsed());
             }
         }
         if good {
