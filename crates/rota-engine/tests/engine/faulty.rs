@@ -114,6 +114,10 @@ pub trait Tap: Send + Sync {
         wait(store.enqueue(write, runs, &[]))
     }
 
+    fn follow_ends(&self, store: &dyn Store, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        wait(store.follow_ends(write, items))
+    }
+
     fn promote(
         &self,
         store: &dyn Store,
@@ -564,7 +568,7 @@ impl RunStore for Faulty {
 
     async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
         let (write, items) = (write.clone(), items.to_vec());
-        self.call("follow_ends", Kind::Named, move |store, _| wait(store.follow_ends(&write, &items))).await
+        self.call("follow_ends", Kind::Named, move |store, tap| tap.follow_ends(store, &write, &items)).await
     }
 
     async fn is_answered(&self, request: &Request, now: Timestamp) -> Result<bool, StoreError> {

@@ -111,6 +111,20 @@ pub fn jobs(dice: &Dice) -> Vec<Job> {
             vec![json!({ "every": every(dice.between(3, 7)), "overlap": "allow" })],
         ),
     ];
+    let on = *dice.pick(&["succeeded", "cancelled", "ended"]).unwrap();
+    jobs.push(Job::new(
+        "next",
+        json!({ "steps": step("act"), "retry": retry(2),
+            "triggers": { "after": { "jobs": ["cron", "slots", "far"], "match": "any", "on": on } } }),
+        Vec::new(),
+    ));
+    if dice.percent(50) {
+        jobs.push(Job::new(
+            "last",
+            json!({ "steps": step("act"), "triggers": { "after": { "jobs": ["next"] } } }),
+            Vec::new(),
+        ));
+    }
     if dice.percent(50) {
         jobs.push(Job::new(
             "once",

@@ -56,10 +56,14 @@ pub enum Bug {
     SettlementForgotten,
     /// A dead run is not followed by the one that its job asks for.
     FollowerDropped,
+    /// Ends are answered for, and neither followed nor taken away.
+    EndsForgotten,
+    /// Ends that another has followed are followed.
+    EndsNotGuarded,
 }
 
 impl Bug {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::EpochNotChecked,
         Self::FenceNotChecked,
         Self::SlotNotReleased,
@@ -78,6 +82,8 @@ impl Bug {
         Self::ClockNotOffset,
         Self::SettlementForgotten,
         Self::FollowerDropped,
+        Self::EndsForgotten,
+        Self::EndsNotGuarded,
     ];
 }
 
@@ -114,6 +120,24 @@ impl Planted {
 
     fn run(store: &dyn Store, id: RunId) -> Result<Option<Run>, StoreError> {
         Ok(wait(store.runs(&[id]))?.pop().flatten().map(|record| record.run))
+    }
+
+    pub fn follow_ends(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        items: &[FollowEnds],
+    ) -> Result<Vec<Followed>, StoreError> {
+        if self.has(Bug::EndsForgotten) {
+            return Ok(items.iter().map(|_| Followed::Done(Vec::new())).collect());
+        }
+        let mut answers = wait(store.follow_ends(write, items))?;
+        for (item, answer) in items.iter().zip(&mut answers) {
+            if self.has(Bug::EndsNotGuarded) && *answer == Followed::Stale {
+                *answer = Followed::Done(wait(store.enqueue(&self.another(write), &item.runs, &[]))?);
+            }
+        }
+        Ok(answers)
     }
 
     pub fn settle(&self, store: &dyn Store, write: &Write, items: &[Settlement]) -> Result<Settled, StoreError> {

@@ -17,7 +17,7 @@ use rota_core::{
     duration::Span,
     fire::Cursor,
     ids::{BatchId, JobId, LaneId, NodeId, Partition, RunId, ScheduleId, WorkerId},
-    job::JobDocument,
+    job::{JobDocument, document::After},
     order::{OrderKey, Priority},
     run::{Block, CancelAsk, Fence, Hold, Lease, NewRun, Run, RunState, SlotUse, Status, Verdict},
     slot::{SlotKey, UniqueKey},
@@ -41,7 +41,9 @@ const DEATHS_MAX: usize = LOSSES_MAX as usize + 2;
 
 /// What is known of a job.
 struct JobSeen {
+    name: String,
     version: i32,
+    after: Option<After>,
     attempts_max: u32,
     slots: Option<u32>,
     deleted: bool,
@@ -67,6 +69,8 @@ struct Seen {
     pauses: BTreeMap<PauseTarget, Pause>,
     unique: HashMap<UniqueKey, Timestamp>,
     books: BTreeMap<ScheduleId, Book>,
+    /// Ends that jobs come after, and whether they did.
+    ends: BTreeMap<(JobId, RunId), bool>,
     wrong: Option<String>,
 }
 
@@ -89,6 +93,16 @@ impl Seen {
     /// Whether the write is new; asked again, it answers as it did.
     fn is_news(&mut self, write: &Write) -> bool {
         self.batches.insert(write.batch)
+    }
+
+    /// The end of a run, as the jobs see it that come after it.
+    fn ended(&mut self, run: RunId, job: JobId, verdict: Verdict) {
+        let Some(upstream) = self.jobs.get(&job).filter(|job| !job.deleted) else { return };
+        let waits = |job: &JobSeen| {
+            !job.deleted && job.after.as_ref().is_some_and(|after| after.waits_for(&upstream.name, verdict))
+        };
+        let owed = self.jobs.iter().filter(|(_, job)| waits(job)).map(|(id, _)| ((*id, run), false));
+        self.ends.extend(owed.collect::<Vec<_>>());
     }
 
     fn saved(&mut self, put: &SchedulePut, now: Timestamp) {
@@ -116,6 +130,15 @@ impl Witness {
 
     pub fn live(&self) -> Vec<RunId> {
         self.with(|seen| seen.live.iter().copied().collect())
+    }
+
+    /// An end that a job should have come after and did not yet.
+    pub fn owed(&self) -> Option<(JobId, RunId)> {
+        let open = |seen: &Seen, downstream: &JobId| seen.jobs.get(downstream).is_some_and(|job| !job.deleted);
+        self.with(|seen| {
+            let mut owed = seen.ends.iter().filter(|(_, done)| !**done).map(|(end, _)| *end);
+            owed.find(|(downstream, _)| open(seen, downstream))
+        })
     }
 
     pub fn runs_made(&self) -> usize {
@@ -184,6 +207,7 @@ impl Witness {
                 wrong = Some(format!("{}: it was asked to stop", told()));
             }
             seen.live.remove(&id);
+            seen.ended(id, now.job, verdict);
             // From its end on it is there, and must be found by the next look.
             if let Some((follower, _)) = now.followed_by() {
                 seen.runs.insert(follower, RunSeen { run: None, record: None, job: now.job });
@@ -425,7 +449,8 @@ impl Tap for Witness {
                 let attempts_max = terms.retry.max_attempts();
                 let known = seen.jobs.get(id).map_or(0, |job| job.version);
                 let version = known.max(*version);
-                seen.jobs.insert(*id, JobSeen { version, attempts_max, slots, deleted: false });
+                let (name, after) = (document.name.clone(), put.after.clone());
+                seen.jobs.insert(*id, JobSeen { name, version, after, attempts_max, slots, deleted: false });
                 let Some(schedules) = put.schedules.as_ref().filter(|_| news) else { continue };
                 for ended in &schedules.ended {
                     if let Some(book) = seen.books.get_mut(ended).filter(|book| !book.deleted) {
@@ -577,6 +602,33 @@ impl Tap for Witness {
                 seen.wrong(format!("run {run} was fired by an old version of its job"));
             }
         });
+        Ok(answers)
+    }
+
+    fn follow_ends(&self, store: &dyn Store, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        let answers = self.planted.follow_ends(store, write, items)?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for (item, answer) in items.iter().zip(&answers) {
+                let Followed::Done(made) = answer else { continue };
+                for run in &item.used {
+                    let wrong = match seen.ends.insert((item.downstream, *run), true) {
+                        Some(false) => continue,
+                        Some(true) => "a second time",
+                        None => "although it waits for no such end",
+                    };
+                    seen.wrong(format!("job {} came after run {run} {wrong}", item.downstream));
+                }
+                for (run, answer) in item.runs.iter().zip(made) {
+                    if matches!(answer, Enqueued::Made { .. }) {
+                        self.made(seen, write, run);
+                    }
+                }
+            }
+        });
+        self.look("follow_ends");
         Ok(answers)
     }
 

@@ -25,6 +25,7 @@ use rota_engine::{
     stages::{
         PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
         look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
+        trigger::Trigger,
     },
 };
 use rota_store::sqlite::SqliteStore;
@@ -467,7 +468,7 @@ impl World {
             let pause = Pause { since: self.weather.now(), until: None, note: None, by: None };
             wait(self.store.set_pauses(&self.write(), &[target], Some(&pause))).unwrap();
         }
-        while !self.witness.live().is_empty() {
+        while !self.witness.live().is_empty() || self.witness.owed().is_some() {
             if self.weather.now() > CALM_MAX.after(began) {
                 return Err(self.stuck());
             }
@@ -531,7 +532,8 @@ impl World {
                 )
             })
             .collect();
-        format!("runs do not end although nothing is wrong any more: {runs:#?}")
+        let owed = self.witness.owed();
+        format!("runs do not end although nothing is wrong any more: {runs:#?}, and this is owed: {owed:?}")
     }
 
     /// The scanner finds nothing, twice over.
@@ -589,6 +591,7 @@ fn posts(node: &Arc<Node>, worker: bool) -> Vec<Post> {
             post(Sweep::new(of()), false, None),
             post(Scan::new(of()), false, None),
             post(Tend::new(of()), false, None),
+            post(Trigger::new(of()), false, Some(Topic::Ends)),
         ]);
     }
     posts
