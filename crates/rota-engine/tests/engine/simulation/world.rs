@@ -46,7 +46,8 @@ use crate::{
 /// proves nothing.
 const STEPS: usize = 200;
 pub const FAULTS_MIN: usize = 50;
-/// Everything must have come to rest so long after the storm.
+/// Everything must have come to rest so long after the storm, and after the last
+/// death that a poisonous run caused: those go on, a bounded number of them.
 const CALM_MAX: Span = Span::secs(120);
 /// Runs that kill their processes.
 const POISON_MAX: usize = 2;
@@ -115,6 +116,7 @@ pub struct World {
     jobs: Vec<Job>,
     started: usize,
     poisoned: usize,
+    last_death: Timestamp,
     names: Seeded,
     seed: u64,
 }
@@ -151,6 +153,7 @@ impl World {
             hints: Arc::new(hints),
             started: 0,
             poisoned: 0,
+            last_death: Timestamp::MIN,
             names: Seeded::new(seed ^ 0x5EED),
             weather,
             store,
@@ -277,6 +280,7 @@ impl World {
     fn kill(&mut self, site: usize) {
         let now = self.weather.now();
         let Some(process) = self.sites[site].process.take() else { return };
+        self.last_death = now;
         self.ledger.write(|pages| pages.dead.insert(process.number));
         process.clock.stop(false);
         process.node.executing.forget_all();
@@ -469,7 +473,7 @@ impl World {
             wait(self.store.set_pauses(&self.write(), &[target], Some(&pause))).unwrap();
         }
         while !self.witness.live().is_empty() || self.witness.owed().is_some() {
-            if self.weather.now() > CALM_MAX.after(began) {
+            if self.weather.now() > CALM_MAX.after(began.max(self.last_death)) {
                 return Err(self.stuck());
             }
             self.calm_step().await?;
