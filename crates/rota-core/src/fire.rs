@@ -29,6 +29,7 @@ use crate::{
     calendar::Calendar,
     choice::choices,
     cron::Block,
+    duration::Span,
     ids::ScheduleId,
     timing::{Schedule, before, micros, next_tick},
 };
@@ -250,11 +251,19 @@ pub fn arm(schedule: &Schedule, id: ScheduleId, behind: Progress, now: Timestamp
     planned_at.map(|planned_at| cursor(schedule, id, planned_at, behind.fired))
 }
 
+/// The cursor that the end of its run leaves an `after_finish` schedule. Whether that
+/// is beyond the schedule's end is for [`plan`] to see. A run that ended by a clock
+/// which is behind does not lead back to an instant that was decided before.
+pub fn after_end(delay: Span, behind: Progress, ended_at: Timestamp) -> Cursor {
+    let at = behind.undecided(delay.after(micros(ended_at)));
+    Cursor { planned_at: at, due_at: at, fired: behind.fired }
+}
+
 /// The next cursor of an `after_finish` schedule whose last run ended, in
 /// whatever way; nothing for other kinds and at the schedule's end.
 pub fn rearm(schedule: &Schedule, id: ScheduleId, behind: Progress, ended_at: Timestamp) -> Option<Cursor> {
     let delay = schedule.delay().filter(|_| schedule.enabled && !is_spent(schedule, behind.fired))?;
-    let planned_at = schedule.within_bounds(behind.undecided(delay.after(micros(ended_at))))?;
+    let planned_at = schedule.within_bounds(after_end(delay, behind, ended_at).planned_at)?;
     Some(cursor(schedule, id, planned_at, behind.fired))
 }
 

@@ -646,7 +646,8 @@ pub(super) fn reenter(slots: &mut slots::Slots, run: &Run) -> Option<Entry> {
     run.slot.and_then(|claim| slots.get_mut(&claim.key.0)).map(rota_core::slot::Slot::reenter)
 }
 
-/// Arms `after_finish` schedules whose run has ended.
+/// Arms `after_finish` schedules whose run has ended, as
+/// [`after_end`](rota_core::fire::after_end) says.
 async fn rearm(tx: &Tx, ended: &[(i64, Uuid, i64)]) -> Result<(), Fault> {
     let schedules: Vec<i64> = ended.iter().map(|(schedule, _, _)| *schedule).collect();
     let runs: Vec<Uuid> = ended.iter().map(|(_, run, _)| *run).collect();
@@ -655,7 +656,8 @@ async fn rearm(tx: &Tx, ended: &[(i64, Uuid, i64)]) -> Result<(), Fault> {
         "WITH armed AS (UPDATE schedule s SET armed_by = NULL \
              FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (schedule, run, ended_at) \
              WHERE s.id = u.schedule AND s.armed_by = u.run AND NOT s.deleted AND s.after_finish_ms IS NOT NULL \
-             RETURNING s.id, s.part, s.revision, s.fired, u.ended_at + s.after_finish_ms * 1000 AS due_at) \
+             RETURNING s.id, s.part, s.revision, s.fired, \
+                 greatest(u.ended_at + s.after_finish_ms * 1000, s.decided_to + 1) AS due_at) \
          INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
          SELECT part, due_at, id, due_at, fired, revision FROM armed",
         &[&schedules, &runs, &ends],

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use rota_core::{
+    duration::Span,
+    fire::{Progress, after_end},
     ids::{JobId, NodeId, RunId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
@@ -24,7 +26,7 @@ use super::{
     rows::{live_row, live_rows, select_run},
 };
 use crate::{
-    codec::{self, RunRow, flag, micros, state_columns, status},
+    codec::{self, RunRow, flag, micros, state_columns, status, time_opt},
     rollup,
 };
 
@@ -497,21 +499,23 @@ pub fn notify_owner(connection: &Connection, part: i16, run: Uuid) -> Result<(),
 /// The end of its run arms an `after_finish` schedule again.
 fn rearm(connection: &Connection, row: &Brief, ended_at: Timestamp) -> Result<(), StoreError> {
     let sql = "UPDATE schedule SET armed_by = NULL WHERE id = ?1 AND armed_by = ?2 AND deleted = 0 \
-         RETURNING part, after_finish_ms, fired, revision";
-    let armed: Option<(i16, Option<i64>, i64, i32)> = connection
+         RETURNING part, revision, after_finish_ms, fired, decided_to";
+    type Armed = (i16, i32, Option<i64>, i64, Option<i64>);
+    let armed: Option<Armed> = connection
         .prepare_cached(sql)
         .and_then(|mut update| {
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
             update.query_row(params![row.schedule, row.id.as_bytes()], read).optional()
         })
         .map_err(failed)?;
-    let Some((part, Some(delay_ms), fired, revision)) = armed else { return Ok(()) };
-    let due_at = micros(ended_at).saturating_add(delay_ms.saturating_mul(1_000));
+    let Some((part, revision, Some(delay_ms), fired, decided_to)) = armed else { return Ok(()) };
+    let behind = Progress { fired: fired.max(0) as u64, decided_to: time_opt(decided_to)? };
+    let next = after_end(Span::millis(delay_ms.max(0) as u64), behind, ended_at);
     let sql = "INSERT OR IGNORE INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
          VALUES (?1, ?2, ?3, ?2, ?4, ?5)";
     connection
         .prepare_cached(sql)
-        .and_then(|mut insert| insert.execute(params![part, due_at, row.schedule, fired, revision]))
+        .and_then(|mut insert| insert.execute(params![part, micros(next.due_at), row.schedule, fired, revision]))
         .map_err(failed)?;
     Ok(())
 }

@@ -466,6 +466,16 @@ pub async fn every_kind_of_end_rearms_an_after_finish_schedule(h: &Harness) {
     assert_armed(h, schedule, 5_300, "handed back while cancelling").await;
 }
 
+/// A pass that stood still, or a clock that is behind, may say that a run ended before
+/// the instant it was made for. That instant is not made again.
+pub async fn an_end_in_the_past_does_not_lead_back_to_a_decided_instant(h: &Harness) {
+    let (schedule, _) = after_finish(h, "s").await;
+    let run = h.claim(h.worker(), 1, at(100)).await.remove(0);
+    h.settle(&run, succeeded(), at(-60_000)).await;
+    let armed = h.store.cursors(&[schedule]).await.unwrap()[0].expect("it is armed");
+    assert_eq!((armed.planned_at, armed.fired), (Timestamp::from_microsecond(at(0).as_microsecond() + 1).unwrap(), 1));
+}
+
 /// Also those ends that nobody executes: expired, displaced, refused.
 pub async fn ends_without_a_start_rearm_too(h: &Harness) {
     let armed = async |name: &str, change: &dyn Fn(&mut NewRun)| {

@@ -120,6 +120,7 @@ promises! {
         due_cursors_come_in_order_and_limited,
         a_jittered_cursor_is_due_later_than_planned,
         every_kind_of_end_rearms_an_after_finish_schedule,
+        an_end_in_the_past_does_not_lead_back_to_a_decided_instant,
         ends_without_a_start_rearm_too,
         a_refused_rearming_run_does_not_kill_its_schedule,
         a_retry_does_not_rearm,
