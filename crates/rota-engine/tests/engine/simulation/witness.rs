@@ -159,8 +159,16 @@ impl Witness {
 
     /// The runs' own rows, live ones, after a change.
     fn look(&self, after: &str) {
-        let ids = self.live();
-        let records = wait(self.store.runs(&ids)).unwrap();
+        self.look_at(&self.live(), after);
+        // Those that came with the death of another, before anything happens to them.
+        let unseen = |seen: &Seen, id: &RunId| seen.runs.get(id).is_some_and(|known| known.run.is_none());
+        let followers = self.with(|seen| seen.live.iter().copied().filter(|id| unseen(seen, id)).collect::<Vec<_>>());
+        self.look_at(&followers, after);
+        self.with(|seen| check_slots(seen, after));
+    }
+
+    fn look_at(&self, ids: &[RunId], after: &str) {
+        let records = wait(self.store.runs(ids)).unwrap();
         self.with(|seen| {
             for (id, record) in ids.iter().zip(records) {
                 match record {
@@ -168,7 +176,6 @@ impl Witness {
                     None => seen.wrong(format!("run {id} is gone after {after}")),
                 }
             }
-            check_slots(seen, after);
         });
     }
 
