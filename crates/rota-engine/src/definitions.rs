@@ -97,11 +97,10 @@ pub async fn save_jobs(
     refuse_over_quota(node, tenant, documents, &mut refused, write.now).await?;
     let fit = documents.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
     let fit: Vec<&JobDocument> = fit.map(|(document, _)| *document).collect();
-    let saver = Saver { node, tenant, by, expect };
-    let mut saved = saver.save(&fit, write).await?.into_iter();
+    let mut answers = Saver { node, tenant, by, expect }.save(&fit, write).await?.into_iter();
     let answer = |refused: Option<SaveError>| match refused {
         Some(refused) => Err(refused),
-        None => saved.next().unwrap_or(Err(SaveError::Busy)),
+        None => answers.next().unwrap_or(Err(SaveError::Busy)),
     };
     Ok(refused.into_iter().map(answer).collect())
 }
@@ -205,12 +204,11 @@ impl Saver<'_> {
         let mut saved = Vec::with_capacity(documents.len());
         for (document, job) in documents.iter().zip(stored) {
             let made = if job.is_none() { made.next() } else { None };
-            saved.push(match made {
-                Some(made) => made,
-                None => {
-                    let one = Box::pin(self.save(&[document], &self.node.write(now))).await?;
-                    one.into_iter().next().unwrap_or(Err(SaveError::Busy))
-                }
+            saved.push(if let Some(made) = made {
+                made
+            } else {
+                let one = Box::pin(self.save(&[document], &self.node.write(now))).await?;
+                one.into_iter().next().unwrap_or(Err(SaveError::Busy))
             });
         }
         Ok(saved)

@@ -496,12 +496,15 @@ pub fn notify_owner(connection: &Connection, part: i16, run: Uuid) -> Result<(),
     Ok(())
 }
 
+/// A schedule that its run no longer arms: partition, revision, delay, and what is
+/// behind it.
+type Unarmed = (i16, i32, Option<i64>, i64, Option<i64>);
+
 /// The end of its run arms an `after_finish` schedule again.
 fn rearm(connection: &Connection, row: &Brief, ended_at: Timestamp) -> Result<(), StoreError> {
     let sql = "UPDATE schedule SET armed_by = NULL WHERE id = ?1 AND armed_by = ?2 AND deleted = 0 \
          RETURNING part, revision, after_finish_ms, fired, decided_to";
-    type Armed = (i16, i32, Option<i64>, i64, Option<i64>);
-    let armed: Option<Armed> = connection
+    let armed: Option<Unarmed> = connection
         .prepare_cached(sql)
         .and_then(|mut update| {
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));

@@ -461,8 +461,9 @@ impl World {
         for target in self.witness.paused() {
             self.until_done(|node| done(clients::resume(node, target.clone()))).await;
         }
+        // Long enough for a dead node's partitions to be taken over and caught up with.
         let resumed = self.weather.now();
-        while self.weather.now() < Span::secs(12).after(resumed) {
+        while self.weather.now() < Span::secs(12).after(resumed.max(self.last_death)) {
             self.calm_step().await?;
         }
         self.witness.balance(self.weather.now(), false);
