@@ -352,6 +352,21 @@ mod tests {
         }
     }
 
+    /// A commit that is put off for the stages keeps nobody else waiting, and not for ever.
+    #[test]
+    fn only_the_stages_own_work_joins_an_old_group() {
+        let mut queue = Queue::default();
+        let work = || Box::new(Named("work", Arc::default()));
+        queue.patient.push_back(work());
+        assert!(queue.pop_after(GROUP_TIME).is_none(), "patient work waits for the next");
+        queue.prompt.extend([work() as Box<dyn super::Work>, work(), work()]);
+        assert!(queue.pop_after(GROUP_TIME).is_some());
+        assert!(queue.pop_after(GROUP_TIME_MAX).is_none(), "it is committed some time");
+        queue.guests.push_back(work());
+        assert!(queue.pop_after(GROUP_TIME).is_none(), "a guest waits");
+        assert!(queue.pop_after(Duration::ZERO).is_some());
+    }
+
     /// A flood of requests must not stand between a stage and its commit, nor a busy
     /// node leave requests without an answer.
     #[test]
