@@ -390,6 +390,28 @@ fn counters_and_times_change_only_as_policy_says() {
     }
 }
 
+/// Nodes' clocks differ, and a pass that was held up goes by the time it began.
+#[test]
+fn no_run_ends_before_it_was_made_or_started() {
+    let (mut early, mut ends) = (0, 0);
+    for (_, event) in events() {
+        for sample in states().into_iter().flat_map(|(_, samples)| samples) {
+            for created_at in [at(-60), at(30)] {
+                let mut run = Run { created_at, ..run(sample.clone()) };
+                if let RunState::Running { started_at, .. } = &mut run.state {
+                    *started_at = Span::secs(10).after(created_at).max(at(-5));
+                }
+                let Ok(Change::Finish(finish)) = event(run.clone()) else { continue };
+                let began = finish.started_at.unwrap_or(created_at).max(created_at);
+                assert_eq!(finish.ended_at, now().max(began), "{:?}", run.state);
+                ends += 1;
+                early += usize::from(began > now());
+            }
+        }
+    }
+    assert!(early > 0 && early < ends, "both kinds were seen: {early} of {ends}");
+}
+
 /// A woken approval, a retry or a lost run must not expire: it was started.
 #[test]
 fn a_start_deadline_counts_until_the_first_start_only() {

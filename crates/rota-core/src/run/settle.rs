@@ -197,11 +197,14 @@ impl Run {
         Finish { follower: self.follower(now).map(Box::new), ..self.finish(Verdict::Dead, now) }
     }
 
+    /// The clock of the one who ends it may be behind that of those who made and
+    /// started it: no run ends before it began.
     pub(super) fn finish(&self, verdict: Verdict, now: Timestamp) -> Finish {
+        let started_at = self.state.started_at();
         Finish {
             verdict,
-            started_at: self.state.started_at(),
-            ended_at: now,
+            started_at,
+            ended_at: now.max(started_at.unwrap_or(self.created_at)).max(self.created_at),
             attempts_used: self.attempts_used,
             losses: self.losses,
             failure: None,
