@@ -21,6 +21,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::{StreamExt, stream::FuturesOrdered};
 use jiff::Timestamp;
 use rota_core::{
     calendar::Calendar,
@@ -50,6 +51,9 @@ use crate::{
 const BROKEN_MAX: usize = 10_000;
 /// Batches of one pass.
 const BATCHES_MAX: usize = 16;
+/// Batches that are written at once: the store has the next one at hand when it
+/// is done with one.
+const WRITES_MAX: usize = 3;
 /// When nothing could be fired that was due, the next try waits this long.
 const STUCK_WAIT: Span = Span::millis(50);
 /// An instant is put off for at most so long at a time, so that a quota that was
@@ -64,8 +68,8 @@ pub struct Fire {
     look_at: Timestamp,
     generation: u64,
     doubted: bool,
-    /// A commit whose answer was lost.
-    pending: Option<Commit>,
+    /// Commits whose answers were lost.
+    pending: Vec<Commit>,
     /// Schedules that were reported as broken.
     broken: HashSet<ScheduleId>,
     /// Until when each tenant's rate is promised to instants that were put off.
@@ -115,7 +119,7 @@ impl Fire {
             look_at: Timestamp::MIN,
             generation: u64::MAX,
             doubted: true,
-            pending: None,
+            pending: Vec::new(),
             broken: HashSet::new(),
             promised: HashMap::new(),
         }
@@ -291,23 +295,57 @@ impl Fire {
         self.node.events.tell(|| Event::Found(Finding::ScheduleBroken { schedule, why }));
     }
 
-    async fn commit(&mut self, commit: Commit) -> Result<usize, StoreError> {
-        let write = self.node.store.fire(&commit.write, commit.pauses_revision, &commit.items);
-        let answers = self.node.timed(commit.items.len(), write).await;
-        self.take_answers(commit, answers)
-    }
-
-    fn take_answers(&mut self, commit: Commit, answers: Result<Vec<Fired>, StoreError>) -> Result<usize, StoreError> {
+    fn take_answers(&mut self, Written { commit, answers }: Written) -> Result<usize, StoreError> {
         match answers {
             Ok(answers) => Ok(self.take_fired(commit, answers)),
             Err(error) => {
                 self.doubted = true;
                 if is_unknown(&error) {
-                    self.pending = Some(commit);
+                    self.pending.push(commit);
                 }
                 Err(error)
             }
         }
+    }
+
+    /// Asks again for the answers that were lost.
+    async fn ask_again(&mut self) -> Result<(), StoreError> {
+        let mut failed = None;
+        for commit in std::mem::take(&mut self.pending) {
+            let written = write(Arc::clone(&self.node), commit).await;
+            failed = self.take_answers(written).err().or(failed);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Fires what is due, batch by batch, the next of them planned while others
+    /// are written: how many schedules were taken from memory, and how many fired.
+    async fn fire_due(&mut self, now: Timestamp) -> Result<(usize, usize), StoreError> {
+        let mut writing = FuturesOrdered::new();
+        let (mut wanted, mut done, mut batches) = (0, 0, 0);
+        let mut failed = None;
+        loop {
+            let goes_on = writing.len() < WRITES_MAX && batches < BATCHES_MAX && !self.doubted;
+            let taken = if goes_on { self.take_due(now) } else { Vec::new() };
+            let mut written = Vec::new();
+            if taken.is_empty() {
+                let Some(next) = writing.next().await else { break };
+                written.push(next);
+            } else {
+                (wanted, batches) = (wanted + taken.len(), batches + 1);
+                match beside(self.plan(taken, now), &mut writing, &mut written).await {
+                    Ok(commit) => writing.extend(commit.map(|commit| write(Arc::clone(&self.node), commit))),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            for written in written {
+                match self.take_answers(written) {
+                    Ok(fired) => done += fired,
+                    Err(error) => failed = Some(error),
+                }
+            }
+        }
+        failed.map_or(Ok((wanted, done)), Err)
     }
 
     fn take_fired(&mut self, commit: Commit, answers: Vec<Fired>) -> usize {
@@ -360,6 +398,35 @@ impl Fire {
             && next.due_at <= self.covered_to
         {
             self.due.insert((next.due_at, item.due.schedule), DueCursor { cursor: next, ..item.due });
+        }
+    }
+}
+
+/// A batch with what the store answered to it.
+struct Written {
+    commit: Commit,
+    answers: Result<Vec<Fired>, StoreError>,
+}
+
+async fn write(node: Arc<Node>, commit: Commit) -> Written {
+    let writing = node.store.fire(&commit.write, commit.pauses_revision, &commit.items);
+    let answers = node.timed(commit.items.len(), writing).await;
+    Written { commit, answers }
+}
+
+/// Does `work` while others are written.
+async fn beside<T>(
+    work: impl Future<Output = T>,
+    writing: &mut FuturesOrdered<impl Future<Output = Written>>,
+    written: &mut Vec<Written>,
+) -> T {
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            // What is to be written comes first: planning is long.
+            biased;
+            Some(next) = writing.next() => written.push(next),
+            done = &mut work => return done,
         }
     }
 }
@@ -514,28 +581,11 @@ impl Stage for Fire {
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
-        if let Some(commit) = self.pending.take() {
-            self.commit(commit).await?;
-        }
+        self.ask_again().await?;
         if self.must_look(now) {
             self.look(now).await?;
         }
-        let taken = self.take_due(now);
-        let (mut wanted, mut done) = (taken.len(), 0);
-        let mut planned = self.plan(taken, now).await?;
-        for batch in 1.. {
-            let Some(commit) = planned else { break };
-            // The next batch is planned while this one is written.
-            let goes_on = batch < BATCHES_MAX && !self.doubted;
-            let taken = if goes_on { self.take_due(now) } else { Vec::new() };
-            wanted += taken.len();
-            let node = Arc::clone(&self.node);
-            let write = node.store.fire(&commit.write, commit.pauses_revision, &commit.items);
-            let writing = node.timed(commit.items.len(), write);
-            let (answers, next) = tokio::join!(writing, self.plan(taken, now));
-            done += self.take_answers(commit, answers)?;
-            planned = next?;
-        }
+        let (wanted, done) = self.fire_due(now).await?;
         let stuck = wanted > 0 && done == 0;
         let next = self.due.keys().next().map(|(at, _)| *at);
         let known_to = next.unwrap_or(self.covered_to);

@@ -89,6 +89,25 @@ async fn a_fire_whose_answer_was_lost_makes_one_run_and_starts_it() {
     assert_eq!(node.work().await, 1);
 }
 
+/// Several batches are on their way at once, and each may be in doubt.
+#[tokio::test]
+async fn batches_whose_answers_were_lost_together_make_each_run_once() {
+    let bed = Bed::new().await;
+    let options = rota_engine::Options { fire_batch: 2, ..rota_engine::Options::default() };
+    let mut node = bed.node_with(options).await;
+    bed.go(1);
+    let schedules: Vec<_> =
+        (0..6).map(|n| json!({ "name": format!("beat-{n}"), "every": "10s", "anchor": at(0) })).collect();
+    bed.save(&node.node, with(job("tick", "noop"), json!({ "schedules": schedules }))).await;
+    node.beat_for(&bed, 9_999).await;
+    bed.faults.lose_answers(2);
+    assert!(node.fire.pass(bed.now()).await.is_err());
+    assert_eq!(bed.planned().await.len(), 4, "two batches were done, and their answers lost");
+    node.fire().await;
+    assert_eq!(bed.planned().await, [10_000; 6]);
+    assert_eq!(node.work().await, 6, "all are handed over");
+}
+
 /// A promotion whose answer is lost must not leave the run ready and unknown.
 #[tokio::test]
 async fn a_promotion_whose_answer_was_lost_hands_over_its_runs() {
