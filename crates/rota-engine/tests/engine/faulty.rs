@@ -277,7 +277,7 @@ pub fn wait<T>(work: impl Future<Output = T>) -> T {
 }
 
 pub struct Faulty {
-    inner: Arc<dyn Store>,
+    pub inner: Arc<dyn Store>,
     away: AtomicBool,
     lose: AtomicUsize,
     pub writes: AtomicUsize,
@@ -303,6 +303,11 @@ impl Faulty {
     /// The same store as one node reaches it.
     pub fn over(inner: Arc<dyn Store>, line: Arc<dyn Line>, tap: Arc<dyn Tap>) -> Self {
         Self { line: Some(line), tap, ..Self::new(inner) }
+    }
+
+    /// The same store with one who sees, and may change, what it does.
+    pub fn tapped(inner: Arc<dyn Store>, tap: Arc<dyn Tap>) -> Self {
+        Self { tap, ..Self::new(inner) }
     }
 
     /// Puts a request into the inbox; its port has no way to.

@@ -1,14 +1,20 @@
 //! Schedules, from due to fired.
 
+use std::sync::Arc;
+
 use rota_core::{
     fire::SkipReason,
+    job::JobDocument,
     run::{Status, Verdict},
-    store::{Pause, PauseTarget},
+    store::{Expect, JobPut, JobSaved, Pause, PauseTarget, Store, StoreError, Write},
 };
 use rota_engine::{definitions, stages::Stage};
 use serde_json::{Value, json};
 
-use crate::bed::*;
+use crate::{
+    bed::*,
+    faulty::{Faulty, Tap, wait},
+};
 
 fn every(name: &str, handler: &str, span: &str, extra: Value) -> Value {
     let schedule = with(json!({ "name": "beat", "every": span, "anchor": at(0) }), extra);
@@ -395,4 +401,42 @@ async fn many_schedules_of_one_instant_all_fire_once() {
     }
     let planned = bed.planned().await;
     assert!(planned.len() == 1_000 && planned.iter().all(|at| *at == 10_000), "{} fired", planned.len());
+}
+
+/// A store whose busy schedules fire again and again while several jobs are saved.
+struct Restless;
+
+impl Tap for Restless {
+    fn put_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
+        if jobs.len() > 1 && jobs.iter().any(|job| job.name.starts_with("busy")) {
+            return Err(StoreError::Moved { what: "save jobs" });
+        }
+        wait(store.put_jobs(write, jobs))
+    }
+}
+
+/// A bulk save is not given up because its schedules never stand still together,
+/// and new jobs may still start after each other whatever their order.
+#[tokio::test]
+async fn jobs_whose_schedules_fire_all_the_time_are_saved_one_by_one() {
+    let mut bed = Bed::new().await;
+    bed.store = Arc::new(Faulty::tapped(Arc::clone(&bed.faults.inner), Arc::new(Restless)));
+    let node = bed.node().await;
+    for name in ["busy-a", "busy-b"] {
+        bed.save(&node.node, every(name, "noop", "1s", json!({}))).await;
+    }
+    let documents = [
+        every("busy-a", "noop", "2s", json!({})),
+        with(job("second", "noop"), json!({ "triggers": { "after": { "jobs": ["first"], "match": "any" } } })),
+        every("busy-b", "noop", "1s", json!({})),
+        job("first", "noop"),
+        with(job("lost", "noop"), json!({ "triggers": { "after": { "jobs": ["nobody"], "match": "any" } } })),
+    ];
+    let documents = documents.map(|document| JobDocument::from_value(document).unwrap());
+    let documents: Vec<&JobDocument> = documents.iter().collect();
+    let write = node.node.write(bed.now());
+    let saved =
+        definitions::save_jobs(&node.node, bed.tenant, &documents, None, Expect::Anything, &write).await.unwrap();
+    let told: Vec<_> = saved.iter().map(|one| one.as_ref().ok().map(|saved| (saved.version, saved.changed))).collect();
+    assert_eq!(told, [Some((2, true)), Some((1, true)), Some((1, false)), Some((1, true)), None]);
 }
