@@ -397,13 +397,17 @@ fn no_run_ends_before_it_was_made_or_started() {
     for (_, event) in events() {
         for sample in states().into_iter().flat_map(|(_, samples)| samples) {
             for created_at in [at(-60), at(30)] {
-                let mut run = Run { created_at, ..run(sample.clone()) };
+                let redrive = Some(Redrive { after: Span::secs(60), left: 1, start_within: None });
+                let mut run = Run { created_at, redrive, ..run(sample.clone()) };
                 if let RunState::Running { started_at, .. } = &mut run.state {
                     *started_at = Span::secs(10).after(created_at).max(at(-5));
                 }
                 let Ok(Change::Finish(finish)) = event(run.clone()) else { continue };
                 let began = finish.started_at.unwrap_or(created_at).max(created_at);
                 assert_eq!(finish.ended_at, now().max(began), "{:?}", run.state);
+                let follower = finish.follower.as_ref().map(|new| (new.id, new.ready_at));
+                run.apply(&Change::Finish(finish));
+                assert_eq!(follower, run.followed_by(), "what follows is found by the end");
                 ends += 1;
                 early += usize::from(began > now());
             }

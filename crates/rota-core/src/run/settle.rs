@@ -194,7 +194,8 @@ impl Run {
 
     /// The end of a run that is given up, with the one that follows it.
     fn dead(&self, now: Timestamp) -> Finish {
-        Finish { follower: self.follower(now).map(Box::new), ..self.finish(Verdict::Dead, now) }
+        let finish = self.finish(Verdict::Dead, now);
+        Finish { follower: self.follower(finish.ended_at).map(Box::new), ..finish }
     }
 
     /// The clock of the one who ends it may be behind that of those who made and

@@ -363,7 +363,7 @@ impl Faulty {
                     None => work(),
                 };
                 if let Some(at) = answered_at {
-                    poll_fn(|_| if line.has_come(at) { Poll::Ready(()) } else { Poll::Pending }).await;
+                    come(|| line.has_come(at).then_some(())).await;
                 }
                 answer
             }
@@ -381,7 +381,19 @@ impl Faulty {
     }
 }
 
-/// Polled by hand: nobody is woken when the parcel has arrived.
+/// Waits for what only the simulator's time brings. Nobody is told when it has
+/// come, so whoever waits asks to be polled again.
+async fn come<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    poll_fn(|context| {
+        let found = found();
+        if found.is_none() {
+            context.waker().wake_by_ref();
+        }
+        found.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
 async fn by_post<T: Send + 'static>(
     line: &dyn Line,
     at: Timestamp,
@@ -390,7 +402,7 @@ async fn by_post<T: Send + 'static>(
     let answer = Arc::new(Mutex::new(None));
     let told = Arc::clone(&answer);
     line.post(at, Box::new(move || *told.lock().unwrap() = Some(work())));
-    poll_fn(|_| answer.lock().unwrap().take().map_or(Poll::Pending, Poll::Ready)).await
+    come(|| answer.lock().unwrap().take()).await
 }
 
 fn refused() -> StoreError {

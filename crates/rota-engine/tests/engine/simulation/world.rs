@@ -332,6 +332,7 @@ impl World {
             traits: if worker || dice.percent(30) { vec!["gpu".into()] } else { Vec::new() },
             backlog_max: if dice.percent(30) { 6 } else { 1_000 },
             slots: if dice.percent(30) { 3 } else { 100 },
+            fire_batch: if dice.percent(30) { 1 } else { 1_000 },
             losses_max: LOSSES_MAX,
             full_look_every: Span::secs(10),
             scan_every: Span::secs(10),
