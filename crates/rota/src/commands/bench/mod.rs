@@ -150,45 +150,69 @@ async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
     Ok(printer.answer(args.load.place.output, &report, |printer| print(&report, printer))?)
 }
 
+/// Times of one load, summed over its rounds.
+#[derive(Default)]
+struct Times {
+    store: &'static str,
+    raw: Duration,
+    plain: Duration,
+    mixed: Duration,
+    /// Written under the mixed load.
+    bytes: Option<u64>,
+}
+
+/// The speed of a machine that is shared changes within seconds: what is compared
+/// takes turns, in rounds of this size.
+const ROUND: u64 = 50_000;
+
 async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
-    let mode = if args.load.claimed { LaneMode::Claimed } else { LaneMode::Owned };
     let parallel = args.parallel.unwrap_or(target.default_parallel());
     let history = fill(target, args.load.batches.history).await?;
-    let load = RawLoad {
-        runs: args.load.runs,
-        batch: args.load.batches.batch,
-        claimed: args.load.claimed,
-        mixed: !args.load.plain,
-    };
-    let raw = target.raw(load, parallel).await?;
-    let opened = target.open().await?;
-    let store = opened.as_ref();
-    let drive =
-        |mixed| drive_all(store, Drive { mixed, mode, runs: args.load.runs, batch: args.load.batches.batch, parallel });
-    let plain = drive(false).await?;
-    let written = target.bytes_written(store).await?;
-    let mixed = if args.load.plain { None } else { Some(drive(true).await?) };
-    let bytes = match (written, target.bytes_written(store).await?) {
-        (Some(before), Some(after)) if mixed.is_some() => Some((after - before) / args.load.runs),
-        _ => None,
-    };
-    let best = mixed.unwrap_or(plain);
-    let rate = |took: Duration| (args.load.runs as f64 / took.as_secs_f64()) as u64;
+    let (runs, plain) = (args.load.runs, args.load.plain);
+    let mut times = Times::default();
+    let mut left = runs;
+    while left > 0 {
+        let size = if left < 2 * ROUND { left } else { ROUND };
+        round(target, args, size, parallel, &mut times).await?;
+        left -= size;
+    }
+    let best = if plain { times.plain } else { times.mixed };
+    let rate = |took: Duration| (runs as f64 / took.as_secs_f64()) as u64;
     Ok(Report {
-        store: store.kind(),
+        store: times.store,
         lanes: if args.load.claimed { "claimed" } else { "owned" },
-        load: if args.load.plain { "plain" } else { "mixed" },
-        runs: args.load.runs,
+        load: if plain { "plain" } else { "mixed" },
+        runs,
         batch: args.load.batches.batch,
         history,
         parallel,
         runs_per_s: rate(best),
-        raw_runs_per_s: rate(raw),
-        raw_share: share(raw, best),
-        plain_runs_per_s: mixed.map(|_| rate(plain)),
-        plain_share: mixed.map(|mixed| share(plain, mixed)),
-        bytes_per_run: bytes,
+        raw_runs_per_s: rate(times.raw),
+        raw_share: share(times.raw, best),
+        plain_runs_per_s: (!plain).then(|| rate(times.plain)),
+        plain_share: (!plain).then(|| share(times.plain, times.mixed)),
+        bytes_per_run: times.bytes.map(|bytes| bytes / runs),
     })
+}
+
+async fn round(target: &Target, args: &StoreArgs, runs: u64, parallel: u64, times: &mut Times) -> Result<(), Failure> {
+    let LoadArgs { claimed, plain, batches: BatchArgs { batch, .. }, .. } = args.load;
+    let mode = if claimed { LaneMode::Claimed } else { LaneMode::Owned };
+    times.raw += target.raw(RawLoad { runs, batch, claimed, mixed: !plain }, parallel).await?;
+    let opened = target.open().await?;
+    let store = opened.as_ref();
+    times.store = store.kind();
+    let drive = |mixed| drive_all(store, Drive { mixed, mode, runs, batch, parallel });
+    times.plain += drive(false).await?;
+    if plain {
+        return Ok(());
+    }
+    let before = target.bytes_written(store).await?;
+    times.mixed += drive(true).await?;
+    let after = target.bytes_written(store).await?;
+    let written = after.zip(before).map(|(after, before)| after - before);
+    times.bytes = written.map(|written| times.bytes.unwrap_or(0) + written);
+    Ok(())
 }
 
 /// How fast `other` was, as a share of `best`.
