@@ -21,7 +21,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, stream::FuturesOrdered};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
 use rota_core::{
     calendar::Calendar,
@@ -321,7 +321,7 @@ impl Fire {
     /// Fires what is due, batch by batch, the next of them planned while others
     /// are written: how many schedules were taken from memory, and how many fired.
     async fn fire_due(&mut self, now: Timestamp) -> Result<(usize, usize), StoreError> {
-        let mut writing = FuturesOrdered::new();
+        let mut writing = FuturesUnordered::new();
         let (mut wanted, mut done, mut batches) = (0, 0, 0);
         let mut failed = None;
         loop {
@@ -417,7 +417,7 @@ async fn write(node: Arc<Node>, commit: Commit) -> Written {
 /// Does `work` while others are written.
 async fn beside<T>(
     work: impl Future<Output = T>,
-    writing: &mut FuturesOrdered<impl Future<Output = Written>>,
+    writing: &mut FuturesUnordered<impl Future<Output = Written>>,
     written: &mut Vec<Written>,
 ) -> T {
     tokio::pin!(work);

@@ -66,6 +66,8 @@ pub struct Weather {
     away_until: AtomicI64,
     posts: Mutex<BTreeMap<(Timestamp, u64), Parcel>>,
     posted: AtomicU64,
+    /// The last of all that is late has come by then, in milliseconds.
+    late_until: AtomicI64,
     faults: AtomicUsize,
     hints: [AtomicU64; Topic::ALL.len()],
     trace: Mutex<Vec<String>>,
@@ -82,6 +84,7 @@ impl Weather {
             away_until: AtomicI64::new(i64::MIN),
             posts: Mutex::default(),
             posted: AtomicU64::new(0),
+            late_until: AtomicI64::new(i64::MIN),
             faults: AtomicUsize::new(0),
             hints: [const { AtomicU64::new(0) }; Topic::ALL.len()],
             trace: Mutex::default(),
@@ -150,8 +153,10 @@ impl Weather {
         }
     }
 
-    pub fn is_anything_posted(&self) -> bool {
-        !self.posts.lock().unwrap().is_empty()
+    /// Whether a call, or an answer, is yet to come.
+    pub fn is_anything_late(&self) -> bool {
+        let awaited = self.now().as_millisecond() <= self.late_until.load(Ordering::Relaxed);
+        awaited || !self.posts.lock().unwrap().is_empty()
     }
 
     pub fn heard(&self, topic: Topic) -> u64 {
@@ -160,7 +165,9 @@ impl Weather {
 
     fn later(&self) -> Timestamp {
         let millis = if self.dice.percent(70) { self.dice.between(20, 900) } else { self.dice.between(900, 12_000) };
-        Span::millis(millis).after(self.now())
+        let at = Span::millis(millis).after(self.now());
+        self.late_until.fetch_max(at.as_millisecond(), Ordering::Relaxed);
+        at
     }
 
     fn draw(&self, kind: Kind) -> Fate {

@@ -487,7 +487,7 @@ impl World {
 
     fn is_anything_under_way(&self) -> bool {
         let processes = || self.sites.iter().filter_map(|site| site.process.as_ref());
-        self.weather.is_anything_posted() || processes().any(|process| !process.ops.is_empty())
+        self.weather.is_anything_late() || processes().any(|process| !process.ops.is_empty())
     }
 
     /// Has something done by a node that lives.
