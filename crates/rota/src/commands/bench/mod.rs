@@ -83,7 +83,7 @@ struct LoadArgs {
     #[command(flatten)]
     place: PlaceArgs,
     /// How many runs to put through
-    #[arg(long, value_name = "N", default_value_t = 300_000)]
+    #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
     #[command(flatten)]
     batches: BatchArgs,
