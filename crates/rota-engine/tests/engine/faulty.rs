@@ -250,7 +250,7 @@ pub trait Tap: Send + Sync {
 }
 
 /// Nobody listens.
-struct Untapped;
+pub struct Untapped;
 
 impl Tap for Untapped {}
 

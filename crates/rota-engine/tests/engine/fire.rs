@@ -1,7 +1,11 @@
 //! Schedules, from due to fired.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
+use jiff::Timestamp;
 use rota_core::{
     fire::SkipReason,
     job::JobDocument,
@@ -13,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     bed::*,
-    faulty::{Faulty, Tap, wait},
+    faulty::{Fate, Faulty, Kind, Line, Parcel, Tap, Untapped, wait},
 };
 
 fn every(name: &str, handler: &str, span: &str, extra: Value) -> Value {
@@ -401,6 +405,49 @@ async fn many_schedules_of_one_instant_all_fire_once() {
     }
     let planned = bed.planned().await;
     assert!(planned.len() == 1_000 && planned.iter().all(|at| *at == 10_000), "{} fired", planned.len());
+}
+
+/// The first write of fires is not answered before six have come, unless nobody sends
+/// more of them.
+#[derive(Default)]
+struct FirstIsSlow {
+    fires: AtomicUsize,
+    polls: AtomicUsize,
+}
+
+impl Line for FirstIsSlow {
+    fn fate(&self, what: &'static str, _: Kind) -> Fate {
+        let first = what == "fire" && self.fires.fetch_add(1, Ordering::SeqCst) == 0;
+        if first { Fate::Late { arrives_at: None, answered_at: Some(Timestamp::MAX) } } else { Fate::Through }
+    }
+
+    fn post(&self, _: Timestamp, parcel: Parcel) {
+        parcel();
+    }
+
+    fn has_come(&self, _: Timestamp) -> bool {
+        self.polls.fetch_add(1, Ordering::SeqCst) > 1_000 || self.fires.load(Ordering::SeqCst) >= 6
+    }
+}
+
+/// While one batch of fires is slow the others go on: no instant is late because of
+/// a neighbour's write.
+#[tokio::test]
+async fn a_slow_write_holds_up_no_other_batch() {
+    let mut bed = Bed::new().await;
+    let line = Arc::new(FirstIsSlow::default());
+    let (inner, way) = (Arc::clone(&bed.faults.inner), Arc::clone(&line) as Arc<dyn Line>);
+    bed.store = Arc::new(Faulty::over(inner, way, Arc::new(Untapped)));
+    let options = rota_engine::Options { fire_batch: 1, ..rota_engine::Options::default() };
+    let mut node = bed.node_with(options).await;
+    bed.go(1);
+    let schedules: Vec<Value> =
+        (0..6).map(|n| json!({ "name": format!("beat-{n}"), "every": "10s", "anchor": at(0) })).collect();
+    bed.save(&node.node, with(job("tick", "noop"), json!({ "schedules": schedules }))).await;
+    node.beat_for(&bed, 9_999).await;
+    node.fire().await;
+    assert_eq!(bed.planned().await, [10_000; 6]);
+    assert!(line.polls.load(Ordering::SeqCst) < 1_000, "five were written while the first was on its way");
 }
 
 /// A store whose busy schedules fire again and again while several jobs are saved.
