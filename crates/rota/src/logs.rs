@@ -4,7 +4,7 @@
 use rota_core::run::Verdict;
 use rota_engine::{Engine, Event};
 use tokio::sync::broadcast::error::RecvError;
-use tracing::{Level, debug, error, info, warn};
+use tracing::{Level, debug, info, warn};
 use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 use crate::config::{LogFormat, LogLevel};
@@ -70,8 +70,7 @@ fn tell(event: &Event) {
         Event::Paused { target } => info!(target: RUNS, paused = ?target, "paused"),
         Event::Resumed { target } => info!(target: RUNS, resumed = ?target, "resumed"),
         // The stage that does it says so itself.
-        Event::PartitionsTaken { .. } | Event::PartitionsLost { .. } => {}
+        Event::PartitionsTaken { .. } | Event::PartitionsLost { .. } | Event::Found(_) => {}
         Event::RequestRefused { inbox, why } => warn!(target: RUNS, inbox, why, "a request of the inbox made no run"),
-        Event::Found(finding) => error!(target: RUNS, ?finding, "something was found that cannot be"),
     }
 }

@@ -156,6 +156,25 @@ async fn the_scanner_finds_nothing_where_all_is_well() {
     assert_eq!(node.scan().await.done, 0);
 }
 
+/// What came due while nobody was there is late, but nothing is wrong: it is about to
+/// be caught up. It would be wrong if it were still so later.
+#[tokio::test]
+async fn the_scanner_does_not_blame_a_node_that_has_just_come() {
+    let bed = Bed::new().await;
+    let node = bed.node().await;
+    let schedule = json!({ "name": "beat", "every": "1h" });
+    bed.save(&node.node, with(job("tick", "noop"), json!({ "schedules": [schedule] }))).await;
+    drop(node);
+    bed.go(7_200_000);
+    let mut node = bed.node().await;
+    assert_eq!(node.scan().await.done, 0);
+    assert_eq!(node.node.stats.overdue.get(), 1, "those who watch see it");
+    node.beat_for(&bed, 10_000).await;
+    assert_eq!(node.scan().await.done, 1);
+    node.fire().await;
+    assert_eq!(node.scan().await.done, 0);
+}
+
 /// Those who watch must see dead letters grow old, and see them go.
 #[tokio::test]
 async fn the_scanner_tells_of_open_dead_letters() {
