@@ -8,6 +8,7 @@ pub mod failpoint;
 mod filter;
 mod fired;
 pub mod guests;
+mod kept;
 pub mod postgres;
 mod raw;
 mod rollup;

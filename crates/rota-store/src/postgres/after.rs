@@ -22,11 +22,14 @@ use super::{
     PostgresStore,
     change::{decide, lock_runs},
     fault::Fault,
-    once::{Once, json_kept, json_known},
+    once::Once,
     settle::{Aftermath, apply},
     tx::{Ending, Tx},
 };
-use crate::codec::{ends_mask, time, verdict};
+use crate::{
+    codec::{ends_mask, time, verdict},
+    kept,
+};
 
 /// Whether any job waits for another.
 pub(super) const WAITED_FOR: &str = "SELECT EXISTS (SELECT 1 FROM after_edge)";
@@ -156,7 +159,7 @@ impl PostgresStore {
     pub(super) async fn follow_all(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
         match self.once(write, "start jobs after others", |tx| self.follow_once(tx, write, items)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => json_known(kept.as_deref()),
+            Once::Known(kept) => kept::json_again(kept.as_deref()),
         }
     }
 
@@ -187,7 +190,7 @@ impl PostgresStore {
                 false => Followed::Stale,
             })
             .collect();
-        let ending = after.ending(json_kept(&answers)?);
+        let ending = after.ending(kept::json(&answers)?);
         Ok((answers, ending))
     }
 

@@ -14,11 +14,12 @@ use super::{
     PostgresStore,
     change::lock_runs,
     fault::Fault,
-    once::{Once, json_kept, json_known},
+    once::Once,
     row::Locked,
     settle::{Aftermath, apply},
     tx::{Ending, Tx},
 };
+use crate::kept;
 
 const fn asked_again(answer: CancelAnswer) -> CancelAnswer {
     match answer {
@@ -37,7 +38,7 @@ impl PostgresStore {
     ) -> Result<Vec<CancelAnswer>, StoreError> {
         match self.once(write, "cancel runs", |tx| self.cancel_once(tx, write, runs, ask)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => json_known(kept.as_deref()),
+            Once::Known(kept) => kept::json_again(kept.as_deref()),
         }
     }
 
@@ -64,7 +65,7 @@ impl PostgresStore {
             // Named again, it finds what the first word did.
             known.entry(*run).and_modify(|answer| *answer = asked_again(*answer));
         }
-        let ending = after.ending(json_kept(&answers)?);
+        let ending = after.ending(kept::json(&answers)?);
         Ok((answers, ending))
     }
 

@@ -12,11 +12,12 @@ use uuid::Uuid;
 use super::{
     PostgresStore,
     fault::Fault,
-    once::{Once, guarded_kept, guarded_known},
+    once::Once,
     row::{Locked, locked, run_columns},
     settle::{Aftermath, apply},
     tx::{Ending, Tx},
 };
+use crate::kept;
 
 /// Locks the slots that any of these runs wait for. Whoever admits holds the
 /// slot first and the waiting run second; so must whoever ends one.
@@ -50,7 +51,7 @@ impl PostgresStore {
     pub(super) async fn wake_all(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "wake runs", |tx| self.wake_once(tx, write, runs)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => guarded_known(kept.as_deref(), runs.len()),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), runs.len()),
         }
     }
 
@@ -72,7 +73,7 @@ impl PostgresStore {
                 None => Guarded::Stale,
             })
             .collect();
-        let ending = after.ending(guarded_kept(&answers));
+        let ending = after.ending(kept::guarded(&answers));
         Ok((answers, ending))
     }
 }

@@ -18,7 +18,6 @@ use rota_core::{
     run::{Fence, Lease, Run},
     store::{Claim, Extended, StoreError, Write},
 };
-use uuid::Uuid;
 
 use super::{
     PostgresStore,
@@ -27,7 +26,7 @@ use super::{
     row::{run_columns, runs},
     tx::{Bound, Ending, Late, Param, Tx, params},
 };
-use crate::codec::{corrupt, micros};
+use crate::{codec::micros, kept};
 
 pub(super) const CLAIM: &str = concat!(
     "UPDATE run r SET status = 3, fence = fence + 1, holder = $6, started_at = $7, due_at = NULL \
@@ -50,7 +49,11 @@ impl PostgresStore {
         let what = "claim runs";
         match self.once(write, what, |tx| self.claim_once(tx, write, claims)).await? {
             Once::New(runs, _) => Ok(runs),
-            Once::Known(kept) => self.reread(&leases_known(kept.as_deref().unwrap_or_default())?, what).await,
+            Once::Known(kept) => {
+                let leases = kept::leases_again(kept.as_deref().unwrap_or_default())?;
+                let places: Vec<_> = leases.iter().map(|lease| (lease.run.0, lease.fence.0)).collect();
+                self.reread(&places, what).await
+            }
         }
     }
 
@@ -73,7 +76,7 @@ impl PostgresStore {
                 claimed.extend(found);
             }
         }
-        ending.answer = Some(leases_kept(&claimed));
+        ending.answer = Some(kept::leases(claimed.iter().map(Run::lease)));
         Ok((claimed, ending))
     }
 
@@ -170,25 +173,4 @@ impl<'c> Ask<'c> {
         });
         found
     }
-}
-
-/// Twenty bytes for each lease, in order.
-fn leases_kept(runs: &[Run]) -> Vec<u8> {
-    let mut kept = Vec::with_capacity(runs.len() * 20);
-    for run in runs {
-        kept.extend(run.id.0.as_bytes());
-        kept.extend(run.fence.0.to_be_bytes());
-    }
-    kept
-}
-
-fn leases_known(kept: &[u8]) -> Result<Vec<(Uuid, i32)>, StoreError> {
-    kept.chunks(20)
-        .map(|chunk| {
-            let place = chunk
-                .split_at_checked(16)
-                .and_then(|(id, fence)| Some((Uuid::from_slice(id).ok()?, i32::from_be_bytes(fence.try_into().ok()?))));
-            place.ok_or_else(|| corrupt("a kept claim", "it is cut off"))
-        })
-        .collect()
 }

@@ -12,27 +12,18 @@ use rota_core::{
     run::{CancelAsk, NewRun},
     store::{Enqueued, FireItem, Fired, StoreError, Write},
 };
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
     change::lock_runs,
     fault::Fault,
-    insert::{enqueued_kept, enqueued_known},
-    once::{Once, json_kept, json_known},
+    once::Once,
     settle::Aftermath,
     skips::{self, Skip},
     tx::{Ending, Param, Tx},
 };
-use crate::{codec::micros, fired::leaves};
-
-/// What is kept of the answer, unless all fired and all runs were handed over.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    stale: Vec<usize>,
-    runs: Option<String>,
-}
+use crate::{codec::micros, fired::leaves, kept};
 
 /// An item that passed its guard.
 #[derive(Clone, Copy)]
@@ -54,7 +45,7 @@ impl PostgresStore {
         }
         match self.once(write, "fire schedules", |tx| self.fire_once(tx, write, pauses_revision, items)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => fired_before(kept.as_deref(), items),
+            Once::Known(kept) => kept::fired_again(kept.as_deref(), items),
         }
     }
 
@@ -83,7 +74,7 @@ impl PostgresStore {
         let effects = effects(write, items, &won, &answers);
         skips::record(&tx, &effects.skips).await?;
         effects.write(&tx).await?;
-        let ending = after.ending(fired_kept(&answers, &made)?);
+        let ending = after.ending(kept::fired(&answers)?);
         Ok((answers, ending))
     }
 
@@ -337,28 +328,4 @@ pub(super) async fn write_cursors(
                              u (part, due_at, schedule, planned_at, fired, revision) ORDER BY part, due_at, schedule";
     tx.rows(sql, &[&parts, &due, &schedules, &planned, &fired, &revisions]).await?;
     Ok(())
-}
-
-fn fired_kept(answers: &[Fired], made: &[Enqueued]) -> Result<Option<Vec<u8>>, Fault> {
-    let stale: Vec<usize> =
-        answers.iter().enumerate().filter(|(_, answer)| **answer == Fired::Stale).map(|(n, _)| n).collect();
-    let runs = enqueued_kept(made).map(|kept| String::from_utf8_lossy(&kept).into_owned());
-    if stale.is_empty() && runs.is_none() {
-        return Ok(None);
-    }
-    json_kept(&Kept { stale, runs })
-}
-
-fn fired_before(kept: Option<&[u8]>, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
-    let kept: Kept = match kept {
-        Some(kept) => json_known(Some(kept))?,
-        None => Kept { stale: Vec::new(), runs: None },
-    };
-    let fired = |n: usize| !kept.stale.contains(&n);
-    let count = items.iter().enumerate().filter(|(n, _)| fired(*n)).map(|(_, item)| item.runs.len()).sum();
-    let mut runs = enqueued_known(kept.runs.as_deref().map(str::as_bytes), count)?.into_iter();
-    let answer = |(n, item): (usize, &FireItem)| {
-        if fired(n) { Fired::Fired(runs.by_ref().take(item.runs.len()).collect()) } else { Fired::Stale }
-    };
-    Ok(items.iter().enumerate().map(answer).collect())
 }

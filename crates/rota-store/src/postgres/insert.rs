@@ -35,7 +35,10 @@ use super::{
     slots::{self, Slots},
     tx::{Ending, Late, Param, Tx, params},
 };
-use crate::codec::{columns_of, corrupt, extra_text, flag, micros, source_code};
+use crate::{
+    codec::{columns_of, extra_text, flag, micros, source_code},
+    kept,
+};
 
 impl PostgresStore {
     pub(super) async fn enqueue_all(
@@ -50,7 +53,7 @@ impl PostgresStore {
         match self.once(write, "enqueue runs", |tx| self.enqueue_once(tx, write, runs, inbox)).await? {
             Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => {
-                let answers = enqueued_known(kept.as_deref(), runs.len())?;
+                let answers = kept::enqueued_again(kept.as_deref(), runs.len())?;
                 Ok(answers.iter().zip(runs).map(|(answer, run)| answer.told_for(run.id)).collect())
             }
         }
@@ -70,9 +73,9 @@ impl PostgresStore {
         after.late.extend(dead::mark_redriven(write.now, made.map(|(run, _)| *run)));
         let kept = if write.request.is_some() {
             let named: Vec<_> = answers.iter().zip(runs).map(|(answer, run)| answer.kept_for(run.id)).collect();
-            enqueued_kept(&named)
+            kept::enqueued(&named)
         } else {
-            enqueued_kept(&answers)
+            kept::enqueued(&answers)
         };
         if !inbox.is_empty() {
             let taken = tx.rows("DELETE FROM inbox WHERE id = ANY($1) RETURNING 1", &[&inbox]).await?;
@@ -671,92 +674,5 @@ impl<'a> Columns<'a> {
             &self.payloads,
             &self.extras,
         ]
-    }
-}
-
-/// One letter for each answer; ids that belong to it follow a line each.
-/// Nothing when all were made ready and handed over.
-pub(super) fn enqueued_kept(answers: &[Enqueued]) -> Option<Vec<u8>> {
-    let plain = Enqueued::Made { status: Status::Queued, handed: true };
-    if answers.iter().all(|answer| *answer == plain) {
-        return None;
-    }
-    let mut kept: Vec<u8> = answers.iter().map(letter).collect();
-    for answer in answers {
-        if let Enqueued::Duplicate { of } | Enqueued::Again { of, .. } = answer {
-            kept.push(b'\n');
-            kept.extend(of.0.simple().to_string().bytes());
-        }
-    }
-    Some(kept)
-}
-
-fn letter(answer: &Enqueued) -> u8 {
-    match answer {
-        Enqueued::Made { status: Status::Queued, handed: true } => b'h',
-        Enqueued::Made { status: Status::Queued, handed: false } => b'q',
-        Enqueued::Made { status: Status::Scheduled, .. } => b's',
-        Enqueued::Made { .. } => b'b',
-        Enqueued::Duplicate { .. } => b'd',
-        Enqueued::Full => b'f',
-        Enqueued::Again { status, handed, .. } => {
-            letter(&Enqueued::Made { status: *status, handed: *handed }).to_ascii_uppercase()
-        }
-    }
-}
-
-pub(super) fn enqueued_known(kept: Option<&[u8]>, count: usize) -> Result<Vec<Enqueued>, StoreError> {
-    let made = |status, handed| Enqueued::Made { status, handed };
-    let Some(kept) = kept else { return Ok(vec![made(Status::Queued, true); count]) };
-    let mut lines = kept.split(|byte| *byte == b'\n');
-    let letters = lines.next().unwrap_or_default();
-    let mut named = || {
-        let id = lines.next().and_then(|line| Uuid::try_parse_ascii(line).ok());
-        id.map(RunId).ok_or_else(|| corrupt("a kept answer", "an id is missing"))
-    };
-    let again = |of, status, handed| Enqueued::Again { of, status, handed };
-    letters
-        .iter()
-        .map(|letter| {
-            Ok(match letter {
-                b'h' => made(Status::Queued, true),
-                b'q' => made(Status::Queued, false),
-                b's' => made(Status::Scheduled, false),
-                b'b' => made(Status::Blocked, false),
-                b'f' => Enqueued::Full,
-                b'd' => Enqueued::Duplicate { of: named()? },
-                b'H' => again(named()?, Status::Queued, true),
-                b'Q' => again(named()?, Status::Queued, false),
-                b'S' => again(named()?, Status::Scheduled, false),
-                b'B' => again(named()?, Status::Blocked, false),
-                _ => return Err(corrupt("a kept answer", letter)),
-            })
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kept_answers_read_back() {
-        let made = |status, handed| Enqueued::Made { status, handed };
-        let of = RunId(Uuid::from_u128(7));
-        let mixed = vec![
-            made(Status::Queued, true),
-            Enqueued::Duplicate { of },
-            made(Status::Queued, false),
-            made(Status::Scheduled, false),
-            Enqueued::Full,
-            made(Status::Blocked, false),
-            Enqueued::Duplicate { of: RunId(Uuid::from_u128(8)) },
-            Enqueued::Again { of, status: Status::Queued, handed: true },
-            Enqueued::Again { of, status: Status::Scheduled, handed: false },
-        ];
-        assert_eq!(enqueued_known(enqueued_kept(&mixed).as_deref(), mixed.len()).unwrap(), mixed);
-        let plain = vec![made(Status::Queued, true); 3];
-        assert_eq!(enqueued_kept(&plain), None);
-        assert_eq!(enqueued_known(None, 3).unwrap(), plain);
     }
 }

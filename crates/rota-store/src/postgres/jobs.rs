@@ -19,13 +19,14 @@ use tokio_postgres::Row;
 use super::{
     PostgresStore, after,
     fault::Fault,
-    once::{Once, guarded_kept, guarded_known, json_kept, json_known},
+    once::Once,
     schedules,
     tx::{Ending, Tx},
 };
 use crate::{
     codec::{corrupt, micros, mode, mode_code, time},
     filter::PAGE_MAX,
+    kept,
 };
 
 const fn tier_code(tier: Tier) -> i16 {
@@ -166,14 +167,14 @@ impl PostgresStore {
     pub(super) async fn save_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
         match self.once(write, "save jobs", |tx| save_jobs_once(tx, write, jobs)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => json_known(kept.as_deref()),
+            Once::Known(kept) => kept::json_again(kept.as_deref()),
         }
     }
 
     pub(super) async fn remove_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "delete jobs", |tx| remove_jobs_once(tx, write, jobs)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => guarded_known(kept.as_deref(), jobs.len()),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), jobs.len()),
         }
     }
 }
@@ -197,7 +198,7 @@ async fn save_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[JobPut]) -> Result<(
         JobSaved::Conflict { .. } | JobSaved::Refused(_) => false,
     };
     let idle = !answers.iter().zip(jobs).any(written);
-    let ending = Ending { answer: json_kept(&answers)?, idle, ..Ending::default() };
+    let ending = Ending { answer: kept::json(&answers)?, idle, ..Ending::default() };
     Ok((answers, ending))
 }
 
@@ -420,7 +421,7 @@ async fn remove_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[JobId]) -> Result<
         })
         .collect();
     let ending =
-        Ending { answer: guarded_kept(&answers), idle: !answers.contains(&Guarded::Applied), ..Ending::default() };
+        Ending { answer: kept::guarded(&answers), idle: !answers.contains(&Guarded::Applied), ..Ending::default() };
     Ok((answers, ending))
 }
 
@@ -538,7 +539,7 @@ impl PostgresStore {
     ) -> Result<Vec<bool>, StoreError> {
         match self.once(write, "set pauses", |tx| save_pauses_once(tx, write, targets, pause)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => json_known(kept.as_deref()),
+            Once::Known(kept) => kept::json_again(kept.as_deref()),
         }
     }
 
@@ -618,7 +619,7 @@ async fn save_pauses_once(
             PauseTarget::Schedule(ScheduleId(schedule)) => owed.contains(schedule),
         })
         .collect();
-    let ending = Ending { answer: json_kept(&answers)?, idle: !answers.contains(&true), ..Ending::default() };
+    let ending = Ending { answer: kept::json(&answers)?, idle: !answers.contains(&true), ..Ending::default() };
     Ok((answers, ending))
 }
 

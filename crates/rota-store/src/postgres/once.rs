@@ -9,7 +9,7 @@
 use std::{future::Future, sync::Arc};
 
 use jiff::Timestamp;
-use rota_core::store::{Guarded, Request, StoreError, Write};
+use rota_core::store::{Request, StoreError, Write};
 use tokio_postgres::Row;
 
 use super::{
@@ -17,10 +17,7 @@ use super::{
     fault::Fault,
     tx::{Ending, Tx},
 };
-use crate::{
-    codec::{corrupt, micros},
-    failpoint,
-};
+use crate::{codec::micros, failpoint};
 
 /// What a write answered: now, or when it was made.
 pub(super) enum Once<T> {
@@ -117,42 +114,4 @@ impl PostgresStore {
         }
         Ok(Some(row.try_get(1).map_err(|e| told(e.into()))?))
     }
-}
-
-/// How a list of guarded answers is kept: nothing when all applied, else one
-/// letter each.
-pub(super) fn guarded_kept(answers: &[Guarded]) -> Option<Vec<u8>> {
-    if answers.iter().all(|answer| *answer == Guarded::Applied) {
-        return None;
-    }
-    Some(answers.iter().map(|answer| guarded_letter(*answer)).collect())
-}
-
-const fn guarded_letter(answer: Guarded) -> u8 {
-    match answer {
-        Guarded::Applied => b'a',
-        Guarded::Stale => b's',
-        Guarded::CancelAsked => b'c',
-    }
-}
-
-pub(super) fn guarded_known(kept: Option<&[u8]>, count: usize) -> Result<Vec<Guarded>, StoreError> {
-    let Some(kept) = kept else { return Ok(vec![Guarded::Applied; count]) };
-    kept.iter()
-        .map(|letter| match letter {
-            b'a' => Ok(Guarded::Applied),
-            b's' => Ok(Guarded::Stale),
-            b'c' => Ok(Guarded::CancelAsked),
-            _ => Err(corrupt("a kept answer", letter)),
-        })
-        .collect()
-}
-
-/// Reads a kept answer that is JSON.
-pub(super) fn json_known<T: serde::de::DeserializeOwned>(kept: Option<&[u8]>) -> Result<T, StoreError> {
-    serde_json::from_slice(kept.unwrap_or(b"null")).map_err(|e| corrupt("a kept answer", e))
-}
-
-pub(super) fn json_kept<T: serde::Serialize>(answer: &T) -> Result<Option<Vec<u8>>, Fault> {
-    serde_json::to_vec(answer).map(Some).map_err(|e| Fault::Store(corrupt("an answer to keep", e)))
 }

@@ -21,14 +21,14 @@ use super::{
     PostgresStore,
     claim::HOLD,
     fault::Fault,
-    once::{Once, guarded_kept, guarded_known},
+    once::Once,
     row::{RUN_COLUMNS, run, run_columns, runs, status_of},
     settle::{Right, confirm},
     tx::{Ending, Late, Param, Tx, params},
 };
 use crate::{
     codec::{flag, micros, time, time_opt},
-    failpoint,
+    failpoint, kept,
 };
 
 const OWN: &str = concat!(
@@ -127,14 +127,14 @@ impl PostgresStore {
     ) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "lease owned runs", |tx| lease_once(tx, write, worker, until, asks)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => guarded_known(kept.as_deref(), asks.len()),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), asks.len()),
         }
     }
 
     pub(super) async fn mark_all(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "mark running runs", |tx| mark_once(tx, marks)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => guarded_known(kept.as_deref(), marks.len()),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), marks.len()),
         }
     }
 
@@ -249,7 +249,7 @@ async fn lease_once(
                WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
     let answers = owner_writes(&tx, &claims, sql, |_| vec![], &[&worker.0, &micros(write.now)]).await?;
     let any = answers.contains(&Guarded::Applied);
-    let mut ending = Ending { answer: guarded_kept(&answers), idle: !any, ..Ending::default() };
+    let mut ending = Ending { answer: kept::guarded(&answers), idle: !any, ..Ending::default() };
     if any {
         ending.late.push(Late { sql: HOLD, params: params![worker.0, micros(until)] });
     }
@@ -264,7 +264,7 @@ async fn mark_once(tx: Arc<Tx>, marks: &[RunningMark]) -> Result<(Vec<Guarded>, 
     let started = |group: &[usize]| group.iter().map(|n| micros(marks[*n].started_at)).collect();
     let answers = owner_writes(&tx, &claims, sql, started, &[&flag::OWNED]).await?;
     let idle = !answers.contains(&Guarded::Applied);
-    let ending = Ending { answer: guarded_kept(&answers), idle, ..Ending::default() };
+    let ending = Ending { answer: kept::guarded(&answers), idle, ..Ending::default() };
     Ok((answers, ending))
 }
 

@@ -16,14 +16,17 @@ use uuid::Uuid;
 use super::{
     PostgresStore,
     fault::Fault,
-    once::{Once, json_kept, json_known},
+    once::Once,
     own::numbers,
     row::{Locked, locked, run_columns},
     settle::{Aftermath, apply, reenter},
     slots,
     tx::{Ending, Tx},
 };
-use crate::codec::{micros, time_opt};
+use crate::{
+    codec::{micros, time_opt},
+    kept,
+};
 
 /// What is kept of the answer.
 #[derive(Serialize, Deserialize)]
@@ -44,7 +47,7 @@ impl PostgresStore {
         match self.once(write, what, |tx| self.promote_once(tx, write, parts, limit)).await? {
             Once::New(promoted, _) => Ok(promoted),
             Once::Known(kept) => {
-                let kept: Kept = json_known(kept.as_deref())?;
+                let kept: Kept = kept::json_again(kept.as_deref())?;
                 let places: Vec<(Uuid, i32)> = kept.woken.iter().map(|(id, fence, _)| (*id, *fence)).collect();
                 let runs = self.reread(&places, what).await?;
                 let handed = |id| kept.woken.iter().any(|(woken, _, handed)| *woken == id && *handed);
@@ -87,7 +90,7 @@ impl PostgresStore {
             moved: changes.len(),
             next_at,
         };
-        let ending = after.ending(json_kept(&kept)?);
+        let ending = after.ending(kept::json(&kept)?);
         Ok((Promoted { woken, moved: changes.len(), next_at: time_opt(next_at)? }, ending))
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rota_core::{
-    ids::{JobId, RunId, TenantId, WorkerId},
+    ids::{RunId, WorkerId},
     run::{Change, RunState, Status},
     store::{Reap, Reaped, StoreError, Woken, Write},
 };
@@ -17,12 +17,12 @@ use super::{
     PostgresStore,
     change::{decide, lock_runs},
     fault::Fault,
-    once::{Once, json_kept, json_known},
+    once::Once,
     row::{Locked, ids, locked, run_columns},
     settle::{Aftermath, apply},
     tx::{Ending, Tx},
 };
-use crate::codec::micros;
+use crate::{codec::micros, kept};
 
 /// So many workers are looked at in one go.
 const WORKERS_MAX: i64 = 64;
@@ -37,7 +37,7 @@ impl PostgresStore {
     pub(super) async fn reap_all(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
         match self.once(write, "reap runs", |tx| self.reap_once(tx, write, reap)).await? {
             Once::New(reaped, _) => Ok(reaped),
-            Once::Known(kept) => reaped_known(kept.as_deref()),
+            Once::Known(kept) => kept::reaped_again(kept.as_deref()),
         }
     }
 
@@ -63,14 +63,14 @@ impl PostgresStore {
         )
         .await?;
         after.changed = true;
-        let ending = after.ending(reaped_kept(&reaped)?);
+        let ending = after.ending(kept::reaped(&reaped)?);
         Ok((reaped, ending))
     }
 
     pub(super) async fn sweep_all(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
         match self.once(write, "sweep runs", |tx| self.sweep_once(tx, write, limit)).await? {
             Once::New(reaped, _) => Ok(reaped),
-            Once::Known(kept) => reaped_known(kept.as_deref()),
+            Once::Known(kept) => kept::reaped_again(kept.as_deref()),
         }
     }
 
@@ -100,7 +100,7 @@ impl PostgresStore {
         });
         let mut after = Aftermath::default();
         let swept = self.changed(&tx, write, &changes, &mut after).await?;
-        let ending = after.ending(reaped_kept(&swept)?);
+        let ending = after.ending(kept::reaped(&swept)?);
         Ok((swept, ending))
     }
 
@@ -133,7 +133,7 @@ impl PostgresStore {
         match self.once(write, "release a worker's runs", |tx| self.release_once(tx, write, worker)).await? {
             Once::New(woken, _) => Ok(woken),
             Once::Known(kept) => {
-                let kept: Vec<(Uuid, i32, bool)> = json_known(kept.as_deref())?;
+                let kept: Vec<(Uuid, i32, bool)> = kept::json_again(kept.as_deref())?;
                 let places: Vec<(Uuid, i32)> = kept.iter().map(|(id, fence, _)| (*id, *fence)).collect();
                 let handed: HashMap<Uuid, bool> = kept.iter().map(|(id, _, handed)| (*id, *handed)).collect();
                 let runs = self.reread(&places, "release a worker's runs").await?;
@@ -154,19 +154,7 @@ impl PostgresStore {
         let woken = self.tell(&tx, write.node, &mut after).await?;
         let kept: Vec<(Uuid, i32, bool)> =
             woken.iter().map(|woken| (woken.run.id.0, woken.run.fence.0, woken.handed)).collect();
-        let ending = after.ending(json_kept(&kept)?);
+        let ending = after.ending(kept::json(&kept)?);
         Ok((woken, ending))
     }
-}
-
-type KeptReaped = (RunId, JobId, TenantId, Status);
-
-fn reaped_kept(reaped: &[Reaped]) -> Result<Option<Vec<u8>>, Fault> {
-    let kept: Vec<KeptReaped> = reaped.iter().map(|one| (one.id, one.job, one.tenant, one.status)).collect();
-    json_kept(&kept)
-}
-
-fn reaped_known(kept: Option<&[u8]>) -> Result<Vec<Reaped>, StoreError> {
-    let kept: Vec<KeptReaped> = json_known(kept)?;
-    Ok(kept.into_iter().map(|(id, job, tenant, status)| Reaped { id, job, tenant, status }).collect())
 }

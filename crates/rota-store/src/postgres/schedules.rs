@@ -24,7 +24,7 @@ use super::{
     fault::Fault,
     fire::write_cursors,
     jobs::pause as read_pause,
-    once::{Once, json_kept, json_known},
+    once::Once,
     own::numbers,
     skips::{self, Skip},
     tx::{Ending, Tx},
@@ -33,6 +33,7 @@ use crate::{
     abandoned::abandoned,
     codec::{micros, time, time_opt},
     filter::{PAGE_MAX, parts_from},
+    kept,
 };
 
 impl PostgresStore {
@@ -59,7 +60,7 @@ impl PostgresStore {
     ) -> Result<Vec<ScheduleSaved>, StoreError> {
         match self.once(write, "save schedules", |tx| save_once(tx, puts)).await? {
             Once::New(answers, _) => Ok(answers),
-            Once::Known(Some(kept)) => json_known(Some(&kept)),
+            Once::Known(Some(kept)) => kept::json_again(Some(&kept)),
             Once::Known(None) => Ok(vec![ScheduleSaved::Saved { revision: 1 }; puts.len()]),
         }
     }
@@ -68,7 +69,7 @@ impl PostgresStore {
 async fn save_once(tx: Arc<Tx>, puts: &[SchedulePut]) -> Result<(Vec<ScheduleSaved>, Ending), Fault> {
     let answers = put(&tx, puts).await?;
     let plain = answers.iter().all(|answer| *answer == ScheduleSaved::Saved { revision: 1 });
-    let answer = if plain { None } else { json_kept(&answers)? };
+    let answer = if plain { None } else { kept::json(&answers)? };
     let idle = !answers.iter().any(|answer| matches!(answer, ScheduleSaved::Saved { .. }));
     Ok((answers, Ending { answer, idle, ..Ending::default() }))
 }

@@ -30,14 +30,14 @@ use super::{
     PostgresStore, after, dead,
     fault::Fault,
     insert::make_followers,
-    once::{Once, guarded_kept, guarded_known, json_kept, json_known},
+    once::Once,
     row::{Locked, locked, run_columns, runs},
     slots,
     tx::{Bound, Ending, Late, Param, Tx, params},
 };
 use crate::{
     codec::{cancel_text, flag, micros, state_columns, verdict_code},
-    rollup,
+    kept, rollup,
 };
 
 /// What changes leave to be done before the commit, and to be told after it.
@@ -754,8 +754,8 @@ impl PostgresStore {
         let Some(kept) = kept else {
             return Ok(Settled { answers: vec![Guarded::Applied; count], woken: Vec::new() });
         };
-        let kept: Kept = json_known(Some(kept))?;
-        let answers = guarded_known(kept.answers.as_deref().map(str::as_bytes), count)?;
+        let kept: Kept = kept::json_again(Some(kept))?;
+        let answers = kept::guarded_again(kept.answers.as_deref().map(str::as_bytes), count)?;
         let mut found = self.reread(&kept.woken, "settle runs").await?;
         found.retain(|run| run.state == RunState::Queued);
         let told = |fault: Fault| fault.told("settle runs");
@@ -782,13 +782,13 @@ impl PostgresStore {
     }
 }
 
-fn kept(settled: &Settled) -> Result<Option<Vec<u8>>, Fault> {
-    let answers = guarded_kept(&settled.answers).map(|letters| String::from_utf8_lossy(&letters).into_owned());
+fn kept(settled: &Settled) -> Result<kept::Kept, StoreError> {
+    let answers = kept::guarded(&settled.answers).map(|letters| String::from_utf8_lossy(&letters).into_owned());
     if answers.is_none() && settled.woken.is_empty() {
         return Ok(None);
     }
     let woken = settled.woken.iter().map(|woken| (woken.run.id.0, woken.run.fence.0)).collect();
-    json_kept(&Kept { answers, woken })
+    kept::json(&Kept { answers, woken })
 }
 
 /// Settles runs that are named once each.

@@ -21,7 +21,10 @@ use super::{
     rows::uuid_at,
     writer::Urgency,
 };
-use crate::codec::{self, ends_mask, micros, time, verdict, verdict_code};
+use crate::{
+    codec::{self, ends_mask, micros, time, verdict, verdict_code},
+    kept,
+};
 
 /// An ended run, as far as others may wait for it.
 pub struct Over {
@@ -50,11 +53,8 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |answers: &Vec<Followed>| serde_json::to_string(answers).ok(),
-                    |_, kept| {
-                        serde_json::from_str(kept.unwrap_or("[]"))
-                            .map_err(|error| codec::corrupt("a stored answer", error))
-                    },
+                    |answers: &Vec<Followed>| kept::json(answers),
+                    |_, kept| kept::json_again(kept),
                     |connection| follow(connection, &write, &items),
                 )
             })

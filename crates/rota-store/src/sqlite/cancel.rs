@@ -2,12 +2,12 @@
 //! promote, wake, release, reap, sweep.
 
 use rota_core::{
-    ids::{JobId, Partition, RunId, TenantId, WorkerId},
-    run::{CancelAsk, Change, Refusal, Run, RunState, Status},
+    ids::{Partition, RunId, WorkerId},
+    run::{CancelAsk, Change, Refusal, Run, RunState},
     store::{CancelAnswer, Guarded, Promoted, Reap, Reaped, StoreError, Woken, Write},
 };
 use rusqlite::{Connection, OptionalExtension, params};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::{
     SqliteStore,
@@ -19,20 +19,12 @@ use super::{
     rows::{live_row, live_rows, select_run, uuid_at},
     writer::Urgency,
 };
-use crate::codec::{self, RunRow, micros, time_opt};
+use crate::{
+    codec::{RunRow, micros, time_opt},
+    kept::{self, Kept},
+};
 
 /// An answer that is stored whole.
-fn whole<T: Serialize>(answer: &T) -> Option<String> {
-    serde_json::to_string(answer).ok()
-}
-
-fn whole_again<T: DeserializeOwned + Default>(_: &Connection, kept: Option<&str>) -> Result<T, StoreError> {
-    kept.map_or_else(
-        || Ok(T::default()),
-        |text| serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error)),
-    )
-}
-
 impl SqliteStore {
     pub(super) async fn do_request_cancel(
         &self,
@@ -43,12 +35,19 @@ impl SqliteStore {
         let (write, runs, ask) = (write.clone(), runs.to_vec(), ask.clone());
         self.writer
             .write("cancel runs", Urgency::Prompt, move |connection| {
-                once(connection, &write, whole, whole_again, |connection| {
-                    let mut work = Work::new(connection, &write);
-                    let answers = runs.iter().map(|id| cancel(&mut work, *id, &ask)).collect::<Result<Vec<_>, _>>()?;
-                    work.done_unnamed()?;
-                    Ok(answers)
-                })
+                once(
+                    connection,
+                    &write,
+                    kept::json,
+                    |_, kept| kept::json_again(kept),
+                    |connection| {
+                        let mut work = Work::new(connection, &write);
+                        let answers =
+                            runs.iter().map(|id| cancel(&mut work, *id, &ask)).collect::<Result<Vec<_>, _>>()?;
+                        work.done_unnamed()?;
+                        Ok(answers)
+                    },
+                )
             })
             .await
     }
@@ -93,9 +92,9 @@ impl SqliteStore {
         let write = write.clone();
         self.writer
             .write("release a worker's runs", Urgency::Prompt, move |connection| {
-                let kept = |woken: &Vec<Woken>| whole(&woken_ids(woken));
-                let again = |connection: &Connection, kept: Option<&str>| {
-                    let ids: Vec<(RunId, bool)> = whole_again(connection, kept)?;
+                let kept = |woken: &Vec<Woken>| kept::json(&woken_ids(woken));
+                let again = |connection: &Connection, kept: Option<&[u8]>| {
+                    let ids: Vec<(RunId, bool)> = kept::json_again(kept)?;
                     woken_again(connection, &ids)
                 };
                 once(connection, &write, kept, again, |connection| {
@@ -117,8 +116,8 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |reaped: &Vec<Reaped>| kept_reaped(reaped),
-                    reaped_again,
+                    |reaped: &Vec<Reaped>| kept::reaped(reaped),
+                    |_, kept| kept::reaped_again(kept),
                     |connection| reap_runs(connection, &write, reap),
                 )
             })
@@ -132,8 +131,8 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |reaped: &Vec<Reaped>| kept_reaped(reaped),
-                    reaped_again,
+                    |reaped: &Vec<Reaped>| kept::reaped(reaped),
+                    |_, kept| kept::reaped_again(kept),
                     |connection| sweep(connection, &write, limit as usize),
                 )
             })
@@ -174,16 +173,16 @@ struct KeptPromoted {
     next_at: Option<i64>,
 }
 
-fn kept_promoted(promoted: &Promoted) -> Option<String> {
-    whole(&KeptPromoted {
+fn kept_promoted(promoted: &Promoted) -> Result<Kept, StoreError> {
+    kept::json(&KeptPromoted {
         woken: woken_ids(&promoted.woken),
         moved: promoted.moved,
         next_at: promoted.next_at.map(micros),
     })
 }
 
-fn promoted_again(connection: &Connection, kept: Option<&str>) -> Result<Promoted, StoreError> {
-    let kept: KeptPromoted = whole_again(connection, kept)?;
+fn promoted_again(connection: &Connection, kept: Option<&[u8]>) -> Result<Promoted, StoreError> {
+    let kept: KeptPromoted = kept::json_again(kept)?;
     Ok(Promoted { woken: woken_again(connection, &kept.woken)?, moved: kept.moved, next_at: time_opt(kept.next_at)? })
 }
 
@@ -220,23 +219,6 @@ fn next_ready(connection: &Connection, parts: &[Partition]) -> Result<Option<jif
         next = [next, first].into_iter().flatten().min();
     }
     time_opt(next)
-}
-
-#[derive(Serialize, Deserialize)]
-struct KeptReaped(RunId, JobId, TenantId, Status);
-
-fn kept_reaped(reaped: &[Reaped]) -> Option<String> {
-    whole(
-        &reaped
-            .iter()
-            .map(|reaped| KeptReaped(reaped.id, reaped.job, reaped.tenant, reaped.status))
-            .collect::<Vec<_>>(),
-    )
-}
-
-fn reaped_again(connection: &Connection, kept: Option<&str>) -> Result<Vec<Reaped>, StoreError> {
-    let kept: Vec<KeptReaped> = whole_again(connection, kept)?;
-    Ok(kept.into_iter().map(|KeptReaped(id, job, tenant, status)| Reaped { id, job, tenant, status }).collect())
 }
 
 fn held_by(connection: &Connection, worker: WorkerId, limit: usize) -> Result<Vec<RunRow>, StoreError> {

@@ -22,7 +22,10 @@ use super::{
     rows::{live_row, live_rows, select_run},
     writer::Urgency,
 };
-use crate::codec::{self, micros, status};
+use crate::{
+    codec::{micros, status},
+    kept,
+};
 
 impl SqliteStore {
     pub(super) async fn do_ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
@@ -44,7 +47,7 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |runs: &Vec<Run>| kept(runs),
+                    |runs: &Vec<Run>| Ok(Some(kept::leases(runs.iter().map(Run::lease)))),
                     restored,
                     |connection| {
                         let mut claimed = Vec::new();
@@ -106,14 +109,9 @@ fn pairs_of(connection: &Connection, lane: LaneId, pairs: &mut Vec<(Pair, OrderK
     }
 }
 
-fn kept(runs: &[Run]) -> Option<String> {
-    serde_json::to_string(&runs.iter().map(Run::lease).collect::<Vec<_>>()).ok()
-}
-
 /// The runs of a claim whose answer was lost, as far as its leases still hold.
-fn restored(connection: &Connection, kept: Option<&str>) -> Result<Vec<Run>, StoreError> {
-    let leases: Vec<Lease> =
-        serde_json::from_str(kept.unwrap_or("[]")).map_err(|error| codec::corrupt("a stored answer", error))?;
+fn restored(connection: &Connection, kept: Option<&[u8]>) -> Result<Vec<Run>, StoreError> {
+    let leases = kept::leases_again(kept.unwrap_or_default())?;
     let mut runs = Vec::with_capacity(leases.len());
     for lease in leases {
         if let Some(row) = live_row(connection, lease.run.0)?
@@ -136,20 +134,23 @@ pub fn put_holder(connection: &Connection, worker: WorkerId, until: jiff::Timest
     Ok(())
 }
 
+static READY: LazyLock<String> = LazyLock::new(|| {
+    select_run(
+        "WHERE run.status = 2 AND run.lane = ?1 AND run.tenant = ?2 AND run.order_key >= ?3 \
+         ORDER BY run.order_key, run.id",
+    )
+});
+
 fn claim_runs(connection: &Connection, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
     let mut work = Work::new(connection, write);
     let mut claimed: Vec<Run> = Vec::new();
-    let sql = select_run(
-        "WHERE run.status = 2 AND run.lane = ?1 AND run.tenant = ?2 AND run.order_key >= ?3 \
-         ORDER BY run.order_key, run.id",
-    );
     for share in &claim.shares {
         let room = (claim.most as usize).saturating_sub(claimed.len()).min(share.runs as usize);
         if room == 0 || work.mode(share.pair.lane.0)? != LaneMode::Claimed {
             continue;
         }
         let key = params![share.pair.lane.0, share.pair.tenant.0, share.low.0];
-        for row in live_rows(connection, &sql, key, room, |_| true)? {
+        for row in live_rows(connection, &READY, key, room, |_| true)? {
             let mut run = row.run()?;
             if let Ok(change) = run.claim(claim.worker, write.now) {
                 run.apply(&change);

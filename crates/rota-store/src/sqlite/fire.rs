@@ -23,6 +23,7 @@ use super::{
 use crate::{
     codec::{self, micros, time},
     fired::leaves,
+    kept,
 };
 
 impl SqliteStore {
@@ -56,11 +57,8 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |answers: &Vec<Fired>| serde_json::to_string(answers).ok(),
-                    |_, kept| {
-                        serde_json::from_str(kept.unwrap_or("[]"))
-                            .map_err(|error| codec::corrupt("a stored answer", error))
-                    },
+                    |answers: &Vec<Fired>| kept::fired(answers),
+                    |_, kept| kept::fired_again(kept, &items),
                     |connection| fire(connection, &write, pauses_revision, &items),
                 )
             })

@@ -22,7 +22,10 @@ use super::{
     rows::select_run,
     writer::Urgency,
 };
-use crate::codec::{self, columns_of, extra_text, flag, micros, source_code};
+use crate::{
+    codec::{self, columns_of, extra_text, flag, micros, source_code},
+    kept::{self, Kept},
+};
 
 impl SqliteStore {
     pub(super) async fn do_enqueue(
@@ -37,7 +40,7 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |answers: &Vec<Enqueued>| stored(answers, &write, &runs),
+                    |answers: &Vec<Enqueued>| Ok(stored(answers, &write, &runs)),
                     |_, kept| restored(kept, &runs),
                     |connection| enqueue(connection, &write, &runs, &inbox),
                 )
@@ -72,21 +75,15 @@ fn enqueue(
     Ok(answers)
 }
 
-/// The plain answer, all made and handed over, is stored as nothing.
-fn stored(answers: &[Enqueued], write: &Write, runs: &[NewRun]) -> Option<String> {
-    let plain = Enqueued::Made { status: rota_core::run::Status::Queued, handed: true };
-    if write.request.is_some() {
-        let named: Vec<_> = answers.iter().zip(runs).map(|(answer, run)| answer.kept_for(run.id)).collect();
-        return serde_json::to_string(&named).ok();
+fn stored(answers: &[Enqueued], write: &Write, runs: &[NewRun]) -> Kept {
+    if write.request.is_none() {
+        return kept::enqueued(answers);
     }
-    if answers.iter().all(|answer| *answer == plain) { None } else { serde_json::to_string(answers).ok() }
+    kept::enqueued(&answers.iter().zip(runs).map(|(answer, run)| answer.kept_for(run.id)).collect::<Vec<_>>())
 }
 
-fn restored(kept: Option<&str>, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
-    let plain = Enqueued::Made { status: rota_core::run::Status::Queued, handed: true };
-    let Some(text) = kept else { return Ok(vec![plain; runs.len()]) };
-    let answers: Vec<Enqueued> =
-        serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error))?;
+fn restored(kept: Option<&[u8]>, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
+    let answers = kept::enqueued_again(kept, runs.len())?;
     Ok(answers.iter().zip(runs).map(|(answer, run)| answer.told_for(run.id)).collect())
 }
 

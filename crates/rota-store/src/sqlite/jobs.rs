@@ -16,6 +16,7 @@ use super::{SqliteStore, after, bump_meta, failed, meta, once::once, own::guarde
 use crate::{
     codec::{self, from_json, micros, mode_code, time, to_json},
     filter::PAGE_MAX,
+    kept,
 };
 
 impl SqliteStore {
@@ -103,8 +104,8 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |answers: &Vec<JobSaved>| serde_json::to_string(answers).ok(),
-                    |_, kept| from_json(kept.unwrap_or("[]")),
+                    |answers: &Vec<JobSaved>| kept::json(answers),
+                    |_, kept| kept::json_again(kept),
                     |connection| put_jobs(connection, &jobs, write.now),
                 )
             })
@@ -192,8 +193,8 @@ impl SqliteStore {
                 once(
                     connection,
                     &write,
-                    |answers: &Vec<bool>| serde_json::to_string(answers).ok(),
-                    |_, kept| from_json(kept.unwrap_or("[]")),
+                    |answers: &Vec<bool>| kept::json(answers),
+                    |_, kept| kept::json_again(kept),
                     |connection| {
                         let text = pause.as_ref().map(to_json).transpose()?;
                         targets.iter().map(|target| set_pause(connection, target, text.as_deref(), write.now)).collect()

@@ -16,6 +16,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0006_open_dead.sql"),
     include_str!("migrations/0007_rollups.sql"),
     include_str!("migrations/0008_schedule_part.sql"),
+    include_str!("migrations/0009_answers.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.
@@ -45,7 +46,17 @@ pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::history, *};
+    use rota_core::{
+        ids::{RunId, TenantId},
+        run::Status,
+        store::{Enqueued, Request},
+    };
+
+    use super::{
+        super::{history, once::known_request},
+        *,
+    };
+    use crate::kept;
 
     /// A file from before open dead letters were noted must not look as if there
     /// were none.
@@ -66,5 +77,25 @@ mod tests {
         let count = "SELECT count(*), min(ended_at) FROM open_dead";
         let found: (i64, i64) = connection.query_row(count, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         assert_eq!(found, (1, 72));
+    }
+
+    /// A request sent again after an upgrade is not done a second time.
+    #[test]
+    fn requests_answered_before_an_upgrade_are_known_after_it() {
+        const ANSWERS: usize = 9;
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(&STEPS[..ANSWERS - 1].join(";")).unwrap();
+        connection.pragma_update(None, "user_version", ANSWERS as i64 - 1).unwrap();
+        let now = jiff::Timestamp::from_second(1).unwrap();
+        let of = RunId(uuid::Uuid::from_u128(7));
+        let again = Enqueued::Again { of, status: Status::Queued, handed: true };
+        let text = serde_json::to_string(&[again]).unwrap();
+        let sql = "INSERT INTO request (tenant, key, fingerprint, expires_at, answer) VALUES (1, 'k', ?1, 2000000, ?2)";
+        connection.execute(sql, rusqlite::params![[3_u8; 32], text]).unwrap();
+        up(&connection, Path::new("x")).unwrap();
+        let expires_at = jiff::Timestamp::from_second(2).unwrap();
+        let request = Request { tenant: TenantId(1), key: "k".into(), fingerprint: [3; 32], expires_at };
+        let kept = known_request(&connection, &request, now).unwrap().unwrap();
+        assert_eq!(kept::enqueued_again(kept.as_deref(), 1).unwrap(), [again]);
     }
 }

@@ -6,33 +6,30 @@
 
 use jiff::Timestamp;
 use rota_core::store::{Request, StoreError, Write};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{SqliteStore, failed};
-use crate::codec::micros;
-
-/// What was stored of an answer; a plain one needs nothing.
-struct Kept(Option<String>);
+use crate::{codec::micros, kept::Kept};
 
 /// Runs `work` unless this write was applied before; then `restore` makes its
 /// answer from what `store` kept of it.
 pub fn once<T>(
     connection: &Connection,
     write: &Write,
-    store: impl FnOnce(&T) -> Option<String>,
-    restore: impl FnOnce(&Connection, Option<&str>) -> Result<T, StoreError>,
+    store: impl FnOnce(&T) -> Result<Kept, StoreError>,
+    restore: impl FnOnce(&Connection, Option<&[u8]>) -> Result<T, StoreError>,
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     if let Some(request) = &write.request
         && let Some(kept) = known_request(connection, request, write.now)?
     {
-        return restore(connection, kept.0.as_deref());
+        return restore(connection, kept.as_deref());
     }
     if let Some(kept) = known_batch(connection, write)? {
-        return restore(connection, kept.0.as_deref());
+        return restore(connection, kept.as_deref());
     }
     let answer = work(connection)?;
-    let kept = store(&answer);
+    let kept = store(&answer)?;
     connection
         .prepare_cached("INSERT INTO batch (id, at, answer) VALUES (?1, ?2, ?3)")
         .and_then(|mut insert| insert.execute(params![write.batch.0.as_bytes(), micros(write.now), kept]))
@@ -43,10 +40,15 @@ pub fn once<T>(
     Ok(answer)
 }
 
+/// An answer, be it stored as bytes or as text.
+fn kept_at(row: &Row<'_>, index: usize) -> rusqlite::Result<Kept> {
+    Ok(row.get_ref(index)?.as_bytes_or_null()?.map(<[u8]>::to_vec))
+}
+
 fn known_batch(connection: &Connection, write: &Write) -> Result<Option<Kept>, StoreError> {
     connection
         .prepare_cached("SELECT answer FROM batch WHERE id = ?1")
-        .and_then(|mut select| select.query_row([write.batch.0.as_bytes()], |row| row.get(0).map(Kept)).optional())
+        .and_then(|mut select| select.query_row([write.batch.0.as_bytes()], |row| kept_at(row, 0)).optional())
         .map_err(failed)
 }
 
@@ -57,23 +59,23 @@ impl SqliteStore {
     }
 }
 
-fn known_request(connection: &Connection, request: &Request, now: Timestamp) -> Result<Option<Kept>, StoreError> {
+pub fn known_request(connection: &Connection, request: &Request, now: Timestamp) -> Result<Option<Kept>, StoreError> {
     let sql = "SELECT fingerprint, answer FROM request WHERE tenant = ?1 AND key = ?2 AND expires_at > ?3";
-    let found: Option<([u8; 32], Option<String>)> = connection
+    let found: Option<([u8; 32], Kept)> = connection
         .prepare_cached(sql)
         .and_then(|mut select| {
             let key = params![request.tenant.0, request.key, micros(now)];
-            select.query_row(key, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            select.query_row(key, |row| Ok((row.get(0)?, kept_at(row, 1)?))).optional()
         })
         .map_err(failed)?;
     match found {
         Some((fingerprint, _)) if fingerprint != request.fingerprint => Err(StoreError::RequestDiffers),
-        Some((_, answer)) => Ok(Some(Kept(answer))),
+        Some((_, answer)) => Ok(Some(answer)),
         None => Ok(None),
     }
 }
 
-fn remember_request(connection: &Connection, request: &Request, answer: Option<&str>) -> Result<(), StoreError> {
+fn remember_request(connection: &Connection, request: &Request, answer: Option<&[u8]>) -> Result<(), StoreError> {
     let sql =
         "INSERT OR REPLACE INTO request (tenant, key, fingerprint, expires_at, answer) VALUES (?1, ?2, ?3, ?4, ?5)";
     let row = params![request.tenant.0, request.key, request.fingerprint, micros(request.expires_at), answer];

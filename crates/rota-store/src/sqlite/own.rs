@@ -20,7 +20,10 @@ use super::{
     settle::Epochs,
     writer::Urgency,
 };
-use crate::codec::{self, RunRow, time_opt};
+use crate::{
+    codec::{RunRow, time_opt},
+    kept,
+};
 
 /// Which partitions, as a test.
 struct Parts([bool; PARTITIONS]);
@@ -163,15 +166,8 @@ pub fn guarded(
     count: usize,
     work: impl FnOnce(&Connection) -> Result<Vec<Guarded>, StoreError>,
 ) -> Result<Vec<Guarded>, StoreError> {
-    let kept = |answers: &Vec<Guarded>| {
-        let plain = answers.iter().all(|answer| *answer == Guarded::Applied);
-        if plain { None } else { serde_json::to_string(answers).ok() }
-    };
-    let restored = |_: &Connection, kept: Option<&str>| match kept {
-        None => Ok(vec![Guarded::Applied; count]),
-        Some(text) => serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error)),
-    };
-    once(connection, write, kept, restored, work)
+    let kept = |answers: &Vec<Guarded>| Ok(kept::guarded(answers));
+    once(connection, write, kept, |_, kept| kept::guarded_again(kept, count), work)
 }
 
 /// Work on runs that an owner holds, one after the other.

@@ -28,6 +28,7 @@ use crate::{
     abandoned::abandoned,
     codec::{from_json, micros, time, time_opt, without_nul},
     filter::{PAGE_MAX, parts_from},
+    kept::{self, Kept},
 };
 
 impl SqliteStore {
@@ -52,7 +53,7 @@ impl SqliteStore {
                     connection,
                     &write,
                     |answers: &Vec<ScheduleSaved>| kept(answers),
-                    |_, kept| kept.map_or_else(|| Ok(vec![NEW; schedules.len()]), from_json),
+                    |_, kept| kept.map_or_else(|| Ok(vec![NEW; schedules.len()]), |kept| kept::json_again(Some(kept))),
                     |connection| put_all(connection, &schedules),
                 )
             })
@@ -263,8 +264,8 @@ fn schedule_where(
 const NEW: ScheduleSaved = ScheduleSaved::Saved { revision: 1 };
 
 /// The plain answer, all new, is stored as nothing.
-fn kept(answers: &[ScheduleSaved]) -> Option<String> {
-    if answers.iter().all(|answer| *answer == NEW) { None } else { serde_json::to_string(answers).ok() }
+fn kept(answers: &[ScheduleSaved]) -> Result<Kept, StoreError> {
+    if answers.iter().all(|answer| *answer == NEW) { Ok(None) } else { kept::json(answers) }
 }
 
 fn put_all(connection: &Connection, puts: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError> {

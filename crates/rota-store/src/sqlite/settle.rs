@@ -20,12 +20,12 @@ use super::{
     rows::{uuid_at, uuid_opt},
     writer::Urgency,
 };
-use crate::codec::{self, status};
+use crate::{codec::status, kept};
 
 /// What a settled batch's answer is restored from.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct Kept {
-    answers: Vec<Guarded>,
+    answers: Option<String>,
     woken: Vec<(RunId, bool)>,
 }
 
@@ -47,20 +47,21 @@ impl SqliteStore {
     }
 }
 
-fn kept(settled: &Settled) -> Option<String> {
-    if settled.woken.is_empty() && settled.answers.iter().all(|answer| *answer == Guarded::Applied) {
-        return None;
+fn kept(settled: &Settled) -> Result<kept::Kept, StoreError> {
+    let answers = kept::guarded(&settled.answers).map(|letters| String::from_utf8_lossy(&letters).into_owned());
+    if answers.is_none() && settled.woken.is_empty() {
+        return Ok(None);
     }
-    let kept = Kept { answers: settled.answers.clone(), woken: woken_ids(&settled.woken) };
-    serde_json::to_string(&kept).ok()
+    kept::json(&Kept { answers, woken: woken_ids(&settled.woken) })
 }
 
-fn restored(connection: &Connection, kept: Option<&str>, count: usize) -> Result<Settled, StoreError> {
-    let Some(text) = kept else {
-        return Ok(Settled { answers: vec![Guarded::Applied; count], woken: Vec::new() });
+fn restored(connection: &Connection, kept: Option<&[u8]>, count: usize) -> Result<Settled, StoreError> {
+    let kept = match kept {
+        Some(kept) => kept::json_again(Some(kept))?,
+        None => Kept::default(),
     };
-    let kept: Kept = serde_json::from_str(text).map_err(|error| codec::corrupt("a stored answer", error))?;
-    Ok(Settled { answers: kept.answers, woken: woken_again(connection, &kept.woken)? })
+    let answers = kept::guarded_again(kept.answers.as_deref().map(str::as_bytes), count)?;
+    Ok(Settled { answers, woken: woken_again(connection, &kept.woken)? })
 }
 
 fn settle(connection: &Connection, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {

@@ -149,7 +149,7 @@ fn purge_rest(connection: &Connection, tend: &Tend) -> Result<Tended, StoreError
            coalesce(expires_at, revoked_at)) < ?1 LIMIT ?2)",
             audit,
         ),
-        ("DELETE FROM batch WHERE id IN (SELECT id FROM batch ORDER BY id LIMIT ?2) AND at < ?1", batches),
+        ("DELETE FROM batch WHERE seq IN (SELECT seq FROM batch ORDER BY seq LIMIT ?2) AND at < ?1", batches),
         (
             "DELETE FROM request WHERE (tenant, key) IN \
            (SELECT tenant, key FROM request WHERE expires_at <= ?1 LIMIT ?2)",
