@@ -21,6 +21,8 @@ pub struct RawLoad {
     /// Many tenants on three queues and a tenth of the runs under a key; else one
     /// tenant and nothing else.
     pub mixed: bool,
+    /// Bytes of each payload.
+    pub payload: usize,
 }
 
 /// Where a run of a raw loop belongs.
@@ -32,6 +34,11 @@ pub struct RawRun {
 }
 
 impl RawLoad {
+    /// A document of so many bytes.
+    pub fn payload(bytes: usize) -> String {
+        format!("{{\"text\":\"{}\"}}", "x".repeat(bytes.saturating_sub(11)))
+    }
+
     /// As the runs of the driven store are spread: without a pattern.
     pub fn place(self, id: Uuid) -> RawRun {
         let dice = id.as_u64_pair().1 as u32;

@@ -76,7 +76,7 @@ async fn cleared(store: &PostgresStore) -> Result<(), Fault> {
 }
 
 async fn life(store: &PostgresStore, load: RawLoad, part: i16, now: Timestamp) -> Result<(), Fault> {
-    let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
+    let payload = RawLoad::payload(load.payload);
     let (at, worker, batch) = (micros(now), Uuid::nil(), load.batch as i64);
     let counts = load.counts(now);
     let (mut ready, mut claimed): (Vec<Uuid>, Vec<Uuid>) = (Vec::new(), Vec::new());

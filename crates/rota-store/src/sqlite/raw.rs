@@ -38,7 +38,7 @@ fn life(connection: &Connection, load: RawLoad, now: Timestamp) -> rusqlite::Res
     connection.execute_batch("BEGIN IMMEDIATE")?;
     history::ensure_day(connection, day).map_err(|_| rusqlite::Error::QueryReturnedNoRows)?;
     connection.execute_batch("COMMIT")?;
-    let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
+    let payload = RawLoad::payload(load.payload);
     let (mut ready, mut claimed): (Vec<Uuid>, Vec<Uuid>) = (Vec::new(), Vec::new());
     let mut made = 0;
     let mut indexer = Indexer::default();

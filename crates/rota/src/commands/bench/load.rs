@@ -2,13 +2,13 @@
 //!
 //! Mixed is the load that figures are given for: 100 tenants on three queues,
 //! 1,000 jobs, a tenth of the runs under a concurrency key, one in a hundred
-//! failing once, 200-byte payloads. Plain is one tenant and nothing else, so
+//! failing once, 200-byte payloads unless told otherwise. Plain is one tenant and nothing else, so
 //! that what the rest costs can be seen.
 
 use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, LaneId, Partition, RunId, TenantId},
-    lane::{LaneKey, LaneMode},
+    lane::LaneKey,
     order::Priority,
     run::{Labels, NewRun, Source, Trigger},
     slot::{SlotAsk, SlotKey, WhenFull},
@@ -16,7 +16,8 @@ use rota_core::{
 };
 use uuid::Uuid;
 
-const PAYLOAD_BYTES: usize = 200;
+use super::Drive;
+
 const KEYS: u64 = 1_000;
 
 /// What the runs of a benchmark look like.
@@ -33,7 +34,8 @@ pub struct Load {
 
 impl Load {
     /// Makes the tenants and lanes that the load needs.
-    pub async fn prepare(store: &dyn Store, mixed: bool, mode: LaneMode, now: Timestamp) -> Result<Self, StoreError> {
+    pub async fn prepare(store: &dyn Store, drive: &Drive, now: Timestamp) -> Result<Self, StoreError> {
+        let Drive { mixed, mode, payload, .. } = *drive;
         let (tenants, queues, jobs) = if mixed { (100, 3, 1_000) } else { (1, 1, 1_000) };
         let puts: Vec<TenantPut> = (0..tenants)
             .map(|n| TenantPut {
@@ -49,7 +51,7 @@ impl Load {
             jobs,
             mixed,
             keys_from: Uuid::now_v7().as_u64_pair().1 as i64,
-            payload: format!("{{\"text\":\"{}\"}}", "x".repeat(PAYLOAD_BYTES - 11)).into(),
+            payload: rota_store::RawLoad::payload(payload).into(),
         })
     }
 

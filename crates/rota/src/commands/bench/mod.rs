@@ -95,6 +95,9 @@ struct LoadArgs {
     claimed: bool,
 }
 
+/// Payloads that figures are given for.
+const PAYLOAD_BYTES: u64 = 200;
+
 #[derive(Args)]
 pub struct StoreArgs {
     #[command(flatten)]
@@ -102,6 +105,10 @@ pub struct StoreArgs {
     /// Pipelines that work in parallel [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     parallel: Option<u64>,
+    /// Bytes of each run's payload; figures that are quoted have 200
+    #[arg(long, value_name = "BYTES", default_value_t = PAYLOAD_BYTES,
+          value_parser = clap::value_parser!(u64).range(11..=1_000_000))]
+    payload: u64,
 }
 
 /// What a measurement of the store found.
@@ -112,6 +119,7 @@ struct Report {
     load: &'static str,
     runs: u64,
     batch: u64,
+    payload: u64,
     history: u64,
     parallel: u64,
     runs_per_s: u64,
@@ -184,6 +192,7 @@ async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
         load: if plain { "plain" } else { "mixed" },
         runs,
         batch: args.load.batches.batch,
+        payload: args.payload,
         history,
         parallel,
         runs_per_s: rate(best),
@@ -198,11 +207,12 @@ async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
 async fn round(target: &Target, args: &StoreArgs, runs: u64, parallel: u64, times: &mut Times) -> Result<(), Failure> {
     let LoadArgs { claimed, plain, batches: BatchArgs { batch, .. }, .. } = args.load;
     let mode = if claimed { LaneMode::Claimed } else { LaneMode::Owned };
-    times.raw += target.raw(RawLoad { runs, batch, claimed, mixed: !plain }, parallel).await?;
+    let payload = args.payload as usize;
+    times.raw += target.raw(RawLoad { runs, batch, claimed, mixed: !plain, payload }, parallel).await?;
     let opened = target.open().await?;
     let store = opened.as_ref();
     times.store = store.kind();
-    let drive = |mixed| drive_all(store, Drive { mixed, mode, runs, batch, parallel });
+    let drive = |mixed| drive_all(store, Drive { mixed, mode, runs, batch, parallel, payload });
     times.plain += drive(false).await?;
     if plain {
         return Ok(());
@@ -226,7 +236,8 @@ async fn fill(target: &Target, wanted: u64) -> Result<u64, Failure> {
     let there = target.history(opened.as_ref()).await?;
     if there < wanted {
         let bar = bar(wanted - there, "runs into history");
-        let drive = Drive { mixed: true, mode: LaneMode::Owned, runs: wanted - there, batch: 2_000, parallel: 2 };
+        let (runs, mode, payload) = (wanted - there, LaneMode::Owned, PAYLOAD_BYTES as usize);
+        let drive = Drive { mixed: true, mode, runs, batch: 2_000, parallel: 2, payload };
         drive_with(opened.as_ref(), drive, |n| bar.inc(n)).await?;
         bar.finish_and_clear();
     }
@@ -240,6 +251,7 @@ struct Drive {
     runs: u64,
     batch: u64,
     parallel: u64,
+    payload: usize,
 }
 
 async fn drive_all(store: &dyn Store, drive: Drive) -> Result<Duration, Failure> {
@@ -248,7 +260,7 @@ async fn drive_all(store: &dyn Store, drive: Drive) -> Result<Duration, Failure>
 
 async fn drive_with(store: &dyn Store, drive: Drive, progress: impl Fn(u64)) -> Result<Duration, Failure> {
     let seat = Seat::take(store).await.context("joining the store")?;
-    let load = Load::prepare(store, drive.mixed, drive.mode, clock::now()).await.context("preparing the load")?;
+    let load = Load::prepare(store, &drive, clock::now()).await.context("preparing the load")?;
     let left = AtomicU64::new(drive.runs);
     let each = drive.runs.div_ceil(drive.parallel);
     let started = Instant::now();
@@ -277,8 +289,15 @@ fn bar(length: u64, what: &'static str) -> ProgressBar {
 
 fn print(report: &Report, printer: &mut Printer) -> io::Result<()> {
     printer.line(&format!(
-        "{} on {}, {} lanes, {} runs in batches of {}, {} finished runs before, {} in parallel",
-        report.load, report.store, report.lanes, report.runs, report.batch, report.history, report.parallel
+        "{} on {}, {} lanes, {} runs in batches of {}, payloads of {} bytes, {} finished runs before, {} in parallel",
+        report.load,
+        report.store,
+        report.lanes,
+        report.runs,
+        report.batch,
+        report.payload,
+        report.history,
+        report.parallel
     ))?;
     printer.line(&format!("  {:>9} runs/s", report.runs_per_s))?;
     printer.line(&format!(
