@@ -70,6 +70,21 @@ async fn what_was_answered_is_there_after_reopening() {
     assert_eq!(found, ids);
 }
 
+/// Whoever stops it and copies the one file has everything, and no long log is left
+/// lying about.
+#[tokio::test]
+async fn a_store_that_is_closed_leaves_no_log_beside_its_file() {
+    let folder = Folder::new();
+    let store = open(&folder).await.unwrap();
+    store.put_tenants(&[tenant("a")], Timestamp::UNIX_EPOCH).await.unwrap();
+    // So that a reader's connection is open, too.
+    store.tenants().await.unwrap();
+    let log = folder.file().with_extension("db-wal");
+    assert!(log.exists(), "{} is where the log is", log.display());
+    drop(store);
+    assert!(!log.exists());
+}
+
 /// An older binary on a newer file could undo what it does not know of.
 #[tokio::test]
 async fn a_file_of_a_newer_release_is_refused() {

@@ -87,8 +87,10 @@ pub enum OpenError {
 
 /// A store in one SQLite file, or in memory.
 pub struct SqliteStore {
-    writer: Writer,
+    // Dropped first: the last connection to close moves the log into the file and
+    // removes it, and only the writer's can.
     readers: Option<Arc<Readers>>,
+    writer: Writer,
     _lock: Option<File>,
 }
 
@@ -112,7 +114,7 @@ impl SqliteStore {
         let readers = Readers::new(path.to_owned(), options.readers.max(1));
         let writer = Writer::start(connection, Some(checkpointer))
             .map_err(|source| OpenError::File { path: path.to_owned(), source })?;
-        Ok(Self { writer, readers: Some(Arc::new(readers)), _lock: Some(lock) })
+        Ok(Self { readers: Some(Arc::new(readers)), writer, _lock: Some(lock) })
     }
 
     /// A store that lives and dies with this value.
@@ -124,7 +126,7 @@ impl SqliteStore {
         migrate::up(&connection, &path)?;
         let writer =
             Writer::start(connection, None).map_err(|source| OpenError::File { path: path.clone(), source })?;
-        Ok(Self { writer, readers: None, _lock: None })
+        Ok(Self { readers: None, writer, _lock: None })
     }
 
     /// Reads beside the writer; in memory there is only the writer's own
