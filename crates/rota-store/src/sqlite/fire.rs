@@ -1,6 +1,9 @@
 //! Firing: due cursors, and the commit of what they owed.
 
-use std::sync::LazyLock;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::LazyLock,
+};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -135,7 +138,8 @@ fn fire(
         return Ok(vec![Fired::Stale; items.len()]);
     }
     let mut work = Work::new(connection, write);
-    let mut answers = items.iter().map(|item| one(&mut work, item)).collect::<Result<Vec<_>, _>>()?;
+    let mut jobs = Jobs::default();
+    let mut answers = items.iter().map(|item| one(&mut work, &mut jobs, item)).collect::<Result<Vec<_>, _>>()?;
     let mut made = Vec::new();
     for (item, answer) in items.iter().zip(&mut answers) {
         if let Fired::Fired(runs) = answer {
@@ -146,9 +150,13 @@ fn fire(
     Ok(answers)
 }
 
-fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
-    let Some((version, after_finish_ms)) = still_as_read(work.connection, item)? else { return Ok(Fired::Stale) };
-    drop_cursor(work.connection, item)?;
+fn one(work: &mut Work<'_>, jobs: &mut Jobs, item: &FireItem) -> Result<Fired, StoreError> {
+    let Some((job, after_finish_ms)) = belongs_to(work.connection, item)? else { return Ok(Fired::Stale) };
+    let version = jobs.version(work.connection, job, item.job_revision)?;
+    let Some(version) = version else { return Ok(Fired::Stale) };
+    if !take_cursor(work.connection, item)? {
+        return Ok(Fired::Stale);
+    }
     if let Some(ask) = &item.cancel_ask {
         for id in &item.cancel {
             if let Some(row) = work.row(id.0)? {
@@ -177,37 +185,58 @@ fn one(work: &mut Work<'_>, item: &FireItem) -> Result<Fired, StoreError> {
     Ok(Fired::Fired(answers))
 }
 
-/// The job's current version, if cursor, schedule and job are as they were
-/// read, and the delay of a schedule that is re-armed by its run's end.
-fn still_as_read(connection: &Connection, item: &FireItem) -> Result<Option<(i32, Option<i64>)>, StoreError> {
-    let sql = "SELECT job.version, schedule.after_finish_ms FROM cursor \
-         JOIN schedule ON schedule.id = cursor.schedule AND schedule.revision = ?5 AND schedule.deleted = 0 \
-         JOIN job ON job.id = schedule.job AND job.revision = ?6 AND job.deleted = 0 \
-         WHERE cursor.part = ?1 AND cursor.due_at = ?2 AND cursor.schedule = ?3 AND cursor.planned_at = ?4 \
-           AND cursor.revision = ?5 AND cursor.fired = ?7";
+/// The schedule's job, and its delay if its run's end re-arms it. Most items say
+/// both themselves: they were planned from the revision that their cursor names.
+fn belongs_to(connection: &Connection, item: &FireItem) -> Result<Option<(i64, Option<i64>)>, StoreError> {
+    match item.runs.first() {
+        Some(run) if !run.rearms => Ok(Some((run.job.0, None))),
+        _ => connection
+            .prepare_cached("SELECT job, after_finish_ms FROM schedule WHERE id = ?1")
+            .and_then(|mut select| {
+                select.query_row([item.due.schedule.0], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            })
+            .map_err(failed),
+    }
+}
+
+/// Revisions and versions of jobs that are there, each read once in a transaction.
+#[derive(Default)]
+struct Jobs(HashMap<i64, Option<(i32, i32)>>);
+
+impl Jobs {
+    /// The job's current version, if it is at this revision.
+    fn version(&mut self, connection: &Connection, job: i64, revision: i32) -> Result<Option<i32>, StoreError> {
+        let found = match self.0.entry(job) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(entry) => {
+                let sql = "SELECT revision, version FROM job WHERE id = ?1 AND deleted = 0";
+                let found = connection
+                    .prepare_cached(sql)
+                    .and_then(|mut select| select.query_row([job], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+                    .map_err(failed)?;
+                *entry.insert(found)
+            }
+        };
+        Ok(found.filter(|(current, _)| *current == revision).map(|(_, version)| version))
+    }
+}
+
+/// Takes the cursor away, if it is as it was read. Every edit, pause and deletion of
+/// its schedule changes it or takes it away.
+fn take_cursor(connection: &Connection, item: &FireItem) -> Result<bool, StoreError> {
+    let sql = "DELETE FROM cursor WHERE part = ?1 AND due_at = ?2 AND schedule = ?3 AND planned_at = ?4 \
+         AND revision = ?5 AND fired = ?6";
     let due = &item.due;
-    let key = params![
+    let as_read = params![
         due.part.0,
         micros(due.cursor.due_at),
         due.schedule.0,
         micros(due.cursor.planned_at),
         due.revision,
-        item.job_revision,
         due.cursor.fired as i64,
     ];
-    connection
-        .prepare_cached(sql)
-        .and_then(|mut select| select.query_row(key, |row| Ok((row.get(0)?, row.get(1)?))).optional())
-        .map_err(failed)
-}
-
-fn drop_cursor(connection: &Connection, item: &FireItem) -> Result<(), StoreError> {
-    let due = &item.due;
-    connection
-        .prepare_cached("DELETE FROM cursor WHERE part = ?1 AND due_at = ?2 AND schedule = ?3")
-        .and_then(|mut delete| delete.execute(params![due.part.0, micros(due.cursor.due_at), due.schedule.0]))
-        .map_err(failed)?;
-    Ok(())
+    let taken = connection.prepare_cached(sql).and_then(|mut delete| delete.execute(as_read)).map_err(failed)?;
+    Ok(taken == 1)
 }
 
 /// Keeps what is behind a schedule that has no cursor any more.
