@@ -4,7 +4,10 @@
 //! happens here, in the transaction of the change itself, so that whatever ends
 //! a run (success, cancel, expiry, loss) has the same consequences.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::LazyLock,
+};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -363,8 +366,7 @@ impl<'c> Work<'c> {
         if room == 0 {
             return Ok(());
         }
-        let sql = select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id");
-        let rows = self.rows(&sql, key, room)?;
+        let rows = self.rows(&WAITING, key, room)?;
         // Counters that promise more than there is are put right here.
         let missing = (room - rows.len()) as u32;
         let slot = self.slot(key, None)?;
@@ -486,6 +488,9 @@ impl<'c> Work<'c> {
         Ok(held)
     }
 }
+
+static WAITING: LazyLock<String> =
+    LazyLock::new(|| select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id"));
 
 /// Leaves a notice for the owner of a partition.
 pub fn notify_owner(connection: &Connection, part: i16, run: Uuid) -> Result<(), StoreError> {

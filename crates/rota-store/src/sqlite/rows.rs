@@ -1,5 +1,7 @@
 //! Reading rows, and the small conversions between the domain and SQLite.
 
+use std::sync::LazyLock;
+
 use rota_core::{run::Run, store::StoreError};
 use rusqlite::{Connection, Row};
 use uuid::Uuid;
@@ -81,9 +83,10 @@ pub fn live_rows(
     Ok(found)
 }
 
+static BY_ID: LazyLock<String> = LazyLock::new(|| select_run("WHERE run.id = ?1"));
+
 pub fn live_row(connection: &Connection, id: Uuid) -> Result<Option<RunRow>, StoreError> {
-    let sql = select_run("WHERE run.id = ?1");
-    Ok(live_rows(connection, &sql, [id.as_bytes()], 1, |_| true)?.pop())
+    Ok(live_rows(connection, &BY_ID, [id.as_bytes()], 1, |_| true)?.pop())
 }
 
 /// `SELECT <run columns> FROM run <rest>`.

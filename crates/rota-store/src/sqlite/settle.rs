@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use rota_core::{
     ids::RunId,
-    run::Change,
+    run::{Change, Finish},
     store::{By, Guarded, Settled, Settlement, StoreError, Write},
 };
 use rusqlite::{Connection, Row};
@@ -67,20 +67,21 @@ fn restored(connection: &Connection, kept: Option<&[u8]>, count: usize) -> Resul
 fn settle(connection: &Connection, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
     let mut work = Work::new(connection, write);
     let mut epochs = Epochs::default();
-    let mut answers = Vec::with_capacity(settlements.len());
-    for piece in settlements.chunks(ROWS) {
+    let mut answers = vec![Guarded::Stale; settlements.len()];
+    for (piece, answers) in settlements.chunks(ROWS).zip(answers.chunks_mut(ROWS)) {
         let mut rows = briefs(connection, piece)?;
-        for settlement in piece {
-            let run = settlement.lease.run.0;
-            let row = match rows.remove(&run) {
-                Some(row) => Some(row),
-                // Perhaps it was settled a moment ago: as that has left it.
-                None => work.row(run)?.map(|row| Brief::from(&row)),
-            };
-            answers.push(match row {
-                Some(row) if epochs.allow(connection, settlement, &row)? => one(&mut work, settlement, &row)?,
-                _ => Guarded::Stale,
-            });
+        // Ends are written together. What needs a row by itself comes after them: a
+        // run that goes on, and one that is named a second time.
+        let mut rest = Vec::new();
+        for (settlement, answer) in piece.iter().zip(answers) {
+            match (&settlement.change, rows.remove(&settlement.lease.run.0)) {
+                (Change::Finish(finish), Some(row)) => *answer = end(&mut work, &mut epochs, settlement, finish, &row)?,
+                _ => rest.push((settlement, answer)),
+            }
+        }
+        work.flush()?;
+        for (settlement, answer) in rest {
+            *answer = alone(&mut work, &mut epochs, settlement)?;
         }
         work.flush()?;
     }
@@ -125,22 +126,38 @@ fn brief(row: &Row<'_>) -> rusqlite::Result<Brief> {
     })
 }
 
-fn one(work: &mut Work<'_>, settlement: &Settlement, row: &Brief) -> Result<Guarded, StoreError> {
-    let answers_a_cancel = match &settlement.change {
-        Change::Finish(finish) => finish.verdict.answers_a_cancel(),
-        Change::Move(_) => false,
-    };
-    if row.cancel_asked && !answers_a_cancel {
+fn end(
+    work: &mut Work<'_>,
+    epochs: &mut Epochs,
+    settlement: &Settlement,
+    finish: &Finish,
+    row: &Brief,
+) -> Result<Guarded, StoreError> {
+    if !epochs.allow(work.connection, settlement, row)? {
+        return Ok(Guarded::Stale);
+    }
+    if row.cancel_asked && !finish.verdict.answers_a_cancel() {
         return Ok(Guarded::CancelAsked);
     }
-    match &settlement.change {
-        Change::Finish(finish) => work.finish(row, finish)?,
-        Change::Move(_) => {
-            let Some(row) = work.row(row.id)? else { return Ok(Guarded::Stale) };
-            let run = row.clone().run()?;
-            work.change(&row, &run, &settlement.change)?;
-        }
+    work.finish(row, finish)?;
+    Ok(Guarded::Applied)
+}
+
+/// Settles a run as it is now.
+fn alone(work: &mut Work<'_>, epochs: &mut Epochs, settlement: &Settlement) -> Result<Guarded, StoreError> {
+    let Some(row) = work.row(settlement.lease.run.0)? else { return Ok(Guarded::Stale) };
+    let brief = Brief::from(&row);
+    if let Change::Finish(finish) = &settlement.change {
+        return end(work, epochs, settlement, finish, &brief);
     }
+    if !epochs.allow(work.connection, settlement, &brief)? {
+        return Ok(Guarded::Stale);
+    }
+    if brief.cancel_asked {
+        return Ok(Guarded::CancelAsked);
+    }
+    let run = row.clone().run()?;
+    work.change(&row, &run, &settlement.change)?;
     Ok(Guarded::Applied)
 }
 
