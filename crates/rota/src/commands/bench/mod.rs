@@ -171,7 +171,7 @@ struct Times {
 
 /// The speed of a machine that is shared changes within seconds: what is compared
 /// takes turns, in rounds of this size.
-const ROUND: u64 = 50_000;
+const ROUND: u64 = 100_000;
 
 async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
     let parallel = args.parallel.unwrap_or(target.default_parallel());
