@@ -17,6 +17,9 @@ use crate::codec::corrupt;
 /// Bytes of an answer; none is the plain one.
 pub type Kept = Option<Vec<u8>>;
 
+/// How lists begin that older SQLite files have under a request's key.
+const OLD: &[u8] = b"[";
+
 pub fn json<T: Serialize + ?Sized>(answer: &T) -> Result<Kept, StoreError> {
     serde_json::to_vec(answer).map(Some).map_err(|error| corrupt("an answer to keep", error))
 }
@@ -38,6 +41,9 @@ pub fn guarded(answers: &[Guarded]) -> Kept {
 
 pub fn guarded_again(kept: Option<&[u8]>, count: usize) -> Result<Vec<Guarded>, StoreError> {
     let Some(kept) = kept else { return Ok(vec![Guarded::Applied; count]) };
+    if kept.starts_with(OLD) {
+        return json_again(Some(kept));
+    }
     let answer = |letter: &u8| match letter {
         b'a' => Ok(Guarded::Applied),
         b's' => Ok(Guarded::Stale),
@@ -81,8 +87,7 @@ fn letter(answer: &Enqueued) -> u8 {
 pub fn enqueued_again(kept: Option<&[u8]>, count: usize) -> Result<Vec<Enqueued>, StoreError> {
     let made = |status, handed| Enqueued::Made { status, handed };
     let Some(kept) = kept else { return Ok(vec![made(Status::Queued, true); count]) };
-    // As older SQLite files have it under a request's key.
-    if kept.starts_with(b"[") {
+    if kept.starts_with(OLD) {
         return json_again(Some(kept));
     }
     let mut lines = kept.split(|byte| *byte == b'\n');
@@ -197,6 +202,7 @@ mod tests {
         assert_eq!(enqueued_again(None, 3).unwrap(), plain);
         let guards = [Guarded::Applied, Guarded::Stale, Guarded::CancelAsked];
         assert_eq!(guarded_again(guarded(&guards).as_deref(), 3).unwrap(), guards);
+        assert_eq!(guarded_again(json(&guards).unwrap().as_deref(), 3).unwrap(), guards);
         assert_eq!(guarded_again(guarded(&guards[..1]).as_deref(), 1).unwrap(), guards[..1]);
     }
 

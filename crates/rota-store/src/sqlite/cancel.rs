@@ -24,7 +24,6 @@ use crate::{
     kept::{self, Kept},
 };
 
-/// An answer that is stored whole.
 impl SqliteStore {
     pub(super) async fn do_request_cancel(
         &self,
