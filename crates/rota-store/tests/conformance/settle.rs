@@ -135,6 +135,10 @@ pub async fn a_run_named_twice_in_a_batch_is_settled_once(h: &Harness) {
     assert_eq!(h.status(run.id).await, Status::Ended(Verdict::Succeeded));
     let all = h.list(rota_core::store::RunQuery { limit: 100, ..Default::default() }).await;
     assert_eq!(all.len(), 1, "one row");
+    let (_, run) = h.leased(at(2)).await;
+    let twice = [by_lease(&run, failed(), at(3)), by_lease(&run, succeeded(), at(3))];
+    assert_eq!(h.settle_all(&twice, at(3)).await.answers, [Guarded::Applied, Guarded::Stale]);
+    assert_eq!(h.status(run.id).await, Status::Scheduled, "also where the first one goes on");
 }
 
 /// A zombie's settlement beside the rightful one, in one batch and in either
