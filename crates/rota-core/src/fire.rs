@@ -218,6 +218,8 @@ pub struct Progress {
     pub fired: u64,
     /// The last instant that was given an end. None up to here is planned
     /// again, so neither an edit nor a clock that steps back fires it twice.
+    /// While a cursor is owed this tells of the definitions before the present
+    /// one; what that one decided lies before the cursor.
     pub decided_to: Option<Timestamp>,
 }
 
@@ -285,19 +287,22 @@ pub fn abandon(schedule: &Schedule, held: Cursor, now: Timestamp, reason: SkipRe
     ranges.reduce(|all, next| SkipRange { to: next.to, count: all.count + next.count, ..all })
 }
 
-/// What an edit leaves: the new schedule's cursor, and what the old one owed.
+/// What an edit leaves: the new schedule's cursor, what is behind it, and what
+/// the old one owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edited {
     pub cursor: Option<Cursor>,
+    pub behind: Progress,
     pub owed: Option<SkipRange>,
 }
 
 /// Puts `new` in the place of a schedule at `now`. `held` is its cursor, if it
-/// has one, and `kept` what it keeps of itself otherwise; `old` is none where
+/// has one, and `kept` what it keeps of itself beside that; `old` is none where
 /// what was stored cannot be read any more.
 ///
 /// What the old one owed ends as edited. No instant that it decided is planned
-/// again, not even one that it decided by a clock ahead of this one.
+/// again, nor one that the definitions before it decided, not even by a clock
+/// ahead of this one.
 pub fn edit(
     old: Option<&Schedule>,
     new: &Schedule,
@@ -306,14 +311,15 @@ pub fn edit(
     kept: Progress,
     now: Timestamp,
 ) -> Edited {
-    let behind = match (held, old) {
+    let own = match (held, old) {
         (None, _) => kept,
         (Some(held), None) => Progress::before(held),
         (Some(held), Some(old)) => Progress { fired: held.fired, decided_to: Some(decided_to(old, held, now)) },
     };
     let owed = held.zip(old).and_then(|(held, old)| abandon(old, held, now, SkipReason::Edited));
-    let decided_to = owed.map(|owed| owed.to).max(behind.decided_to);
-    Edited { cursor: arm(new, id, Progress { decided_to, ..behind }, now), owed }
+    let decided_to = owed.map(|owed| owed.to).max(own.decided_to).max(kept.decided_to);
+    let behind = Progress { decided_to, ..own };
+    Edited { cursor: arm(new, id, behind, now), behind, owed }
 }
 
 /// Instants looked through that were decided by a clock ahead of this one.

@@ -22,8 +22,8 @@ use rota_core::{
     quota::Refusal,
     schedule::ScheduleSpec,
     store::{
-        Expect, JobPut, JobQuery, JobRecord, JobSaved, Pause, PauseTarget, ScheduleGuard, SchedulePut, ScheduleQuery,
-        ScheduleRecord, SchedulesPut, StoreError, Write,
+        Expect, JobPut, JobQuery, JobRecord, JobSaved, Pause, PauseTarget, SchedulePut, ScheduleQuery, ScheduleRecord,
+        SchedulesPut, StoreError, Write,
     },
     timing::Schedule,
 };
@@ -373,6 +373,7 @@ fn fresh(
         enabled: spec.enabled,
         after_finish_ms: spec.after_finish.map(rota_core::duration::Span::as_millis),
         cursor: arm(&schedule, id, Progress::default(), now),
+        behind: Progress::default(),
         skips: Vec::new(),
         guard: None,
     })
@@ -390,8 +391,9 @@ fn edited(
     let edited = edit(old.as_ref(), &new, record.id, cursor, record.progress, now);
     Ok(SchedulePut {
         cursor: edited.cursor,
+        behind: edited.behind,
         skips: edited.owed.into_iter().collect(),
-        guard: Some(ScheduleGuard { revision: record.revision, cursor }),
+        guard: Some(record.guard(cursor)),
         ..fresh(record.id, record.tenant, record.job, spec, now)?
     })
 }

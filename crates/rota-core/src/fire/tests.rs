@@ -672,3 +672,35 @@ fn an_edit_plans_nothing_again_and_leaves_nothing_out() {
         assert_eq!(edited.owed.map(|owed| (owed.from, owed.reason)), owed.map(|at| (clock(at), SkipReason::Edited)));
     }
 }
+
+/// What the first definition decided is not planned again by the third, though
+/// the second had no such instant and the third comes by a clock behind.
+#[test]
+fn a_second_edit_plans_nothing_again_that_the_first_one_ended() {
+    let half = schedule(json!({ "cron": "0,30 * * * *" }));
+    let quarter = schedule(json!({ "cron": "15,45 * * * *" }));
+    let off = schedule(json!({ "cron": "0,30 * * * *", "enabled": false }));
+    let held = Cursor { fired: 3, ..owing(clock("10:00:00")) };
+    for between in [&quarter, &off] {
+        let first = edit(Some(&half), between, ID, Some(held), Progress::default(), clock("10:00:01"));
+        assert_eq!(first.owed.map(|owed| owed.to), Some(clock("10:00:00")));
+        assert_eq!(first.behind.fired, 3);
+        let second = edit(Some(between), &half, ID, first.cursor, first.behind, clock("09:59:59"));
+        assert_eq!(second.cursor, Some(Cursor { fired: 3, ..owing(clock("10:30:00")) }));
+        assert!(second.behind.decided_to >= Some(clock("10:00:00")), "{:?}", second.behind);
+        assert_eq!(second.owed, None);
+    }
+}
+
+/// A schedule that waits for tomorrow has decided nothing up to then: turned off
+/// and on again with a finer rhythm, it goes on at once.
+#[test]
+fn a_schedule_that_was_off_is_not_held_up_by_the_instant_it_waited_for() {
+    let daily = schedule(json!({ "cron": "0 0 * * *" }));
+    let off = schedule(json!({ "cron": "0 0 * * *", "enabled": false }));
+    let hourly = schedule(json!({ "cron": "0 * * * *" }));
+    let tomorrow = daily.next(clock("10:10:00")).unwrap();
+    let first = edit(Some(&daily), &off, ID, Some(owing(tomorrow)), Progress::default(), clock("10:10:00"));
+    let second = edit(Some(&off), &hourly, ID, first.cursor, first.behind, clock("10:20:00"));
+    assert_eq!(second.cursor, Some(owing(clock("11:00:00"))));
+}

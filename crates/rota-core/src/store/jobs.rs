@@ -199,6 +199,8 @@ pub struct SchedulePut {
     /// The delay of an `after_finish` schedule, in milliseconds.
     pub after_finish_ms: Option<u64>,
     pub cursor: Option<Cursor>,
+    /// What is behind it with this definition; nothing for a new one.
+    pub behind: Progress,
     /// Instants that the change leaves out.
     pub skips: Vec<SkipRange>,
     /// What the saver read; none for a new schedule.
@@ -208,6 +210,7 @@ pub struct SchedulePut {
 impl SchedulePut {
     /// A stored schedule as it is, with another cursor in the place of `held`.
     pub fn moving(record: ScheduleRecord, spec: &ScheduleSpec, held: Option<Cursor>, cursor: Cursor) -> Self {
+        let guard = record.guard(held);
         Self {
             id: record.id,
             job: record.job,
@@ -217,8 +220,9 @@ impl SchedulePut {
             enabled: record.enabled,
             after_finish_ms: spec.after_finish.map(Span::as_millis),
             cursor: Some(cursor),
+            behind: record.progress,
             skips: Vec::new(),
-            guard: Some(ScheduleGuard { revision: record.revision, cursor: held }),
+            guard: Some(guard),
         }
     }
 }
@@ -228,6 +232,9 @@ impl SchedulePut {
 pub struct ScheduleGuard {
     pub revision: i32,
     pub cursor: Option<Cursor>,
+    /// Tells of a fire and the end of its run that came between, where there is
+    /// no cursor before or after.
+    pub behind: Progress,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -251,11 +258,19 @@ pub struct ScheduleRecord {
     pub spec: String,
     pub enabled: bool,
     pub pause: Option<Pause>,
-    /// What is behind it while it has no cursor: its run lives, or it ended.
+    /// What is behind it: all while it has no cursor, as its run lives or it
+    /// ended; beside a cursor, what its former definitions decided.
     pub progress: Progress,
     /// The run whose end re-arms an `after_finish` schedule.
     pub armed_by: Option<crate::ids::RunId>,
     pub deleted: bool,
+}
+
+impl ScheduleRecord {
+    /// What a change of it rests on, with the cursor that was read beside it.
+    pub fn guard(&self, cursor: Option<Cursor>) -> ScheduleGuard {
+        ScheduleGuard { revision: self.revision, cursor, behind: self.progress }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -125,11 +125,6 @@ impl Scan {
             None => fire::arm(&schedule, record.id, record.progress, now),
         };
         let Some(cursor) = cursor else { return Ok(false) };
-        // It may have been armed since the page was read, and even have fired.
-        let armed = self.node.store.cursors(&[record.id]).await?.pop().flatten().is_some();
-        if armed || self.node.store.schedules(&[record.id]).await?.pop().flatten().as_ref() != Some(record) {
-            return Ok(false);
-        }
         let put = SchedulePut::moving(record.clone(), &spec, None, cursor);
         let saved = self.node.store.put_schedules(&self.node.write(now), &[put]).await?;
         let repaired = matches!(saved.first(), Some(ScheduleSaved::Saved { .. }));

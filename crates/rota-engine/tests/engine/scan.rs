@@ -1,8 +1,9 @@
 //! What cannot be is found and put right.
 
 use rota_core::{
+    fire::Progress,
     schedule::ScheduleSpec,
-    store::{ScheduleGuard, SchedulePut, ScheduleSaved},
+    store::{SchedulePut, ScheduleSaved},
 };
 use serde_json::json;
 
@@ -13,8 +14,8 @@ async fn lose_cursor(bed: &Bed, hands: &Hands, id: rota_core::ids::ScheduleId) {
     let record = bed.store.schedules(&[id]).await.unwrap().remove(0).unwrap();
     let held = bed.store.cursors(&[id]).await.unwrap().remove(0).expect("it is armed");
     let spec: ScheduleSpec = serde_json::from_str(&record.spec).unwrap();
-    let guard = Some(ScheduleGuard { revision: record.revision, cursor: Some(held) });
-    let put = SchedulePut { cursor: None, guard, ..SchedulePut::moving(record, &spec, Some(held), held) };
+    let behind = Progress::before(held);
+    let put = SchedulePut { cursor: None, behind, ..SchedulePut::moving(record, &spec, Some(held), held) };
     let saved = bed.store.put_schedules(&hands.node.write(bed.now()), &[put]).await.unwrap();
     assert!(matches!(saved[..], [ScheduleSaved::Saved { .. }]));
 }

@@ -14,7 +14,10 @@ use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
-    store::{SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError, UnarmedPage, Write},
+    store::{
+        ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError,
+        UnarmedPage, Write,
+    },
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -95,7 +98,7 @@ pub(super) async fn put(tx: &Tx, puts: &[SchedulePut]) -> Result<Vec<ScheduleSav
     write_cursors(tx, cursors).await?;
     let mut skipped = Vec::new();
     for put in winners.iter().map(|n| &puts[*n]) {
-        let fired = put.guard.and_then(|guard| guard.cursor).map_or(0, |cursor| cursor.fired);
+        let fired = put.behind.fired;
         skipped.extend(put.skips.iter().map(|range| Skip { schedule: put.id.0, range: *range, fired }));
     }
     skips::record(tx, &skipped).await?;
@@ -142,15 +145,8 @@ async fn insert(tx: &Tx, puts: &[SchedulePut], made: &[usize], answers: &mut [Sc
     Ok(())
 }
 
-/// A schedule as locked.
-struct Known {
-    revision: i32,
-    fired: i64,
-    cursor: Option<Cursor>,
-}
-
 /// Locks schedules that are not deleted, with their cursors.
-async fn lock(tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, Known>, Fault> {
+async fn lock(tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, ScheduleGuard>, Fault> {
     let mut known = HashMap::with_capacity(ids.len());
     if ids.is_empty() {
         return Ok(known);
@@ -161,14 +157,16 @@ async fn lock(tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, Known>, Fault> {
     let answers = tx
         .pipe(&[
             (
-                "SELECT id, revision, fired FROM schedule WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR UPDATE",
+                "SELECT id, revision, fired, decided_to FROM schedule WHERE id = ANY($1) AND NOT deleted ORDER BY id \
+                 FOR UPDATE",
                 &[&ids],
             ),
             (LOCK_CURSORS, &[&parts, &ids]),
         ])
         .await?;
     for row in &answers[0] {
-        known.insert(row.try_get(0)?, Known { revision: row.try_get(1)?, fired: row.try_get(2)?, cursor: None });
+        let behind = progress(row, 2)?;
+        known.insert(row.try_get(0)?, ScheduleGuard { revision: row.try_get(1)?, cursor: None, behind });
     }
     for row in &answers[1] {
         if let Some(schedule) = known.get_mut(&row.try_get::<_, i64>(0)?) {
@@ -212,19 +210,19 @@ async fn edit(tx: &Tx, puts: &[SchedulePut], edited: &[usize], answers: &mut [Sc
     let ids: Vec<i64> = edited.iter().map(|n| puts[*n].id.0).collect();
     let mut known = lock(tx, &ids).await?;
     let taken = taken_names(tx, puts, edited).await?;
-    let mut won: Vec<(usize, Known)> = Vec::new();
+    let mut won: Vec<(usize, ScheduleGuard)> = Vec::new();
     for n in edited {
         let put = &puts[*n];
         let Some(found) = known.remove(&put.id.0) else { continue };
-        let as_read = put.guard.is_some_and(|guard| guard.revision == found.revision && guard.cursor == found.cursor);
-        if as_read && !taken.contains(&put.id.0) {
+        if put.guard == Some(found) && !taken.contains(&put.id.0) {
             answers[*n] = ScheduleSaved::Saved { revision: found.revision + 1 };
             won.push((*n, found));
         }
     }
     let gone: Vec<(i64, Cursor)> = won.iter().filter_map(|(n, found)| Some((puts[*n].id.0, found.cursor?))).collect();
     delete_cursors(tx, &gone).await?;
-    write_edits(tx, puts, &won).await
+    let won: Vec<&SchedulePut> = won.iter().map(|(n, _)| &puts[*n]).collect();
+    write_edits(tx, &won).await
 }
 
 /// Schedules whose new name another of the same job has.
@@ -238,23 +236,19 @@ async fn taken_names(tx: &Tx, puts: &[SchedulePut], edited: &[usize]) -> Result<
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
 
-async fn write_edits(tx: &Tx, puts: &[SchedulePut], won: &[(usize, Known)]) -> Result<(), Fault> {
-    let ids: Vec<i64> = won.iter().map(|(n, _)| puts[*n].id.0).collect();
-    let delays: Vec<Option<i64>> = won.iter().map(|(n, _)| puts[*n].after_finish_ms.map(|ms| ms as i64)).collect();
-    let enabled: Vec<bool> = won.iter().map(|(n, _)| puts[*n].enabled).collect();
-    let names: Vec<&str> = won.iter().map(|(n, _)| puts[*n].name.as_str()).collect();
-    let specs: Vec<&str> = won.iter().map(|(n, _)| puts[*n].spec.as_str()).collect();
+async fn write_edits(tx: &Tx, won: &[&SchedulePut]) -> Result<(), Fault> {
+    let ids: Vec<i64> = won.iter().map(|put| put.id.0).collect();
+    let delays: Vec<Option<i64>> = won.iter().map(|put| put.after_finish_ms.map(|ms| ms as i64)).collect();
+    let enabled: Vec<bool> = won.iter().map(|put| put.enabled).collect();
+    let names: Vec<&str> = won.iter().map(|put| put.name.as_str()).collect();
+    let specs: Vec<&str> = won.iter().map(|put| put.spec.as_str()).collect();
     // A live run goes on being what re-arms it, unless it is armed anew or
     // needs no run to re-arm it any more.
-    let armed: Vec<bool> = won.iter().map(|(n, _)| puts[*n].cursor.is_some()).collect();
-    let fired: Vec<i64> =
-        won.iter().map(|(_, known)| known.cursor.map_or(known.fired, |cursor| cursor.fired as i64)).collect();
-    let decided: Vec<Option<i64>> = won
-        .iter()
-        .map(|(_, known)| known.cursor.and_then(|cursor| Progress::before(cursor).decided_to).map(micros))
-        .collect();
+    let armed: Vec<bool> = won.iter().map(|put| put.cursor.is_some()).collect();
+    let fired: Vec<i64> = won.iter().map(|put| put.behind.fired as i64).collect();
+    let decided: Vec<Option<i64>> = won.iter().map(|put| put.behind.decided_to.map(micros)).collect();
     let sql = "UPDATE schedule s SET revision = s.revision + 1, after_finish_ms = u.delay, enabled = u.enabled, \
-                   name = u.name, spec = u.spec, fired = u.fired, decided_to = coalesce(u.decided_to, s.decided_to), \
+                   name = u.name, spec = u.spec, fired = u.fired, decided_to = u.decided_to, \
                    armed_by = CASE WHEN u.armed OR u.delay IS NULL THEN NULL ELSE s.armed_by END \
                FROM unnest($1::bigint[], $2::bigint[], $3::bool[], $4::text[], $5::text[], $6::bool[], $7::bigint[], \
                            $8::bigint[]) \
@@ -324,8 +318,12 @@ fn schedule(row: &Row) -> Result<ScheduleRecord, Fault> {
         pause: read_pause(row.try_get(8)?)?,
         armed_by: row.try_get::<_, Option<Uuid>>(9)?.map(RunId),
         deleted: row.try_get(10)?,
-        progress: Progress { fired: row.try_get::<_, i64>(11)?.max(0) as u64, decided_to: time_opt(row.try_get(12)?)? },
+        progress: progress(row, 11)?,
     })
+}
+
+fn progress(row: &Row, from: usize) -> Result<Progress, Fault> {
+    Ok(Progress { fired: row.try_get::<_, i64>(from)?.max(0) as u64, decided_to: time_opt(row.try_get(from + 1)?)? })
 }
 
 impl PostgresStore {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Share, Window},
     duration::Span,
-    fire::Cursor,
+    fire::{Cursor, Progress},
     ids::{BatchId, JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     lane::{LaneKey, LaneMode},
     order::{OrderKey, Priority},
@@ -388,6 +388,7 @@ async fn firing_is_guarded_and_after_finish_re_arms() {
         enabled: true,
         after_finish_ms,
         cursor: Some(cursor(10)),
+        behind: Progress::default(),
         skips: Vec::new(),
         guard: None,
     };

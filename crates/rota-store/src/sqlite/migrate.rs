@@ -17,6 +17,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0007_rollups.sql"),
     include_str!("migrations/0008_schedule_part.sql"),
     include_str!("migrations/0009_answers.sql"),
+    include_str!("migrations/0010_decided.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.
@@ -97,5 +98,25 @@ mod tests {
         let request = Request { tenant: TenantId(1), key: "k".into(), fingerprint: [3; 32], expires_at };
         let kept = known_request(&connection, &request, now).unwrap().unwrap();
         assert_eq!(kept::enqueued_again(kept.as_deref(), 1).unwrap(), [again]);
+    }
+
+    /// What an edit wrote beside a cursor must not hold up the edit after it.
+    #[test]
+    fn a_schedule_edited_before_an_upgrade_is_not_held_up_after_it() {
+        const DECIDED: usize = 10;
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(&STEPS[..DECIDED - 1].join(";")).unwrap();
+        connection.pragma_update(None, "user_version", DECIDED as i64 - 1).unwrap();
+        for id in [1, 2] {
+            let sql = "INSERT INTO schedule (id, job, tenant, part, revision, enabled, fired, decided_to, name, spec) \
+                 VALUES (?1, 1, 1, 1, 2, 1, 3, 99, ?1, '{}')";
+            connection.execute(sql, [id]).unwrap();
+        }
+        connection.execute("INSERT INTO cursor VALUES (1, 50, 1, 50, 3, 2)", []).unwrap();
+        up(&connection, Path::new("x")).unwrap();
+        let mut select = connection.prepare("SELECT fired, decided_to FROM schedule ORDER BY id").unwrap();
+        let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let found: Vec<(i64, Option<i64>)> = found.collect::<Result<_, _>>().unwrap();
+        assert_eq!(found, [(3, None), (3, Some(99))], "one that nothing arms keeps what is behind it");
     }
 }

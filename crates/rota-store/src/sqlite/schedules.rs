@@ -10,8 +10,8 @@ use rota_core::{
     fire::{Cursor, Progress, SkipRange},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     store::{
-        SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SchedulesPut, SkipRecord, StoreError,
-        UnarmedPage, Write,
+        ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SchedulesPut,
+        SkipRecord, StoreError, UnarmedPage, Write,
     },
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -279,9 +279,7 @@ fn put_all(connection: &Connection, puts: &[SchedulePut]) -> Result<Vec<Schedule
     for put in puts {
         let saved = match &put.guard {
             None => insert(connection, put)?,
-            Some(guard) if guard.cursor == cursors.get(&put.id).copied() => {
-                update(connection, put, guard.revision, cursors.get(&put.id))?
-            }
+            Some(guard) if guard.cursor == cursors.get(&put.id).copied() => update(connection, put, guard)?,
             Some(_) => ScheduleSaved::Stale,
         };
         if let (ScheduleSaved::Saved { revision }, Some(cursor)) = (&saved, put.cursor) {
@@ -336,45 +334,41 @@ fn insert(connection: &Connection, put: &SchedulePut) -> Result<ScheduleSaved, S
         return Ok(ScheduleSaved::Stale);
     }
     for skip in &put.skips {
-        record_skip(connection, put.id, put.cursor.map_or(0, |cursor| cursor.fired), skip)?;
+        record_skip(connection, put.id, put.behind.fired, skip)?;
     }
     Ok(NEW)
 }
 
-fn update(
-    connection: &Connection,
-    put: &SchedulePut,
-    revision: i32,
-    old: Option<&Cursor>,
-) -> Result<ScheduleSaved, StoreError> {
+fn update(connection: &Connection, put: &SchedulePut, guard: &ScheduleGuard) -> Result<ScheduleSaved, StoreError> {
     let sql = "UPDATE schedule SET revision = revision + 1, enabled = ?3, after_finish_ms = ?4, name = ?5, spec = ?6, \
-         fired = coalesce(?7, fired), decided_to = coalesce(?9, decided_to), armed_by = CASE WHEN ?4 IS NULL OR ?8 THEN NULL ELSE armed_by END \
-         WHERE id = ?1 AND revision = ?2 AND deleted = 0 AND NOT EXISTS \
+         fired = ?7, decided_to = ?8, armed_by = CASE WHEN ?4 IS NULL OR ?9 THEN NULL ELSE armed_by END \
+         WHERE id = ?1 AND revision = ?2 AND fired = ?10 AND decided_to IS ?11 AND deleted = 0 AND NOT EXISTS \
            (SELECT 1 FROM schedule AS other WHERE other.job = schedule.job AND other.name = ?5 \
               AND other.deleted = 0 AND other.id <> ?1)";
     let row = params![
         put.id.0,
-        revision,
+        guard.revision,
         put.enabled,
         put.after_finish_ms.map(|ms| ms as i64),
         put.name,
         put.spec,
-        old.map(|cursor| cursor.fired as i64),
+        put.behind.fired as i64,
+        put.behind.decided_to.map(micros),
         put.cursor.is_some(),
-        old.and_then(|cursor| Progress::before(*cursor).decided_to).map(micros),
+        guard.behind.fired as i64,
+        guard.behind.decided_to.map(micros),
     ];
     let changed = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
     if changed == 0 {
         return Ok(ScheduleSaved::Stale);
     }
-    if let Some(old) = old {
+    if let Some(old) = &guard.cursor {
         drop_cursor(connection, Partition::of_schedule(put.id), put.id, old)?;
     }
-    let fired = old.or(put.cursor.as_ref()).map_or(0, |cursor| cursor.fired);
     for skip in &put.skips {
-        record_skip(connection, put.id, fired, skip)?;
+        record_skip(connection, put.id, put.behind.fired, skip)?;
     }
-    Ok(ScheduleSaved::Saved { revision: revision + 1 })
+    Ok(ScheduleSaved::Saved { revision: guard.revision + 1 })
 }
 
 fn drop_cursor(

@@ -7,8 +7,8 @@ use rota_core::{
     run::{Change, NewRun, Outcome, Run, Source, Status, Trigger, UniqueAsk, Verdict},
     slot::{UniqueKey, WhenFull},
     store::{
-        DueCursor, Enqueued, FireItem, Fired, Guarded, LiveRun, Pause, PauseTarget, RunQuery, ScheduleGuard,
-        SchedulePut, ScheduleSaved,
+        DueCursor, Enqueued, FireItem, Fired, Guarded, LiveRun, Pause, PauseTarget, RunQuery, SchedulePut,
+        ScheduleSaved,
     },
 };
 
@@ -155,6 +155,7 @@ pub async fn each_item_stands_for_itself(h: &Harness) {
 async fn edit(h: &Harness, schedule: ScheduleId, change: impl FnOnce(&mut SchedulePut)) -> ScheduleSaved {
     let record = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap();
     let current = h.store.cursors(&[schedule]).await.unwrap()[0];
+    let guard = record.guard(current);
     let mut put = SchedulePut {
         id: schedule,
         job: record.job,
@@ -164,8 +165,9 @@ async fn edit(h: &Harness, schedule: ScheduleId, change: impl FnOnce(&mut Schedu
         enabled: record.enabled,
         after_finish_ms: None,
         cursor: current,
+        behind: record.progress,
         skips: Vec::new(),
-        guard: Some(ScheduleGuard { revision: record.revision, cursor: current }),
+        guard: Some(guard),
     };
     change(&mut put);
     h.save_schedule(&put, at(1)).await
@@ -415,7 +417,7 @@ pub async fn a_jittered_cursor_is_due_later_than_planned(h: &Harness) {
 }
 
 /// An `after_finish` schedule that is armed, and the run of its first fire.
-async fn after_finish(h: &Harness, name: &str) -> (ScheduleId, Run) {
+pub async fn after_finish(h: &Harness, name: &str) -> (ScheduleId, Run) {
     let mut put = h.schedule_put(name).await;
     put.after_finish_ms = Some(5_000);
     h.save_schedule(&put, at(0)).await;

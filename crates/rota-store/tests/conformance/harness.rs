@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Share, Window},
     duration::Span,
+    fire::{Cursor, Progress},
     ids::{BatchId, JobId, LaneId, NodeId, PARTITIONS, Partition, RunId, ScheduleId, TenantId, WorkerId},
     job::{
         failure::{ErrorKind, Failure},
@@ -193,6 +194,7 @@ impl Harness {
             enabled: true,
             after_finish_ms: None,
             cursor: Some(cursor(at(0), 0)),
+            behind: Progress::default(),
             skips: Vec::new(),
             guard: None,
         }
@@ -415,8 +417,8 @@ pub fn ask() -> CancelAsk {
     CancelAsk { by: Some("ann".into()), reason: Some("not needed".into()), grace: Span::secs(30) }
 }
 
-pub fn cursor(planned_at: Timestamp, fired: u64) -> rota_core::fire::Cursor {
-    rota_core::fire::Cursor { planned_at, due_at: planned_at, fired }
+pub fn cursor(planned_at: Timestamp, fired: u64) -> Cursor {
+    Cursor { planned_at, due_at: planned_at, fired }
 }
 
 pub fn slot(key: i64, limit: u32) -> SlotAsk {

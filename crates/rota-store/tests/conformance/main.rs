@@ -88,6 +88,8 @@ promises! {
         reserved_ids_are_apart,
         an_edit_is_guarded_by_what_its_saver_read,
         an_edit_after_a_fire_is_stale,
+        an_edit_after_a_round_of_after_finish_is_stale,
+        what_is_behind_an_edited_schedule_is_kept,
         an_edit_moves_the_cursor,
         a_taken_name_is_stale,
         a_deleted_schedule_owes_nothing_and_frees_its_name,

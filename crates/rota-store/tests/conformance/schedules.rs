@@ -2,9 +2,11 @@
 
 use jiff::Timestamp;
 use rota_core::{
-    fire::{SkipRange, SkipReason},
+    fire::{Progress, SkipRange, SkipReason},
     ids::{Partition, ScheduleId},
-    store::{JobSaved, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleSaved, StoreError, UnarmedPage},
+    store::{
+        JobSaved, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError, UnarmedPage,
+    },
 };
 
 use crate::harness::*;
@@ -45,11 +47,13 @@ pub async fn an_edit_is_guarded_by_what_its_saver_read(h: &Harness) {
     let put = h.schedule_put("s").await;
     let first = revision(h.save_schedule(&put, at(0)).await);
     let edit = |guard| SchedulePut { spec: "{\"every\":\"2m\"}".into(), guard: Some(guard), ..put.clone() };
-    let good = ScheduleGuard { revision: first, cursor: put.cursor };
+    let good = ScheduleGuard { revision: first, cursor: put.cursor, behind: put.behind };
     for wrong in [
         ScheduleGuard { revision: first + 1, ..good },
         ScheduleGuard { cursor: None, ..good },
         ScheduleGuard { cursor: Some(cursor(at(1), 0)), ..good },
+        ScheduleGuard { behind: Progress { fired: 1, ..good.behind }, ..good },
+        ScheduleGuard { behind: Progress { decided_to: Some(at(0)), ..good.behind }, ..good },
     ] {
         assert_eq!(h.save_schedule(&edit(wrong), at(1)).await, ScheduleSaved::Stale);
     }
@@ -64,7 +68,7 @@ pub async fn an_edit_is_guarded_by_what_its_saver_read(h: &Harness) {
 pub async fn an_edit_after_a_fire_is_stale(h: &Harness) {
     let schedule = h.schedule("s").await;
     let record = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap();
-    let read = ScheduleGuard { revision: record.revision, cursor: Some(cursor(at(0), 0)) };
+    let read = record.guard(Some(cursor(at(0), 0)));
     let item = crate::fire::due_item(h, schedule, at(0), Some(at(60_000))).await;
     let pauses = h.store.pauses().await.unwrap().revision;
     h.store.fire(&h.write(at(0)), pauses, &[item]).await.unwrap();
@@ -73,11 +77,57 @@ pub async fn an_edit_after_a_fire_is_stale(h: &Harness) {
     assert_eq!(h.store.cursors(&[schedule]).await.unwrap(), [Some(cursor(at(60_000), 1))]);
 }
 
+/// So is a fire and the end of its run: no cursor before and none after looks as if
+/// nothing had happened, but for what is behind.
+pub async fn an_edit_after_a_round_of_after_finish_is_stale(h: &Harness) {
+    let (schedule, _) = crate::fire::after_finish(h, "s").await;
+    let record = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap();
+    let run = h.claim(h.worker(), 1, at(100)).await.remove(0);
+    h.succeed(&run, at(100)).await;
+    let mut next = crate::fire::due_item(h, schedule, at(5_100), None).await;
+    next.runs[0].rearms = true;
+    crate::fire::fire(h, &next, at(5_100)).await;
+    let now = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap();
+    assert_eq!(record.progress, Progress { fired: 1, decided_to: Some(at(0)) });
+    assert_eq!((now.revision, now.progress), (record.revision, Progress { fired: 2, decided_to: Some(at(5_100)) }));
+    let edit = |read: &ScheduleRecord, put| SchedulePut {
+        id: schedule,
+        cursor: Some(cursor(at(6_000), read.progress.fired)),
+        behind: read.progress,
+        guard: Some(read.guard(None)),
+        ..put
+    };
+    let put = h.schedule_put("s").await;
+    assert_eq!(h.save_schedule(&edit(&record, put.clone()), at(5_200)).await, ScheduleSaved::Stale);
+    assert_eq!(h.store.cursors(&[schedule]).await.unwrap(), [None]);
+    revision(h.save_schedule(&edit(&now, put), at(5_300)).await);
+    assert_eq!(h.store.cursors(&[schedule]).await.unwrap(), [Some(cursor(at(6_000), 2))]);
+}
+
+/// What an edit says is behind the schedule is there for the next one, be it armed
+/// or not: what a former definition decided is known by nothing else.
+pub async fn what_is_behind_an_edited_schedule_is_kept(h: &Harness) {
+    let put = h.schedule_put("s").await;
+    revision(h.save_schedule(&put, at(0)).await);
+    let held = [put.cursor, Some(cursor(at(9_000), 3)), None, Some(cursor(at(20_000), 5)), Some(cursor(at(30_000), 5))];
+    let behind = [(3, Some(7_000)), (4, Some(9_500)), (5, Some(9_500)), (5, None)];
+    for (n, (fired, decided)) in behind.into_iter().enumerate() {
+        let record = h.store.schedules(&[put.id]).await.unwrap().remove(0).unwrap();
+        let behind = Progress { fired, decided_to: decided.map(at) };
+        let guard = Some(record.guard(held[n]));
+        let edit = SchedulePut { cursor: held[n + 1], behind, guard, ..put.clone() };
+        revision(h.save_schedule(&edit, at(1)).await);
+        let record = h.store.schedules(&[put.id]).await.unwrap().remove(0).unwrap();
+        assert_eq!(record.progress, behind, "edit {n}");
+        assert_eq!(h.store.cursors(&[put.id]).await.unwrap(), [held[n + 1]], "edit {n}");
+    }
+}
+
 /// An edit moves the cursor; the old one must not fire as well.
 pub async fn an_edit_moves_the_cursor(h: &Harness) {
     let put = h.schedule_put("s").await;
     let first = revision(h.save_schedule(&put, at(0)).await);
-    let guard = Some(ScheduleGuard { revision: first, cursor: put.cursor });
+    let guard = Some(ScheduleGuard { revision: first, cursor: put.cursor, behind: put.behind });
     let skip = SkipRange { from: at(0), to: at(0), count: 1, reason: SkipReason::Edited };
     let moved = SchedulePut { cursor: Some(cursor(at(9_000), 0)), guard, skips: vec![skip], ..put.clone() };
     let second = revision(h.save_schedule(&moved, at(1)).await);
@@ -88,7 +138,7 @@ pub async fn an_edit_moves_the_cursor(h: &Harness) {
     );
     let skips = h.store.skips(put.id, None, 10).await.unwrap();
     assert_eq!(skips.iter().map(|skip| skip.range).collect::<Vec<_>>(), [skip], "what the edit left out is recorded");
-    let guard = Some(ScheduleGuard { revision: second, cursor: moved.cursor });
+    let guard = Some(ScheduleGuard { revision: second, cursor: moved.cursor, behind: moved.behind });
     let unarmed = SchedulePut { cursor: None, enabled: false, guard, skips: Vec::new(), ..put.clone() };
     revision(h.save_schedule(&unarmed, at(2)).await);
     assert_eq!(h.store.due(&all_parts(), Timestamp::MAX, 10).await.unwrap(), []);
@@ -130,7 +180,7 @@ pub async fn a_job_is_saved_with_its_schedules_or_not_at_all(h: &Harness) {
     let kept = h.schedule("kept").await;
     let record = |id| async move { h.store.schedules(&[id]).await.unwrap().remove(0).unwrap() };
     let held = h.store.cursors(&[kept]).await.unwrap()[0];
-    let guard = ScheduleGuard { revision: record(kept).await.revision, cursor: held };
+    let guard = record(kept).await.guard(held);
     let edit = SchedulePut {
         id: kept,
         guard: Some(guard),
@@ -156,7 +206,7 @@ pub async fn a_job_is_saved_with_its_schedules_or_not_at_all(h: &Harness) {
     let held = h.store.cursors(&[kept]).await.unwrap()[0];
     let mut put = put;
     let schedules = put.schedules.as_mut().unwrap();
-    schedules.saved[0].guard = Some(ScheduleGuard { revision: record(kept).await.revision, cursor: held });
+    schedules.saved[0].guard = Some(record(kept).await.guard(held));
     let write = h.write(at(3));
     let saved = h.store.put_jobs(&write, &[other, put.clone()]).await.unwrap();
     assert!(saved.iter().all(|saved| matches!(saved, JobSaved::Saved { changed: true, .. })), "{saved:?}");

@@ -166,6 +166,7 @@ fn schedule(place: Place, id: ScheduleId, spec: &Value, now: Timestamp) -> Resul
         enabled: true,
         after_finish_ms: None,
         cursor: arm(&compiled, id, Progress::default(), now),
+        behind: Progress::default(),
         skips: Vec::new(),
         guard: None,
     })
