@@ -21,7 +21,7 @@ mod shares;
 
 pub use self::{
     backlog::{Backlog, Window},
-    claims::{ClaimPlan, Share},
+    claims::{ClaimPlan, Share, ahead},
     shares::FairShare,
 };
 use crate::{

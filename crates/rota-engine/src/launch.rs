@@ -60,17 +60,24 @@ impl Launch {
         Self { node, held: BTreeMap::new(), pending: None }
     }
 
-    /// How many more runs may be taken in hand.
+    /// How many more runs may be started now.
     pub fn room(&self) -> usize {
+        if self.is_shut() { 0 } else { self.free().min(self.node.options.dispatch_batch) }
+    }
+
+    /// Slots that nothing is executed in.
+    pub fn free(&self) -> usize {
+        self.node.options.slots.saturating_sub(self.node.executing.running())
+    }
+
+    /// Whether nothing may be taken in hand, whatever is free.
+    pub fn is_shut(&self) -> bool {
         let (options, executing) = (&self.node.options, &self.node.executing);
-        if !options.executes || executing.is_reserved() || executing.unsettled() >= options.unsettled_max {
-            return 0;
-        }
         let waiting = self.held.len() + self.pending.as_ref().map_or(0, |asked| asked.runs.len());
-        if waiting >= options.dispatch_batch * 4 {
-            return 0;
-        }
-        options.slots.saturating_sub(executing.running()).min(options.dispatch_batch)
+        !options.executes
+            || executing.is_reserved()
+            || executing.unsettled() >= options.unsettled_max
+            || waiting >= options.dispatch_batch * 4
     }
 
     pub fn next_at(&self) -> Option<Timestamp> {
@@ -100,7 +107,7 @@ impl Launch {
 
     /// Whether a run that waited here may still be started by this node. One
     /// whose lease or partition was lost meanwhile is let go of.
-    fn is_ours(&self, ready: &Ready) -> bool {
+    pub fn is_ours(&self, ready: &Ready) -> bool {
         let lease = ready.run.lease();
         let right = match ready.by {
             By::Owner(epoch) => self.node.territory.held(ready.run.part).is_some_and(|held| held.epoch == epoch),
@@ -304,8 +311,13 @@ impl Launch {
         let held = std::mem::take(&mut self.held).into_values();
         let pending = self.pending.take().into_iter().flat_map(|asked| asked.runs).map(|able| able.ready);
         let all: Vec<Ready> = held.chain(pending).chain(self.node.executing.take_apart()).collect();
+        self.give_back(all, now);
+    }
+
+    /// Gives back runs that were not started.
+    pub fn give_back(&self, runs: impl IntoIterator<Item = Ready>, now: Timestamp) {
         let mut ended = Vec::new();
-        for ready in all {
+        for ready in runs {
             match ready.by {
                 // It lies queued in the store, where its next owner finds it.
                 By::Owner(_) => self.node.drop_flights([ready.run.lease()]),

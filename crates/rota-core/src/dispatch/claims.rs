@@ -153,6 +153,16 @@ impl ClaimPlan {
     }
 }
 
+/// How many runs to claim beyond the slots that are free: as many as end while a
+/// claim is written. `running` were under way after the last one, with `before`
+/// claimed ahead, and `ended` of these have ended by the answer to the next. Where
+/// all have, the slots stood empty, and it is tried with more.
+///
+/// Of long runs nothing is claimed ahead, for others to have.
+pub fn ahead(before: usize, running: usize, ended: usize) -> usize {
+    if ended < running { ended } else { before.max(ended).saturating_mul(2) }
+}
+
 impl Turn {
     /// The pair whose turn it is within the tenant's; one that has given all
     /// it has is out.

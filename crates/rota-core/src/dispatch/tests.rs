@@ -409,3 +409,16 @@ fn a_run_noted_during_a_look_is_not_lost_with_it() {
     plan.looked([(pair(1), OrderKey(7))]);
     assert_eq!(plan.shares_of(10, |_| true)[0].low, OrderKey(5));
 }
+
+/// Slots of short runs must not stand empty while a claim is written, and a node
+/// must not keep runs to itself that it cannot start.
+#[test]
+fn what_will_have_ended_when_a_claim_is_answered_is_claimed_ahead() {
+    assert_eq!(ahead(0, 1_000, 0), 0, "long ones");
+    assert_eq!(ahead(0, 1_000, 200), 200, "a fifth of them ends within a claim");
+    assert_eq!(ahead(3_000, 1_000, 200), 200, "they have become longer");
+    assert_eq!(ahead(0, 1_000, 1_000), 2_000, "all are shorter than a claim");
+    assert_eq!(ahead(2_000, 1_000, 1_000), 4_000);
+    assert_eq!(ahead(0, 0, 0), 0, "nothing is known of them");
+    assert_eq!(ahead(300, 0, 0), 600, "they had ended before it was asked for");
+}

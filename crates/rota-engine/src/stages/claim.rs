@@ -4,30 +4,66 @@
 //! have something is known from what this node made itself and from a look now
 //! and then; how many of each to lease is decided by the same shares as in
 //! memory.
+//!
+//! Where runs are shorter than a claim takes to be written, more are claimed than
+//! there are slots: as many as will have ended by then. They wait here for their
+//! slots, and what has found none after a while is given back.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
+    dispatch::ahead,
     lane::LaneMode,
     run::Run,
     store::{By, Claim as ClaimAsk, StoreError, Write},
 };
 
 use super::{PassReport, Stage, is_unknown};
-use crate::{desk::Ready, launch::Launch, node::Node};
+use crate::{
+    desk::{Ready, pair_of},
+    launch::Launch,
+    node::Node,
+};
+
+/// One claim takes at most so many times what is started at once.
+const AHEAD_TIMES: usize = 4;
 
 pub struct Claim {
     node: Arc<Node>,
     launch: Launch,
     look_at: Timestamp,
     pending: Option<(Write, ClaimAsk)>,
+    /// Runs that were claimed and wait for their slots.
+    waiting: VecDeque<Ready>,
+    /// Until when they do.
+    patience: Timestamp,
+    pace: Pace,
+}
+
+/// What the last claim was like, for the size of the next.
+#[derive(Default)]
+struct Pace {
+    /// Attempts that were under way when what it brought had been started.
+    running: usize,
+    /// When it was answered.
+    answered_at: Timestamp,
+    /// How many may be claimed beyond the free slots.
+    ahead: usize,
 }
 
 impl Claim {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { launch: Launch::new(Arc::clone(&node)), node, look_at: Timestamp::MIN, pending: None }
+        Self {
+            launch: Launch::new(Arc::clone(&node)),
+            node,
+            look_at: Timestamp::MIN,
+            pending: None,
+            waiting: VecDeque::new(),
+            patience: Timestamp::MIN,
+            pace: Pace::default(),
+        }
     }
 
     async fn look(&mut self, now: Timestamp) -> Result<(), StoreError> {
@@ -42,15 +78,28 @@ impl Claim {
         Ok(())
     }
 
-    fn ask(&self, now: Timestamp) -> Option<(Write, ClaimAsk)> {
-        let most = self.launch.room() as u32;
+    /// How many runs to claim.
+    fn most(&mut self, now: Timestamp) -> usize {
+        if self.node.options.look_every.after(self.pace.answered_at) <= now {
+            // What an earlier time was like tells nothing.
+            self.pace = Pace::default();
+        }
+        let most = self.node.options.dispatch_batch * AHEAD_TIMES;
+        if self.launch.is_shut() { 0 } else { (self.launch.free() + self.pace.ahead).min(most) }
+    }
+
+    fn ask(&mut self, now: Timestamp) -> Option<(Write, ClaimAsk)> {
+        let most = self.most(now) as u32;
         let gate = self.node.catalog.gate();
         let shares = self.node.claims(|claims| {
             if most == 0 || claims.is_idle() { Vec::new() } else { claims.shares_of(most, |pair| gate.open(pair, now)) }
         });
         let until = self.node.options.run_lease.after(now);
         let ask = ClaimAsk { worker: self.node.worker, until, shares, most };
-        (!ask.shares.is_empty()).then(|| (self.node.write(now), ask))
+        if ask.shares.is_empty() {
+            return None;
+        }
+        Some((self.node.write(now), ask))
     }
 
     async fn claim(&mut self, write: Write, ask: ClaimAsk) -> Result<Vec<Ready>, StoreError> {
@@ -64,6 +113,10 @@ impl Claim {
             }
         };
         self.node.stats.claims.add(1);
+        let ended = self.pace.running.saturating_sub(self.node.executing.running());
+        let most = self.node.options.dispatch_batch * AHEAD_TIMES;
+        self.pace.ahead = ahead(self.pace.ahead, self.pace.running, ended).min(most);
+        self.pace.answered_at = self.node.clock.now();
         self.node.claims(|claims| {
             for share in &ask.shares {
                 let of_share = |run: &&Run| run.lane == share.pair.lane && run.tenant == share.pair.tenant;
@@ -73,6 +126,28 @@ impl Claim {
         });
         let ours = runs.into_iter().filter(|run| self.node.desk.fly(run, By::Lease) || self.fly_again(run));
         Ok(ours.map(|run| Ready { run, by: By::Lease, suspect: false }).collect())
+    }
+
+    /// Starts what was claimed, as far as there are slots. What lost its right to
+    /// start while it waited, or has waited for too long, is given back.
+    async fn start(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let mut done = 0;
+        while let room = self.launch.room().min(self.waiting.len())
+            && room > 0
+        {
+            let mut starting: Vec<Ready> = self.waiting.drain(..room).collect();
+            starting.retain(|ready| self.launch.is_ours(ready));
+            let gate = self.node.catalog.gate();
+            let (starting, shut): (Vec<_>, Vec<_>) =
+                starting.into_iter().partition(|ready| gate.open(pair_of(&ready.run), now));
+            self.launch.give_back(shut, now);
+            done += self.launch.start(starting, now).await?;
+            self.pace.running = self.node.executing.running();
+        }
+        if now >= self.patience {
+            self.launch.give_back(self.waiting.drain(..), now);
+        }
+        Ok(done)
     }
 
     /// A retry may be claimed before the answer to its settlement is heard.
@@ -92,24 +167,31 @@ impl Stage for Claim {
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         if self.node.executing.is_draining() {
             self.launch.hand_back(now);
+            self.launch.give_back(self.waiting.drain(..), now);
             return Ok(PassReport::idle());
         }
         let mut done = self.launch.go_on(now).await?;
         if now >= self.look_at {
             self.look(now).await?;
         }
+        done += self.start(now).await?;
         let ask = match self.pending.take() {
             Some(pending) => Some(pending),
-            None => self.ask(now),
+            None if self.waiting.is_empty() => self.ask(now),
+            None => None,
         };
         let mut more = false;
         if let Some((write, ask)) = ask {
             let most = ask.most as usize;
             let taken = self.claim(write, ask).await?;
             more = taken.len() >= most;
-            done += self.launch.start(taken, now).await?;
+            self.waiting.extend(taken);
+            self.patience = self.node.options.look_every.after(now);
+            done += self.start(now).await?;
         }
-        let next_at = self.launch.next_at().into_iter().chain([self.look_at]).min();
+        more &= self.waiting.is_empty();
+        let patience = (!self.waiting.is_empty()).then_some(self.patience);
+        let next_at = self.launch.next_at().into_iter().chain([self.look_at]).chain(patience).min();
         Ok(PassReport { done, more, next_at })
     }
 

@@ -1,12 +1,23 @@
 //! From enqueued to ended.
 
-use std::sync::atomic::Ordering;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
-use rota_core::run::{Status, Verdict};
+use jiff::Timestamp;
+use rota_core::{
+    ids::RunId,
+    run::{Status, Verdict},
+    store::{Pause, PauseTarget},
+};
 use rota_engine::{JobRef, Made, Options, RunAsk};
 use serde_json::json;
 
-use crate::bed::*;
+use crate::{
+    bed::*,
+    faulty::{Fate, Faulty, Kind, Line, Parcel, Untapped},
+};
 
 /// The whole way of an ordinary run: one write to make it, one to settle it.
 #[tokio::test]
@@ -192,4 +203,125 @@ async fn an_unknown_job_and_a_bad_key_are_answers() {
     assert_eq!(node.ask(&bed, RunAsk::of(bed.tenant, JobRef::Name("nobody".into()))).await, Made::NoJob);
     let made = node.ask(&bed, RunAsk::of(bed.tenant, JobRef::Name("keyed".into()))).await;
     assert!(matches!(&made, Made::BadKey(why) if why.contains("payload.account")), "{made:?}");
+}
+
+/// A store that takes its time for claims: short runs end meanwhile.
+#[derive(Default)]
+struct SlowClaims {
+    polls: AtomicUsize,
+}
+
+impl Line for SlowClaims {
+    fn fate(&self, what: &'static str, _: Kind) -> Fate {
+        if what != "claim" {
+            return Fate::Through;
+        }
+        self.polls.store(0, Ordering::SeqCst);
+        Fate::Late { arrives_at: None, answered_at: Some(at(0)) }
+    }
+
+    fn post(&self, _: Timestamp, parcel: Parcel) {
+        parcel();
+    }
+
+    fn has_come(&self, _: Timestamp) -> bool {
+        self.polls.fetch_add(1, Ordering::SeqCst) > 50
+    }
+}
+
+const SLOTS: usize = 4;
+
+/// A node of few slots for a claimed lane, on such a store.
+async fn slow_claims(bed: &mut Bed) -> Hands {
+    let (inner, way) = (Arc::clone(&bed.faults.inner), Arc::new(SlowClaims::default()));
+    bed.store = Arc::new(Faulty::over(inner, way, Arc::new(Untapped)));
+    let traits = vec!["gpu".into()];
+    let node = bed.node_with(Options { traits, slots: SLOTS, dispatch_batch: SLOTS, ..Options::default() }).await;
+    for handler in ["noop", "wait"] {
+        bed.save(&node.node, with(job(handler, handler), json!({ "requires": ["gpu"] }))).await;
+    }
+    node
+}
+
+/// The store is waited for in place, which uses up a task's turn.
+async fn make(bed: &Bed, node: &Hands, job: &str, count: usize) -> Vec<RunId> {
+    let mut made = Vec::with_capacity(count);
+    for _ in 0..count {
+        made.push(node.enqueue(bed, job).await);
+        tokio::task::yield_now().await;
+    }
+    made
+}
+
+async fn claim_and_run(node: &mut Hands) {
+    node.claim().await;
+    assert!(node.node.executing.running() <= SLOTS, "more attempts than slots");
+    node.let_run().await;
+    node.settle().await;
+}
+
+/// Runs with written leases, and those that nobody has.
+async fn leased_and_queued(bed: &Bed) -> (usize, usize) {
+    let runs = bed.runs().await;
+    let count = |status| runs.iter().filter(|record| record.run.state.status() == status).count();
+    (count(Status::Running), count(Status::Queued))
+}
+
+/// Slots of short runs do not stand empty while a claim is written; no more than
+/// these are ever under way, and long runs are not claimed ahead.
+#[tokio::test]
+async fn short_runs_are_claimed_ahead_of_their_slots() {
+    let mut bed = Bed::new().await;
+    let mut node = slow_claims(&mut bed).await;
+    make(&bed, &node, "noop", 200).await;
+    for _ in 0..200 {
+        claim_and_run(&mut node).await;
+    }
+    assert_eq!((bed.work.count(), node.node.stats.ended_in_all()), (200, 200));
+    let claims = node.node.stats.claims.get();
+    assert!(claims < 20, "{claims} claims for 50 times the slots");
+    bed.go(10_000);
+    make(&bed, &node, "wait", 20).await;
+    for _ in 0..10 {
+        claim_and_run(&mut node).await;
+        bed.go(20);
+    }
+    assert_eq!(leased_and_queued(&bed).await, (SLOTS, 20 - SLOTS));
+}
+
+/// Runs that turn out to be long keep what was claimed ahead from starting: it goes
+/// back, for others to have, at no cost.
+#[tokio::test]
+async fn what_was_claimed_ahead_and_finds_no_slot_is_given_back() {
+    for paused in [false, true] {
+        let mut bed = Bed::new().await;
+        let mut node = slow_claims(&mut bed).await;
+        make(&bed, &node, "noop", 40).await;
+        for _ in 0..40 {
+            claim_and_run(&mut node).await;
+        }
+        let long = make(&bed, &node, "wait", 20).await;
+        claim_and_run(&mut node).await;
+        let (leased, queued) = leased_and_queued(&bed).await;
+        assert!(leased > SLOTS, "nothing was claimed ahead");
+        assert_eq!((leased + queued, bed.work.count()), (20, 40 + SLOTS));
+        if paused {
+            let pause = Pause { since: bed.now(), until: None, note: None, by: None };
+            let queue = PauseTarget::Queue(bed.tenant, "default".into());
+            bed.store.set_pauses(&node.node.write(bed.now()), &[queue], Some(&pause)).await.unwrap();
+            node.look().await;
+            bed.work.open();
+            node.drain().await;
+        } else {
+            bed.go(1_000);
+        }
+        claim_and_run(&mut node).await;
+        assert_eq!(bed.work.count(), 40 + SLOTS, "paused: {paused}");
+        let left = if paused { 0 } else { SLOTS };
+        assert_eq!(leased_and_queued(&bed).await, (left, 20 - SLOTS), "paused: {paused}");
+        for run in long {
+            let run = bed.record(run).await.run;
+            assert_eq!((run.attempts_used, run.losses), (0, 0));
+        }
+    }
 }
