@@ -113,10 +113,7 @@ impl Claim {
             }
         };
         self.node.stats.claims.add(1);
-        let ended = self.pace.running.saturating_sub(self.node.executing.running());
-        let most = self.node.options.dispatch_batch * AHEAD_TIMES;
-        self.pace.ahead = ahead(self.pace.ahead, self.pace.running, ended).min(most);
-        self.pace.answered_at = self.node.clock.now();
+        self.learn(&runs);
         self.node.claims(|claims| {
             for share in &ask.shares {
                 let of_share = |run: &&Run| run.lane == share.pair.lane && run.tenant == share.pair.tenant;
@@ -126,6 +123,17 @@ impl Claim {
         });
         let ours = runs.into_iter().filter(|run| self.node.desk.fly(run, By::Lease) || self.fly_again(run));
         Ok(ours.map(|run| Ready { run, by: By::Lease, suspect: false }).collect())
+    }
+
+    /// How many to claim ahead the next time. None where a process may have died of
+    /// one of these: all that are in hand would be to blame when it does so again.
+    fn learn(&mut self, runs: &[Run]) {
+        let (pace, running) = (&mut self.pace, self.node.executing.running());
+        let suspects = runs.iter().any(|run| run.losses > 0);
+        let ended = pace.running.saturating_sub(running);
+        let most = self.node.options.dispatch_batch * AHEAD_TIMES;
+        pace.ahead = if suspects { 0 } else { ahead(pace.ahead, pace.running, ended).min(most) };
+        pace.answered_at = self.node.clock.now();
     }
 
     /// Starts what was claimed, as far as there are slots. What lost its right to

@@ -325,3 +325,31 @@ async fn what_was_claimed_ahead_and_finds_no_slot_is_given_back() {
         }
     }
 }
+
+/// When a process dies, all that it had in hand have lost it, and are to blame alike:
+/// while there are such runs, no more are taken in hand than can be started.
+#[tokio::test]
+async fn runs_that_lost_a_worker_are_not_claimed_ahead() {
+    let mut bed = Bed::new().await;
+    let mut node = slow_claims(&mut bed).await;
+    let mut dying = Hands::new(bed.builder(Options { traits: vec!["gpu".into()], ..Options::default() }).node());
+    make(&bed, &node, "noop", 40).await;
+    dying.lead().await;
+    dying.claim().await;
+    assert_eq!(leased_and_queued(&bed).await, (40, 0));
+    // The leases run out, and what was lost comes back after a delay.
+    for _ in 0..60 {
+        node.beat_for(&bed, 500).await;
+        node.execute().await;
+        node.reap().await;
+        node.promote().await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(leased_and_queued(&bed).await, (0, 40));
+    for _ in 0..100 {
+        claim_and_run(&mut node).await;
+    }
+    assert_eq!(node.node.stats.ended_in_all(), 40);
+    let claims = node.node.stats.claims.get();
+    assert!(claims >= 40 / SLOTS as u64, "{claims} claims");
+}

@@ -59,13 +59,19 @@ mod tests {
     };
     use crate::kept;
 
+    /// A file as it was before a step.
+    fn before(step: usize) -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(&STEPS[..step - 1].join(";")).unwrap();
+        connection.pragma_update(None, "user_version", step as i64 - 1).unwrap();
+        connection
+    }
+
     /// A file from before open dead letters were noted must not look as if there
     /// were none.
     #[test]
     fn open_dead_letters_of_an_older_file_are_found() {
-        let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(&STEPS[..OPEN_DEAD - 1].join(";")).unwrap();
-        connection.pragma_update(None, "user_version", OPEN_DEAD as i64 - 1).unwrap();
+        let connection = before(OPEN_DEAD);
         history::ensure_day(&connection, 20_000).unwrap();
         for (id, verdict) in [(1, 4), (2, 4), (3, 1)] {
             let sql = "INSERT INTO history_20000 (id, tenant, job, version, lane, part, order_key, ready_at, created_at, \
@@ -83,10 +89,7 @@ mod tests {
     /// A request sent again after an upgrade is not done a second time.
     #[test]
     fn requests_answered_before_an_upgrade_are_known_after_it() {
-        const ANSWERS: usize = 9;
-        let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(&STEPS[..ANSWERS - 1].join(";")).unwrap();
-        connection.pragma_update(None, "user_version", ANSWERS as i64 - 1).unwrap();
+        let connection = before(9);
         let now = jiff::Timestamp::from_second(1).unwrap();
         let of = RunId(uuid::Uuid::from_u128(7));
         let again = Enqueued::Again { of, status: Status::Queued, handed: true };
@@ -103,10 +106,7 @@ mod tests {
     /// What an edit wrote beside a cursor must not hold up the edit after it.
     #[test]
     fn a_schedule_edited_before_an_upgrade_is_not_held_up_after_it() {
-        const DECIDED: usize = 10;
-        let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(&STEPS[..DECIDED - 1].join(";")).unwrap();
-        connection.pragma_update(None, "user_version", DECIDED as i64 - 1).unwrap();
+        let connection = before(10);
         for id in [1, 2] {
             let sql = "INSERT INTO schedule (id, job, tenant, part, revision, enabled, fired, decided_to, name, spec) \
                  VALUES (?1, 1, 1, 1, 2, 1, 3, 99, ?1, '{}')";
