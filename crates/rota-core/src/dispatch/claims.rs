@@ -158,9 +158,15 @@ impl ClaimPlan {
 /// claimed ahead, and `ended` of these have ended by the answer to the next. Where
 /// all have, the slots stood empty, and it is tried with more.
 ///
-/// Of long runs nothing is claimed ahead, for others to have.
-pub fn ahead(before: usize, running: usize, ended: usize) -> usize {
-    if ended < running { ended } else { before.max(ended).saturating_mul(2) }
+/// Of long runs nothing is claimed ahead, for others to have; nor beside
+/// `suspects`, runs that lost a worker before: all that are in hand would be to
+/// blame when a process dies of one of them again.
+pub fn ahead(before: usize, running: usize, ended: usize, suspects: bool) -> usize {
+    match (suspects, ended < running) {
+        (true, _) => 0,
+        (false, true) => ended,
+        (false, false) => before.max(ended).saturating_mul(2),
+    }
 }
 
 impl Turn {

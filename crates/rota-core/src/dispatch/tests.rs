@@ -414,11 +414,12 @@ fn a_run_noted_during_a_look_is_not_lost_with_it() {
 /// must not keep runs to itself that it cannot start.
 #[test]
 fn what_will_have_ended_when_a_claim_is_answered_is_claimed_ahead() {
-    assert_eq!(ahead(0, 1_000, 0), 0, "long ones");
-    assert_eq!(ahead(0, 1_000, 200), 200, "a fifth of them ends within a claim");
-    assert_eq!(ahead(3_000, 1_000, 200), 200, "they have become longer");
-    assert_eq!(ahead(0, 1_000, 1_000), 2_000, "all are shorter than a claim");
-    assert_eq!(ahead(2_000, 1_000, 1_000), 4_000);
-    assert_eq!(ahead(0, 0, 0), 0, "nothing is known of them");
-    assert_eq!(ahead(300, 0, 0), 600, "they had ended before it was asked for");
+    assert_eq!(ahead(0, 1_000, 0, false), 0, "long ones");
+    assert_eq!(ahead(0, 1_000, 200, false), 200, "a fifth of them ends within a claim");
+    assert_eq!(ahead(3_000, 1_000, 200, false), 200, "they have become longer");
+    assert_eq!(ahead(0, 1_000, 1_000, false), 2_000, "all are shorter than a claim");
+    assert_eq!(ahead(2_000, 1_000, 1_000, false), 4_000);
+    assert_eq!(ahead(0, 0, 0, false), 0, "nothing is known of them");
+    assert_eq!(ahead(300, 0, 0, false), 600, "they had ended before it was asked for");
+    assert_eq!(ahead(2_000, 1_000, 1_000, true), 0, "one of them may kill the process");
 }

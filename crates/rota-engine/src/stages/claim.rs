@@ -125,14 +125,13 @@ impl Claim {
         Ok(ours.map(|run| Ready { run, by: By::Lease, suspect: false }).collect())
     }
 
-    /// How many to claim ahead the next time. None where a process may have died of
-    /// one of these: all that are in hand would be to blame when it does so again.
+    /// How many to claim ahead the next time.
     fn learn(&mut self, runs: &[Run]) {
         let (pace, running) = (&mut self.pace, self.node.executing.running());
         let suspects = runs.iter().any(|run| run.losses > 0);
         let ended = pace.running.saturating_sub(running);
         let most = self.node.options.dispatch_batch * AHEAD_TIMES;
-        pace.ahead = if suspects { 0 } else { ahead(pace.ahead, pace.running, ended).min(most) };
+        pace.ahead = ahead(pace.ahead, pace.running, ended, suspects).min(most);
         pace.answered_at = self.node.clock.now();
     }
 
