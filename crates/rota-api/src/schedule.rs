@@ -15,6 +15,7 @@ pub struct Schedule {
     pub name: String,
     /// In words.
     pub description: String,
+    /// False where it or its job is turned off.
     pub enabled: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,

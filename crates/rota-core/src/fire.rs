@@ -39,6 +39,9 @@ pub const RUNS_MAX: usize = 1_000;
 /// Pause between two calls that each made [`RUNS_MAX`] runs, so that a backlog
 /// does not push everything else aside.
 pub const PACE: SignedDuration = SignedDuration::from_secs(1);
+/// No cursor is put off further than this at a time. Whatever holds it (a pause, a
+/// rate) is then looked at again, although nobody said that it has changed.
+pub const PUT_OFF_MAX: Span = Span::secs(3_600);
 
 choices! {
     /// Why a planned instant made no run.
@@ -96,7 +99,7 @@ pub struct SkipRange {
 }
 
 /// What the store keeps of a schedule's progress in its narrow cursor row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cursor {
     /// The next instant owed; its identity.
     pub planned_at: Timestamp,
@@ -185,9 +188,9 @@ impl Input<'_> {
     /// as the cursor tells. A pause puts off too, and ends where it says.
     pub fn put_off_until(&self) -> Option<Timestamp> {
         let Cursor { planned_at, due_at, .. } = self.cursor;
-        let by_pause = || self.pauses.iter().any(|pause| pause.until.map(micros) == Some(due_at));
+        let by_pause = || self.pauses.iter().any(|pause| pause.covers(before(due_at)));
         let later = self.allowance.is_some() && due_at > self.schedule.due_at(self.id, planned_at);
-        (later && due_at < micros(Timestamp::MAX) && !by_pause()).then_some(due_at)
+        (later && !by_pause()).then_some(due_at)
     }
 }
 
@@ -201,13 +204,34 @@ pub struct Plan {
     /// Nothing when the schedule has ended, or when it is an `after_finish`
     /// one whose run has just been made: then the run's end calls [`rearm`].
     pub next: Option<Cursor>,
+    /// The same, where one of the runs is refused as it is made: it does not count
+    /// towards `max_runs`, and there is no end of it that could arm the schedule.
+    pub next_if_refused: Option<Cursor>,
     /// Runs made so far, these included; kept by the store when `next` is empty.
     pub fired: u64,
 }
 
 impl Plan {
     fn waiting(cursor: Cursor) -> Self {
-        Self { runs: Vec::new(), skips: Vec::new(), next: Some(cursor), fired: cursor.fired }
+        Self {
+            runs: Vec::new(),
+            skips: Vec::new(),
+            next: Some(cursor),
+            next_if_refused: Some(cursor),
+            fired: cursor.fired,
+        }
+    }
+
+    /// A schedule that is off owes nothing more, and what it owed ends as edited.
+    fn turned_off(input: &Input<'_>, now: Timestamp) -> Self {
+        let owed = abandon(input.schedule, input.cursor, now, SkipReason::Edited);
+        Self {
+            runs: Vec::new(),
+            skips: owed.into_iter().collect(),
+            next: None,
+            next_if_refused: None,
+            fired: input.cursor.fired,
+        }
     }
 }
 
@@ -253,26 +277,15 @@ pub fn arm(schedule: &Schedule, id: ScheduleId, behind: Progress, now: Timestamp
     planned_at.map(|planned_at| cursor(schedule, id, planned_at, behind.fired))
 }
 
-/// The cursor that the end of its run leaves an `after_finish` schedule. Whether that
-/// is beyond the schedule's end is for [`plan`] to see. A run that ended by a clock
-/// which is behind does not lead back to an instant that was decided before.
-pub fn after_end(delay: Span, behind: Progress, ended_at: Timestamp) -> Cursor {
-    let at = behind.undecided(delay.after(micros(ended_at)));
-    Cursor { planned_at: at, due_at: at, fired: behind.fired }
-}
-
 /// The next cursor of an `after_finish` schedule whose last run ended, in
 /// whatever way; nothing for other kinds and at the schedule's end.
+///
+/// A run that ended by a clock which is behind does not lead back to an instant
+/// that was decided before.
 pub fn rearm(schedule: &Schedule, id: ScheduleId, behind: Progress, ended_at: Timestamp) -> Option<Cursor> {
     let delay = schedule.delay().filter(|_| schedule.enabled && !is_spent(schedule, behind.fired))?;
-    let planned_at = schedule.within_bounds(after_end(delay, behind, ended_at).planned_at)?;
+    let planned_at = schedule.within_bounds(behind.undecided(delay.after(micros(ended_at))))?;
     Some(cursor(schedule, id, planned_at, behind.fired))
-}
-
-/// The cursor to wake by when a pause is lifted: its own time instead of the
-/// pause's end.
-pub fn resume(schedule: &Schedule, id: ScheduleId, held: Cursor) -> Cursor {
-    cursor(schedule, id, held.planned_at, held.fired)
 }
 
 /// Ends the instants owed up to `now` without running them, because the
@@ -287,30 +300,33 @@ pub fn abandon(schedule: &Schedule, held: Cursor, now: Timestamp, reason: SkipRe
     ranges.reduce(|all, next| SkipRange { to: next.to, count: all.count + next.count, ..all })
 }
 
-/// What an edit leaves: the new schedule's cursor, what is behind it, and what
-/// the old one owed.
+/// A schedule as it is stored, for one who changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    pub cursor: Option<Cursor>,
+    /// What it keeps of itself beside its cursor.
+    pub behind: Progress,
+    /// It counts from the end of its last run, which has not ended.
+    pub waits_for_run: bool,
+}
+
+/// What an edit leaves: the new schedule as it is to be stored, and what the old
+/// one owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edited {
-    pub cursor: Option<Cursor>,
-    pub behind: Progress,
+    pub stored: Stored,
     pub owed: Option<SkipRange>,
 }
 
-/// Puts `new` in the place of a schedule at `now`. `held` is its cursor, if it
-/// has one, and `kept` what it keeps of itself beside that; `old` is none where
-/// what was stored cannot be read any more.
+/// Puts `new` in the place of a schedule at `now`; `old` is none where what was
+/// stored cannot be read any more.
 ///
 /// What the old one owed ends as edited. No instant that it decided is planned
 /// again, nor one that the definitions before it decided, not even by a clock
-/// ahead of this one.
-pub fn edit(
-    old: Option<&Schedule>,
-    new: &Schedule,
-    id: ScheduleId,
-    held: Option<Cursor>,
-    kept: Progress,
-    now: Timestamp,
-) -> Edited {
+/// ahead of this one. One that waits for the end of its run goes on doing so, also
+/// while it is off.
+pub fn edit(old: Option<&Schedule>, new: &Schedule, id: ScheduleId, stored: Stored, now: Timestamp) -> Edited {
+    let Stored { cursor: held, behind: kept, waits_for_run } = stored;
     let own = match (held, old) {
         (None, _) => kept,
         (Some(held), None) => Progress::before(held),
@@ -319,7 +335,73 @@ pub fn edit(
     let owed = held.zip(old).and_then(|(held, old)| abandon(old, held, now, SkipReason::Edited));
     let decided_to = owed.map(|owed| owed.to).max(own.decided_to).max(kept.decided_to);
     let behind = Progress { decided_to, ..own };
-    Edited { cursor: arm(new, id, behind, now), behind, owed }
+    let waits_for_run = waits_for_run && new.delay().is_some();
+    let cursor = if waits_for_run { None } else { arm(new, id, behind, now) };
+    Edited { stored: Stored { cursor, behind, waits_for_run }, owed }
+}
+
+/// The last run of an `after_finish` schedule, whose end arms it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastRun {
+    /// There is none that it waits for.
+    None,
+    Lives,
+    Ended(Timestamp),
+}
+
+/// What decides when a schedule wakes, besides its definition.
+#[derive(Clone, Copy, Debug)]
+pub struct Around<'a> {
+    pub last_run: LastRun,
+    /// As in [`Input`].
+    pub pauses: &'a [Pause],
+    /// Its tenant's rate is limited, and may have put it off.
+    pub rated: bool,
+}
+
+/// The cursor that a schedule must have at `now`, by its definition, its job (which
+/// may turn it off), its last run and the pauses: what one who looks after schedules
+/// compares the stored one with.
+///
+/// What lies behind a cursor is decided, so its instant is taken as it is; when it
+/// wakes is worked out anew.
+pub fn implied(
+    schedule: &Schedule,
+    id: ScheduleId,
+    stored: Stored,
+    around: &Around<'_>,
+    now: Timestamp,
+) -> Option<Cursor> {
+    if !schedule.enabled {
+        return None;
+    }
+    let Some(held) = stored.cursor else {
+        return match around.last_run {
+            LastRun::Lives => None,
+            LastRun::None => arm(schedule, id, stored.behind, now),
+            LastRun::Ended(at) => rearm(schedule, id, stored.behind, at),
+        };
+    };
+    let own = schedule.due_at(id, held.planned_at);
+    let asleep = asleep_until(around.pauses, now);
+    let latest = match asleep {
+        Some(until) => until,
+        None if around.rated => PUT_OFF_MAX.after(now),
+        // Whatever else puts a cursor off does so for no longer.
+        None => now.saturating_add(PACE).unwrap_or(now),
+    };
+    if held.due_at <= own.max(latest) {
+        return Some(held);
+    }
+    Some(Cursor { due_at: own.max(asleep.unwrap_or(own)), ..held })
+}
+
+/// Until when pauses in force at `now` put a schedule to sleep, as far as that may
+/// be at a time.
+fn asleep_until(pauses: &[Pause], now: Timestamp) -> Option<Timestamp> {
+    let longest = PUT_OFF_MAX.after(now);
+    let until = |pause: &Pause| pause.until.map_or(longest, |until| until.min(longest));
+    pauses.iter().filter(|pause| pause.covers(now)).map(until).max().map(micros)
 }
 
 /// Instants looked through that were decided by a clock ahead of this one.
@@ -345,8 +427,10 @@ pub fn plan(input: &Input<'_>, now: Timestamp) -> Plan {
     if now < input.cursor.due_at {
         return Plan::waiting(input.cursor);
     }
-    let paused_until = input.pauses.iter().filter(|pause| pause.covers(now)).map(|pause| pause.until);
-    if let Some(due_at) = paused_until.map(|until| micros(until.unwrap_or(Timestamp::MAX))).max() {
+    if !input.schedule.enabled {
+        return Plan::turned_off(input, now);
+    }
+    if let Some(due_at) = asleep_until(input.pauses, now) {
         return Plan::waiting(Cursor { due_at, ..input.cursor });
     }
     let planner = Planner::new(input, now);

@@ -71,6 +71,16 @@ impl Schedule {
         })
     }
 
+    /// The same schedule as far as its job allows: of a job that is off, none is on.
+    #[must_use]
+    pub fn of_job(self, job_enabled: bool) -> Self {
+        Self { enabled: self.enabled && job_enabled, ..self }
+    }
+
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
     pub fn zone(&self) -> &TimeZone {
         &self.zone
     }

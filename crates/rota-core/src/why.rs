@@ -304,7 +304,7 @@ pub fn schedule(facts: &ScheduleFacts<'_>, now: Timestamp) -> Vec<Reason> {
     reasons.extend(paused(facts.pauses, now));
     match &facts.input {
         None if facts.own_run_lives => reasons.push(Reason::OwnRun),
-        None if facts.enabled => reasons.push(Reason::Over { fired: facts.fired }),
+        None if facts.enabled && facts.job_enabled => reasons.push(Reason::Over { fired: facts.fired }),
         None => {}
         Some(input) => reasons.extend(next(facts, input, reasons.is_empty(), now)),
     }

@@ -21,7 +21,7 @@ use rota_core::{
 use serde_json::json;
 
 use crate::{
-    Engine, EngineError, JobRef, Made, RunAsk,
+    EngineError, Handle, JobRef, Made, RunAsk,
     catalog::{JobEntry, ScheduleEntry, ScheduleFound},
     making,
     node::Node,
@@ -88,7 +88,7 @@ impl Refusal {
     }
 }
 
-impl Engine {
+impl Handle {
     /// Makes runs for past instants of a schedule.
     pub async fn backfill(&self, ask: Ask) -> Result<Result<Done, Refusal>, EngineError> {
         let node = self.node();

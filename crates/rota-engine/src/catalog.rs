@@ -10,7 +10,7 @@
 //! younger is full.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::Hash,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
@@ -23,6 +23,7 @@ use rota_core::{
     calendar::Calendar,
     dispatch::Pair,
     duration::Span,
+    fire,
     ids::{JobId, LaneId, ScheduleId, TenantId},
     job::{JobDocument, RunTerms, StepPolicy, document::Input, template::has_tags},
     lane::{Lane, LaneKey, LaneMode},
@@ -150,7 +151,31 @@ pub struct JobEntry {
 pub struct ScheduleEntry {
     pub record: ScheduleRecord,
     pub spec: ScheduleSpec,
+    /// As its job allows it to be.
     pub schedule: Schedule,
+}
+
+impl ScheduleEntry {
+    /// What is stored, ready for use; or why it cannot be read.
+    pub fn read(record: ScheduleRecord) -> Result<Self, String> {
+        let spec: ScheduleSpec = serde_json::from_str(&record.spec).map_err(|error| error.to_string())?;
+        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let schedule = Schedule::compile(&spec, &record.id.seed()).map_err(told)?.of_job(record.enabled);
+        Ok(Self { record, spec, schedule })
+    }
+
+    /// The times in which nothing starts: by its own pauses, and by those of its
+    /// job, its queue and its tenant.
+    pub fn pauses(&self, job: &JobEntry, wide: &Pauses) -> Vec<fire::Pause> {
+        let (tenant, queue) = (self.record.tenant, &job.record.queue);
+        let wide = wide.pauses.iter().filter(|(target, _)| match target {
+            PauseTarget::Tenant(of) => *of == tenant,
+            PauseTarget::Queue(of, name) => *of == tenant && name == queue,
+            PauseTarget::Job(_) | PauseTarget::Schedule(_) => false,
+        });
+        let own = self.record.pause.iter().chain(&job.record.pause);
+        wide.map(|(_, pause)| pause).chain(own).flat_map(Pause::spans).collect()
+    }
 }
 
 /// A cache of two generations.
@@ -334,6 +359,15 @@ impl Catalog {
         Ok(found)
     }
 
+    /// Jobs by id, as they are now.
+    pub async fn jobs_anew(
+        &self,
+        ids: impl Iterator<Item = JobId>,
+    ) -> Result<HashMap<JobId, Arc<JobEntry>>, StoreError> {
+        let ids: BTreeSet<JobId> = ids.collect();
+        self.read_jobs(&ids.into_iter().collect::<Vec<_>>()).await
+    }
+
     async fn read_jobs(&self, ids: &[JobId]) -> Result<HashMap<JobId, Arc<JobEntry>>, StoreError> {
         let records = self.store.jobs(ids).await?;
         Ok(records.into_iter().flatten().filter_map(|record| Some((record.id, self.keep_job(record)?))).collect())
@@ -372,20 +406,14 @@ impl Catalog {
     }
 
     fn keep_schedule(&self, record: ScheduleRecord) -> ScheduleFound {
-        let spec: ScheduleSpec = match serde_json::from_str(&record.spec) {
-            Ok(spec) => spec,
-            Err(error) => return ScheduleFound::Broken(error.to_string()),
-        };
-        let schedule = match Schedule::compile(&spec, &record.id.seed()) {
-            Ok(schedule) => schedule,
-            Err(problems) => {
-                let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
-                return ScheduleFound::Broken(told.join("; "));
+        match ScheduleEntry::read(record) {
+            Ok(entry) => {
+                let entry = Arc::new(entry);
+                self.caches(|caches| caches.schedules.put(entry.record.id, Arc::clone(&entry)));
+                ScheduleFound::Here(entry)
             }
-        };
-        let entry = Arc::new(ScheduleEntry { record, spec, schedule });
-        self.caches(|caches| caches.schedules.put(entry.record.id, Arc::clone(&entry)));
-        ScheduleFound::Here(entry)
+            Err(why) => ScheduleFound::Broken(why),
+        }
     }
 
     /// Whether the schedule is at hand and is armed by the end of its runs.

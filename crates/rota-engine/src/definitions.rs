@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use rota_core::{
-    fire::{Cursor, Progress, arm, edit, resume as resumed},
+    fire::{Cursor, Progress, Stored, arm, edit},
     heat::{HotSecond, hottest, second_of},
     ids::{JobId, ScheduleId, TenantId},
     job::JobDocument,
@@ -22,8 +22,8 @@ use rota_core::{
     quota::Refusal,
     schedule::ScheduleSpec,
     store::{
-        Expect, JobPut, JobQuery, JobRecord, JobSaved, Pause, PauseTarget, SchedulePut, ScheduleQuery, ScheduleRecord,
-        SchedulesPut, StoreError, Write,
+        Expect, JobPut, JobRecord, JobSaved, SchedulePut, ScheduleQuery, ScheduleRecord, SchedulesPut, StoreError,
+        Write,
     },
     timing::Schedule,
 };
@@ -32,7 +32,7 @@ use crate::{catalog::input_problems, events::Event, node::Node, quota};
 
 /// So often a save is tried against schedules that fire meanwhile.
 const TRIES: usize = 10;
-/// Schedules read or written in one go.
+/// Schedules read in one go.
 const PAGE: u32 = 1_000;
 
 /// Why a job was not saved.
@@ -134,7 +134,7 @@ async fn refuse_over_quota(
 
 /// How many enabled schedules more the tenant has once the document is saved.
 async fn more_schedules(node: &Node, tenant: TenantId, document: &JobDocument) -> Result<u64, StoreError> {
-    let wanted = document.schedules.iter().filter(|spec| spec.enabled).count() as u64;
+    let wanted = document.schedules.iter().filter(|spec| spec.enabled && document.is_enabled()).count() as u64;
     if wanted == 0 {
         return Ok(0);
     }
@@ -230,15 +230,20 @@ impl Saver<'_> {
         };
         let (mut changed, mut new) = (Vec::new(), Vec::new());
         for spec in &document.schedules {
+            let enabled = spec.enabled && document.is_enabled();
             match stored.remove(&spec.name) {
-                Some(record) if record.spec == text(spec) => {}
+                Some(record) if record.spec == text(spec) && record.enabled == enabled => {}
                 Some(record) => changed.push((record, spec)),
                 None => new.push(spec),
             }
         }
         let ids: Vec<ScheduleId> = changed.iter().map(|(record, _)| record.id).collect();
         let cursors = if ids.is_empty() { Vec::new() } else { self.node.store.cursors(&ids).await? };
-        let changed = changed.into_iter().zip(cursors).map(|((record, spec), cursor)| (record, cursor, spec)).collect();
+        let changed = changed
+            .into_iter()
+            .zip(cursors)
+            .map(|((record, spec), due)| (record, due.map(|due| due.cursor), spec))
+            .collect();
         let ended = stored.values().map(|record| record.id).collect();
         Ok(Draft { document, seen: job.map(|job| job.revision), changed, new, ended })
     }
@@ -279,12 +284,11 @@ impl Saver<'_> {
     }
 
     fn put_of(&self, draft: &Draft<'_>, first: i64, now: Timestamp) -> Result<JobPut, SaveError> {
-        let changed = draft.changed.iter().map(|(record, cursor, spec)| edited(record, *cursor, spec, now));
-        // The store knows the job of those that are saved with it.
-        let nobody = JobId(0);
-        let new = draft.new.iter().zip(first..).map(|(spec, id)| fresh(ScheduleId(id), self.tenant, nobody, spec, now));
-        let saved = changed.chain(new).collect::<Result<_, _>>()?;
         let document = draft.document;
+        let on = document.is_enabled();
+        let changed = draft.changed.iter().map(|(record, cursor, spec)| edited(record, *cursor, spec, on, now));
+        let new = draft.new.iter().zip(first..).map(|(spec, id)| fresh(ScheduleId(id), self.tenant, spec, on, now));
+        let saved = changed.chain(new).collect::<Result<_, _>>()?;
         Ok(JobPut {
             tenant: self.tenant,
             name: document.name.clone(),
@@ -309,7 +313,7 @@ impl Saver<'_> {
         }
         let Saved { job, version, changed, .. } = saved;
         node.events.tell(|| Event::JobSaved { job, tenant, version, changed });
-        let cursors = put.schedules.iter().flat_map(|schedules| &schedules.saved).filter_map(|put| put.cursor);
+        let cursors = put.schedules.iter().flat_map(|schedules| &schedules.saved).filter_map(|put| put.stored.cursor);
         Saved { hot: hot_second(node, cursors.map(|cursor| cursor.due_at).collect()).await, ..saved }
     }
 }
@@ -352,136 +356,53 @@ async fn stored_schedules(node: &Node, job: JobId) -> Result<HashMap<String, Sch
     }
 }
 
-fn compile(spec: &ScheduleSpec, id: ScheduleId) -> Result<Schedule, SaveError> {
-    Schedule::compile(spec, &id.seed()).map_err(|problems| SaveError::BadSchedule { name: spec.name.clone(), problems })
+fn compile(spec: &ScheduleSpec, id: ScheduleId, job_enabled: bool) -> Result<Schedule, SaveError> {
+    let compiled = Schedule::compile(spec, &id.seed());
+    compiled
+        .map(|schedule| schedule.of_job(job_enabled))
+        .map_err(|problems| SaveError::BadSchedule { name: spec.name.clone(), problems })
 }
 
+/// A schedule that is new. The store knows the job that it is saved with.
 fn fresh(
     id: ScheduleId,
     tenant: TenantId,
-    job: JobId,
     spec: &ScheduleSpec,
+    job_enabled: bool,
     now: Timestamp,
 ) -> Result<SchedulePut, SaveError> {
-    let schedule = compile(spec, id)?;
+    let schedule = compile(spec, id, job_enabled)?;
+    let cursor = arm(&schedule, id, Progress::default(), now);
     Ok(SchedulePut {
         id,
-        job,
+        job: JobId(0),
         tenant,
         name: spec.name.clone(),
         spec: text(spec),
-        enabled: spec.enabled,
-        after_finish_ms: spec.after_finish.map(rota_core::duration::Span::as_millis),
-        cursor: arm(&schedule, id, Progress::default(), now),
-        behind: Progress::default(),
+        enabled: schedule.is_enabled(),
+        stored: Stored { cursor, ..Stored::default() },
         skips: Vec::new(),
         guard: None,
     })
 }
 
+/// A schedule that is there, with another definition, or turned on or off by its
+/// job: that is an edit like any other.
 fn edited(
     record: &ScheduleRecord,
     cursor: Option<Cursor>,
     spec: &ScheduleSpec,
+    job_enabled: bool,
     now: Timestamp,
 ) -> Result<SchedulePut, SaveError> {
     let old = serde_json::from_str::<ScheduleSpec>(&record.spec).ok();
     let old = old.and_then(|old| Schedule::compile(&old, &record.id.seed()).ok());
-    let new = compile(spec, record.id)?;
-    let edited = edit(old.as_ref(), &new, record.id, cursor, record.progress, now);
+    let new = compile(spec, record.id, job_enabled)?;
+    let edited = edit(old.as_ref(), &new, record.id, record.stored(cursor), now);
     Ok(SchedulePut {
-        cursor: edited.cursor,
-        behind: edited.behind,
+        stored: edited.stored,
         skips: edited.owed.into_iter().collect(),
         guard: Some(record.guard(cursor)),
-        ..fresh(record.id, record.tenant, record.job, spec, now)?
+        ..fresh(record.id, record.tenant, spec, job_enabled, now)?
     })
-}
-
-/// Ends pauses now, and wakes the schedules that sleep because of them. False
-/// where nothing was paused.
-pub async fn resume(node: &Node, targets: &[PauseTarget], now: Timestamp) -> Result<Vec<bool>, StoreError> {
-    let mut done = Vec::with_capacity(targets.len());
-    for target in targets {
-        let Some(pause) = pause_of(node, target).await? else {
-            done.push(false);
-            continue;
-        };
-        // Kept with its end, not taken away: the instants inside it are told
-        // from those that were missed.
-        let ended = Pause { until: Some(pause.until.map_or(now, |until| until.min(now))), ..pause };
-        let target = std::slice::from_ref(target);
-        done.extend(node.store.set_pauses(&node.write(now), target, Some(&ended)).await?);
-        wake(node, &target[0], now).await?;
-    }
-    Ok(done)
-}
-
-async fn pause_of(node: &Node, target: &PauseTarget) -> Result<Option<Pause>, StoreError> {
-    Ok(match target {
-        PauseTarget::Tenant(_) | PauseTarget::Queue(..) => {
-            let all = node.store.pauses().await?.pauses;
-            all.into_iter().find(|(of, _)| of == target).map(|(_, pause)| pause)
-        }
-        PauseTarget::Job(job) => node.store.jobs(&[*job]).await?.pop().flatten().and_then(|job| job.pause),
-        PauseTarget::Schedule(id) => node.store.schedules(&[*id]).await?.pop().flatten().and_then(|one| one.pause),
-    })
-}
-
-/// Gives the schedules under `target` their own waking time back.
-async fn wake(node: &Node, target: &PauseTarget, now: Timestamp) -> Result<(), StoreError> {
-    let all = ScheduleQuery { limit: PAGE, ..ScheduleQuery::default() };
-    match target {
-        PauseTarget::Schedule(id) => {
-            let records = node.store.schedules(&[*id]).await?.into_iter().flatten().collect();
-            wake_page(node, records, now).await
-        }
-        PauseTarget::Job(job) => wake_all(node, ScheduleQuery { job: Some(*job), ..all }, now).await,
-        PauseTarget::Tenant(tenant) => wake_all(node, ScheduleQuery { tenant: Some(*tenant), ..all }, now).await,
-        PauseTarget::Queue(tenant, queue) => {
-            let mut jobs =
-                JobQuery { tenant: Some(*tenant), queue: Some(queue.clone()), limit: PAGE, ..JobQuery::default() };
-            loop {
-                let page = node.store.list_jobs(&jobs).await?;
-                for job in page.jobs {
-                    wake_all(node, ScheduleQuery { job: Some(job.id), ..all.clone() }, now).await?;
-                }
-                match page.next {
-                    Some(next) => jobs.after = Some(next),
-                    None => return Ok(()),
-                }
-            }
-        }
-    }
-}
-
-async fn wake_all(node: &Node, mut query: ScheduleQuery, now: Timestamp) -> Result<(), StoreError> {
-    loop {
-        let page = node.store.list_schedules(&query).await?;
-        wake_page(node, page.schedules, now).await?;
-        match page.next {
-            Some(next) => query.after = Some(next),
-            None => return Ok(()),
-        }
-    }
-}
-
-/// A schedule that is fired or changed meanwhile is awake already.
-async fn wake_page(node: &Node, records: Vec<ScheduleRecord>, now: Timestamp) -> Result<(), StoreError> {
-    let ids: Vec<ScheduleId> = records.iter().map(|record| record.id).collect();
-    let cursors = node.store.cursors(&ids).await?;
-    let mut puts = Vec::new();
-    for (record, cursor) in records.into_iter().zip(cursors) {
-        let Some(cursor) = cursor else { continue };
-        let Ok(spec) = serde_json::from_str::<ScheduleSpec>(&record.spec) else { continue };
-        let Ok(schedule) = Schedule::compile(&spec, &record.id.seed()) else { continue };
-        let own = resumed(&schedule, record.id, cursor);
-        if own != cursor {
-            puts.push(SchedulePut::moving(record, &spec, Some(cursor), own));
-        }
-    }
-    if !puts.is_empty() {
-        node.store.put_schedules(&node.write(now), &puts).await?;
-    }
-    Ok(())
 }

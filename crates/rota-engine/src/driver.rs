@@ -91,7 +91,7 @@ impl Driver {
             self.turn(Trigger::new(node()), Phase::Draining, None, Some(Topic::Ends));
             self.turn(Reap::new(node()), Phase::Draining, None, None);
             self.turn(Sweep::new(node()), Phase::Draining, None, None);
-            self.turn(Scan::new(node()), Phase::Draining, None, None);
+            self.turn(Scan::new(node()), Phase::Draining, Some(|bells| &bells.scan), None);
             self.turn(Tend::new(node()), Phase::Draining, None, None);
         }
         if self.node.options.executes {

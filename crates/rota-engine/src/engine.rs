@@ -143,9 +143,9 @@ impl Builder {
 
     /// Joins the store and starts everything.
     pub async fn start(self) -> Result<Engine, StoreError> {
-        let node = self.node();
-        let driver = Arc::new(Driver::start(Arc::clone(&node)).await?);
-        Ok(Engine { node, driver })
+        let handle = Handle::new(self.node());
+        let driver = Arc::new(Driver::start(Arc::clone(&handle.node)).await?);
+        Ok(Engine { handle, driver })
     }
 }
 
@@ -166,8 +166,16 @@ fn seed() -> u64 {
 /// An engine at work. Clones are the same engine.
 #[derive(Clone)]
 pub struct Engine {
-    node: Arc<Node>,
+    handle: Handle,
     driver: Arc<Driver>,
+}
+
+impl std::ops::Deref for Engine {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
+    }
 }
 
 impl Engine {
@@ -182,6 +190,29 @@ impl Engine {
             handlers: Handlers::default(),
             executors: Vec::new(),
         }
+    }
+
+    /// Returns when this engine has broken down, with the stage that did: it does
+    /// nothing more, and the process had better end.
+    pub async fn broken(&self) -> &'static str {
+        self.driver.broken().await
+    }
+
+    /// Drains and leaves: attempts under way may take up to `limit`.
+    pub async fn stop(&self, limit: Span) -> Result<(), EngineError> {
+        Ok(self.driver.stop(limit).await?)
+    }
+}
+
+/// All that can be asked of a node, whoever turns its stages.
+#[derive(Clone)]
+pub struct Handle {
+    node: Arc<Node>,
+}
+
+impl Handle {
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node }
     }
 
     pub fn node(&self) -> &Arc<Node> {
@@ -379,21 +410,27 @@ impl Engine {
         Ok(known)
     }
 
-    /// Pauses schedules, jobs, queues or tenants. False where there is no such
-    /// target.
+    /// Pauses schedules, jobs, queues or tenants, or gives a pause that is in force
+    /// another end. False where there is no such target.
     pub async fn pause(&self, targets: &[PauseTarget], pause: &Pause) -> Result<Vec<bool>, EngineError> {
-        let write = self.node.write(self.node.clock.now());
-        let done = self.until_known(|| self.node.store.set_pauses(&write, targets, Some(pause))).await?;
-        self.changed_pauses(targets, &done, |target| Event::Paused { target });
-        Ok(done)
+        self.set_pauses(targets, Some(pause), |target| Event::Paused { target }).await
     }
 
     /// Lifts pauses: what they covered is recorded as paused, and schedules
-    /// that sleep because of them wake up.
+    /// that sleep because of them wake up. False where nothing was paused.
     pub async fn resume(&self, targets: &[PauseTarget]) -> Result<Vec<bool>, EngineError> {
-        let now = self.node.clock.now();
-        let done = definitions::resume(&self.node, targets, now).await?;
-        self.changed_pauses(targets, &done, |target| Event::Resumed { target });
+        self.set_pauses(targets, None, |target| Event::Resumed { target }).await
+    }
+
+    async fn set_pauses(
+        &self,
+        targets: &[PauseTarget],
+        pause: Option<&Pause>,
+        event: fn(PauseTarget) -> Event,
+    ) -> Result<Vec<bool>, EngineError> {
+        let write = self.node.write(self.node.clock.now());
+        let done = self.until_known(|| self.node.store.set_pauses(&write, targets, pause)).await?;
+        self.changed_pauses(targets, &done, event);
         Ok(done)
     }
 
@@ -477,16 +514,5 @@ impl Engine {
             "ended": stats.ended_in_all(),
             "findings": stats.findings.get(),
         })
-    }
-
-    /// Returns when this engine has broken down, with the stage that did: it does
-    /// nothing more, and the process had better end.
-    pub async fn broken(&self) -> &'static str {
-        self.driver.broken().await
-    }
-
-    /// Drains and leaves: attempts under way may take up to `limit`.
-    pub async fn stop(&self, limit: Span) -> Result<(), EngineError> {
-        Ok(self.driver.stop(limit).await?)
     }
 }

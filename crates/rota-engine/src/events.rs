@@ -143,6 +143,10 @@ pub enum Finding {
     /// Nothing would ever have fired it; it is armed again. Instants that passed
     /// meanwhile are not made up for: nobody knows which they were.
     ScheduleUnarmed { schedule: ScheduleId },
+    /// It slept on although nothing held it any more.
+    ScheduleAsleep { schedule: ScheduleId },
+    /// A cursor whose schedule is gone.
+    CursorStray { schedule: ScheduleId },
     /// Its row says that this node executes it, and nobody here does; it is
     /// settled as lost.
     RunOwnerless { run: RunId },

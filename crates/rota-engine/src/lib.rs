@@ -35,7 +35,7 @@ pub mod territory;
 mod why;
 
 pub use self::{
-    engine::{Builder, CancelledMany, Engine, EngineError},
+    engine::{Builder, CancelledMany, Engine, EngineError, Handle},
     events::{Event, Feed, Told},
     making::{JobRef, Made, Redrive, RunAsk},
     options::Options,

@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
+use futures_util::FutureExt;
 use jiff::Timestamp;
 use rota_core::{
     dispatch::{ClaimPlan, Pair},
@@ -102,6 +103,8 @@ pub struct Bells {
     pub execute: Notify,
     /// Attempts have ended.
     pub settle: Notify,
+    /// Pauses were changed, or partitions: schedules may have to be woken.
+    pub scan: Notify,
 }
 
 /// Whether the store was away, and how long to be careful after its return.
@@ -204,6 +207,25 @@ impl Node {
         let room = self.desk.len() < self.options.backlog_max / 2;
         let own = if room && self.options.executes { self.territory.pick() } else { None };
         own.unwrap_or_else(|| Partition((self.random.bits() & 0xff) as u8))
+    }
+
+    /// Reads the pauses of tenants and queues. Whoever they concern is called where
+    /// they changed.
+    pub(crate) async fn read_pauses(&self) -> Result<bool, StoreError> {
+        let changed = self.catalog.read_pauses().await?;
+        if changed {
+            self.desk.reopen();
+            for bell in [&self.bells.dispatch, &self.bells.claim, &self.bells.lend, &self.bells.scan] {
+                bell.notify_one();
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Whether somebody in the process called for a scan since this was last asked: for
+    /// those who turn stages by hand.
+    pub fn take_call_to_scan(&self) -> bool {
+        self.bells.scan.notified().now_or_never().is_some()
     }
 
     /// Tells and counts a run's end: the one place that does, whatever ended it.

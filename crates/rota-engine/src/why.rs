@@ -1,7 +1,5 @@
 //! Why: gathers the facts that [`rota_core::why`] answers from.
 
-use std::sync::Arc;
-
 use rota_core::{
     calendar::Calendar,
     fire::{self, Allowance, Input, Live},
@@ -14,8 +12,8 @@ use rota_core::{
 };
 
 use crate::{
-    Engine,
-    catalog::{JobEntry, JobVersion, ScheduleFound},
+    Handle,
+    catalog::{JobVersion, ScheduleFound},
     making::rate_key,
     node::Node,
     render::Scope,
@@ -24,7 +22,7 @@ use crate::{
 /// Workers read in one go.
 const WORKERS: u32 = 500;
 
-impl Engine {
+impl Handle {
     /// Why a run stands where it stands; the first reason holds now.
     pub async fn why_run(&self, record: &RunRecord) -> Result<Vec<Reason>, StoreError> {
         let (node, run) = (self.node(), &record.run);
@@ -55,12 +53,12 @@ impl Engine {
         let mut pauses = wide_pauses(node, record.tenant, &job.record.queue).await?;
         pauses.extend(job.record.pause.clone().map(|pause| (Level::Job, pause)));
         pauses.extend(record.pause.clone().map(|pause| (Level::Schedule, pause)));
-        let spans = spans(&pauses, &job);
+        let spans: Vec<fire::Pause> = pauses.iter().flat_map(|(_, pause)| pause.spans()).collect();
         let live = node.store.live_of(&[record.id]).await?.pop().unwrap_or_default();
         let waiting = live.iter().filter(|run| run.status == Status::Blocked).count() as u64;
         let all = node.catalog.calendars(record.tenant, now).await?;
         let calendars: Vec<&Calendar> = entry.spec.calendars.iter().filter_map(|name| all.get(name)).collect();
-        let cursor = node.store.cursors(&[record.id]).await?.pop().flatten();
+        let cursor = node.store.cursors(&[record.id]).await?.pop().flatten().map(|due| due.cursor);
         let allowance = allowance(node, record.tenant, now).await?;
         let input = cursor.map(|cursor| Input {
             schedule: &entry.schedule,
@@ -77,7 +75,7 @@ impl Engine {
             schedule: &entry.schedule,
             input,
             fired: cursor.map_or(record.progress.fired, |cursor| cursor.fired),
-            enabled: record.enabled,
+            enabled: entry.spec.enabled,
             job_enabled: job.record.enabled,
             own_run_lives: entry.spec.after_finish.is_some() && !live.is_empty(),
             pauses: &pauses,
@@ -86,15 +84,6 @@ impl Engine {
         };
         Ok(Some(why::schedule(&facts, now)))
     }
-}
-
-/// What firing is told of pauses, a job that is not enabled among them.
-fn spans(pauses: &[(Level, Pause)], job: &Arc<JobEntry>) -> Vec<fire::Pause> {
-    let mut spans: Vec<fire::Pause> = pauses.iter().map(|(_, pause)| pause.span()).collect();
-    if !job.record.enabled {
-        spans.push(fire::Pause { since: job.record.updated_at, until: None });
-    }
-    spans
 }
 
 /// The pauses of a tenant and one of its queues.
@@ -140,7 +129,7 @@ async fn allowance(node: &Node, tenant: TenantId, now: jiff::Timestamp) -> Resul
 }
 
 /// When the rate of a run's job lets it start, if it does not now.
-async fn rate_until(engine: &Engine, record: &RunRecord) -> Result<Option<jiff::Timestamp>, StoreError> {
+async fn rate_until(engine: &Handle, record: &RunRecord) -> Result<Option<jiff::Timestamp>, StoreError> {
     let (node, run) = (engine.node(), &record.run);
     if run.state.status() != Status::Queued {
         return Ok(None);

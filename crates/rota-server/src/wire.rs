@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use jiff::Timestamp;
 use rota_api::{
     Pause,
     job::{HourStats, Job, JobVersion, Spread, Stats},
@@ -23,8 +24,10 @@ use serde_json::{Value, json};
 
 use crate::problem::Problem;
 
-pub fn pause(pause: store::Pause) -> Pause {
-    Pause { since: pause.since, until: pause.until, note: pause.note, by: pause.by }
+/// A pause, while it is in force.
+pub fn pause(pause: Option<store::Pause>, now: Timestamp) -> Option<Pause> {
+    let store::Pause { since, until, note, by, .. } = pause.filter(|pause| pause.holds(now))?;
+    Some(Pause { since, until, note, by })
 }
 
 /// What was stored as JSON.
@@ -36,7 +39,7 @@ fn json_maybe(stored: Option<&str>) -> Result<Option<Value>, Problem> {
     stored.map(json).transpose()
 }
 
-pub fn job(record: JobRecord) -> Result<Job, Problem> {
+pub fn job(record: JobRecord, now: Timestamp) -> Result<Job, Problem> {
     Ok(Job {
         id: record.id.0,
         name: record.name,
@@ -44,7 +47,7 @@ pub fn job(record: JobRecord) -> Result<Job, Problem> {
         queue: record.queue,
         tags: record.tags,
         enabled: record.enabled,
-        pause: record.pause.map(pause),
+        pause: pause(record.pause, now),
         created_at: record.created_at,
         updated_at: record.updated_at,
         deleted: record.deleted,
@@ -235,7 +238,12 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
     RunEvent { at: entry.at, event: event.to_owned(), text, data }
 }
 
-pub fn schedule(record: ScheduleRecord, cursor: Option<Cursor>, names: &Names) -> Result<Schedule, Problem> {
+pub fn schedule(
+    record: ScheduleRecord,
+    cursor: Option<Cursor>,
+    names: &Names,
+    now: Timestamp,
+) -> Result<Schedule, Problem> {
     let spec = json(&record.spec)?;
     let description =
         serde_json::from_value::<ScheduleSpec>(spec.clone()).map(|spec| describe(&spec)).unwrap_or_default();
@@ -245,7 +253,7 @@ pub fn schedule(record: ScheduleRecord, cursor: Option<Cursor>, names: &Names) -
         name: record.name,
         description,
         enabled: record.enabled,
-        pause: record.pause.map(pause),
+        pause: pause(record.pause, now),
         next_at: cursor.map(|cursor| cursor.planned_at),
         fired: cursor.map_or(record.progress.fired, |cursor| cursor.fired),
         spec,

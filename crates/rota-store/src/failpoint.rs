@@ -115,6 +115,7 @@ pub const WRITES: &[Point] = &[
     Point::of(Origin::Caller, "release a worker's runs"),
     Point::of(Origin::Caller, "turn a lane"),
     Point::of(Origin::Caller, "save schedules"),
+    Point::of(Origin::Caller, "wake schedules"),
     Point::of(Origin::Caller, "save calendars"),
     Point::of(Origin::Caller, "delete jobs"),
     Point::of(Origin::Elsewhere, "start jobs after others"),

@@ -3,10 +3,11 @@
 
 use std::collections::HashSet;
 
+use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, Partition, ScheduleId},
     run::{RunState, Status},
-    store::{RunQuery, RunRecord},
+    store::{Pause, RunQuery, RunRecord},
 };
 
 /// The longest page.
@@ -23,6 +24,15 @@ pub fn parts_from(parts: &[Partition], after: Option<ScheduleId>) -> Vec<Partiti
     parts.sort_unstable();
     parts.dedup();
     parts
+}
+
+/// The pause that a wish leaves in the place of `old`; none where there is nothing to
+/// be lifted.
+pub fn changed_pause(wish: Option<&Pause>, old: Option<Pause>, now: Timestamp) -> Option<Pause> {
+    match wish {
+        Some(pause) => Some(pause.clone().over(old)),
+        None => old.filter(|old| old.holds(now)).map(|old| old.lifted(now)),
+    }
 }
 
 /// A query, with what had to be looked up for it.

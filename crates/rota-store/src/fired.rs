@@ -1,8 +1,6 @@
 //! What firing a schedule leaves besides its runs, decided once for both stores.
 
-use jiff::Timestamp;
 use rota_core::{
-    duration::Span,
     fire::{Cursor, Progress, SkipRange, SkipReason},
     store::{Enqueued, FireItem},
 };
@@ -18,8 +16,7 @@ pub struct Leaves {
 }
 
 /// A run that was refused is a skipped instant, and does not count as made.
-/// `after_finish_ms` is the delay of a schedule that its run's end re-arms.
-pub fn leaves(item: &FireItem, after_finish_ms: Option<i64>, answers: &[Enqueued], now: Timestamp) -> Leaves {
+pub fn leaves(item: &FireItem, answers: &[Enqueued]) -> Leaves {
     let before = item.due.cursor.fired;
     let mut made_at = Vec::new();
     let mut ranges = item.skips.clone();
@@ -41,27 +38,15 @@ pub fn leaves(item: &FireItem, after_finish_ms: Option<i64>, answers: &[Enqueued
         let made_before = made_at.iter().filter(|at| **at < range.from).count() as u64;
         (range, before + made_before)
     };
+    let fired = before + made_at.len() as u64;
+    let next = if made_at.len() == item.runs.len() {
+        item.next
+    } else {
+        item.next_if_refused.map(|next| Cursor { fired, ..next })
+    };
     Leaves {
         skips: ranges.into_iter().map(with_made_before).collect(),
-        next: next(item, after_finish_ms, made_at.len() as u64, now),
-        progress: Progress {
-            fired: before + made_at.len() as u64,
-            decided_to: Some(decided_to.unwrap_or(item.due.cursor.planned_at)),
-        },
-    }
-}
-
-/// The cursor after firing. The plan counted on every run; and an
-/// `after_finish` schedule whose run was refused has nobody whose end could arm
-/// it, so it waits from now on instead of falling silent.
-fn next(item: &FireItem, after_finish_ms: Option<i64>, made: u64, now: Timestamp) -> Option<Cursor> {
-    let refused = item.runs.len() as u64 - made;
-    match (item.next, after_finish_ms) {
-        (Some(next), _) => Some(Cursor { fired: next.fired.saturating_sub(refused), ..next }),
-        (None, Some(delay_ms)) if made == 0 && refused > 0 => {
-            let due_at = Span::millis(delay_ms.max(0) as u64).after(now);
-            Some(Cursor { planned_at: due_at, due_at, fired: item.due.cursor.fired })
-        }
-        (None, _) => None,
+        next,
+        progress: Progress { fired, decided_to: Some(decided_to.unwrap_or(item.due.cursor.planned_at)) },
     }
 }

@@ -2,8 +2,8 @@
 //! PostgreSQL for a cluster. Same semantics, same file names, one conformance
 //! suite.
 
-mod abandoned;
 mod codec;
+mod definition;
 pub mod failpoint;
 mod filter;
 mod fired;
@@ -11,6 +11,7 @@ pub mod guests;
 mod kept;
 pub mod postgres;
 mod raw;
+mod review;
 mod rollup;
 pub mod sqlite;
 

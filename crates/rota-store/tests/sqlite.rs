@@ -139,7 +139,7 @@ async fn a_reader_sees_commits_whole() {
     let store = Arc::new(open(&folder).await.unwrap());
     let tenants = store.put_tenants(&[tenant("a"), tenant("b")], Timestamp::UNIX_EPOCH).await.unwrap();
     let targets: Vec<PauseTarget> = tenants.into_iter().map(PauseTarget::Tenant).collect();
-    let pause = Pause { since: Timestamp::UNIX_EPOCH, until: None, note: None, by: None };
+    let pause = Pause { since: Timestamp::UNIX_EPOCH, ..Pause::default() };
     let writing = {
         let store = Arc::clone(&store);
         tokio::spawn(async move {

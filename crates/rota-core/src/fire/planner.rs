@@ -100,9 +100,14 @@ impl<'a> Planner<'a> {
         if let Some(Stopped { due_at, .. }) = stopped.or_else(|| self.decide_newest()) {
             return self.into_plan(Some(Cursor { due_at, ..own }));
         }
-        let next = next.filter(|_| !is_spent(schedule, self.fired));
         let next = next.map(|planned_at| cursor(schedule, id, planned_at, self.fired));
-        self.into_plan(next)
+        self.go_on(next)
+    }
+
+    /// A schedule that has made all its runs ends, unless one of them is refused.
+    fn go_on(self, next: Option<Cursor>) -> Plan {
+        let spent = is_spent(self.input.schedule, self.fired);
+        Plan { next: next.filter(|_| !spent), ..self.into_plan(next) }
     }
 
     fn plan_many(mut self) -> Plan {
@@ -111,13 +116,14 @@ impl<'a> Planner<'a> {
             let next = stopped.at.map(|planned_at| Cursor { planned_at, due_at: stopped.due_at, fired: self.fired });
             return self.into_plan(next);
         }
+        let mut decided_to = horizon.max(before(self.input.cursor.planned_at));
         if is_spent(self.input.schedule, self.fired) {
-            self.end_everything_after(horizon);
-            return self.into_plan(None);
+            self.end_everything_after(decided_to);
+            decided_to = decided_to.max(self.now);
         }
-        let next = self.input.schedule.next(horizon.max(before(self.input.cursor.planned_at)));
+        let next = self.input.schedule.next(decided_to);
         let next = next.map(|planned_at| cursor(self.input.schedule, self.input.id, planned_at, self.fired));
-        self.into_plan(next)
+        self.go_on(next)
     }
 
     /// The last moment whose instants are due. Only the last instant before now
@@ -300,8 +306,7 @@ impl<'a> Planner<'a> {
     }
 
     /// A schedule that has ended owes nothing, not even what waits for jitter.
-    fn end_everything_after(&mut self, horizon: Timestamp) {
-        let after = horizon.max(before(self.input.cursor.planned_at));
+    fn end_everything_after(&mut self, after: Timestamp) {
         let blocks = self.input.schedule.blocks(after, self.now, false);
         self.skips.extend(blocks.map(|block| range(block, SkipReason::Ended)));
     }
@@ -312,25 +317,34 @@ impl<'a> Planner<'a> {
     /// thing such a schedule ever does.
     pub(super) fn plan_after_finish(mut self, delay: Span) -> Plan {
         let planned_at = self.input.cursor.planned_at;
+        if self.input.schedule.within_bounds(planned_at).is_none() {
+            return self.into_plan(None);
+        }
         let reason = match (self.admit_one(planned_at), self.over_rate()) {
             (Ok(_), Some(due_at)) => {
                 let put_off = Cursor { due_at, ..self.input.cursor };
                 return self.into_plan(Some(put_off));
             }
             (Ok(start), None) => {
+                let next_if_refused = self.from(delay.after(self.now));
                 self.fire(planned_at, start);
-                return self.into_plan(None);
+                return Plan { next_if_refused, ..self.into_plan(None) };
             }
             (Err(reason), _) => reason,
         };
         self.skips.push(SkipRange { from: planned_at, to: planned_at, count: 1, reason });
         let next = match reason {
             SkipReason::Ended => None,
-            SkipReason::Calendar => self.input.schedule.within_bounds(self.next_allowed(delay)),
-            _ => self.input.schedule.within_bounds(delay.after(self.now)),
+            SkipReason::Calendar => self.from(self.next_allowed(delay)),
+            _ => self.from(delay.after(self.now)),
         };
-        let next = next.map(|planned_at| cursor(self.input.schedule, self.input.id, planned_at, self.fired));
         self.into_plan(next)
+    }
+
+    /// The cursor for an instant of an `after_finish` schedule, unless it is over.
+    fn from(&self, at: Timestamp) -> Option<Cursor> {
+        let planned_at = self.input.schedule.within_bounds(at)?;
+        Some(cursor(self.input.schedule, self.input.id, planned_at, self.fired))
     }
 
     fn admit_one(&self, planned_at: Timestamp) -> Result<Start, SkipReason> {
@@ -363,7 +377,7 @@ impl<'a> Planner<'a> {
     fn into_plan(mut self, next: Option<Cursor>) -> Plan {
         self.skips.sort_unstable_by_key(|skip| skip.from);
         let skips = joined(&self.skips, &self.runs);
-        Plan { runs: self.runs, skips, next, fired: self.fired }
+        Plan { runs: self.runs, skips, next, next_if_refused: next, fired: self.fired }
     }
 }
 

@@ -29,6 +29,14 @@ fn input(schedule: &Schedule, cursor: Cursor) -> Input<'_> {
     Input { schedule, id: ID, cursor, pauses: &[], live: Live::default(), calendars: &[], allowance: None }
 }
 
+fn stored(cursor: Cursor) -> Stored {
+    Stored { cursor: Some(cursor), ..Stored::default() }
+}
+
+fn around(pauses: &[Pause]) -> Around<'_> {
+    Around { last_run: LastRun::None, pauses, rated: false }
+}
+
 /// Runs by their time, `>` for behind and `!` for replacing; skips by reason.
 fn shown(plan: &Plan) -> (String, String) {
     let run = |run: &PlannedRun| {
@@ -186,19 +194,22 @@ fn a_pause_starts_nothing_and_its_instants_are_recorded() {
     let open = Pause { since: clock("08:30:00"), until: None };
     let waiting = plan(&Input { pauses: &[open], ..input(&hourly, held) }, clock("09:00:00"));
     assert_eq!((waiting.runs.len(), waiting.skips.len()), (0, 0));
+    // It is looked at again within the hour, whatever anybody says.
     let slept = waiting.next.unwrap();
-    assert_eq!((slept.planned_at, slept.due_at > at("9999-01-01T00:00:00Z")), (held.planned_at, true));
+    assert_eq!((slept.planned_at, slept.due_at), (held.planned_at, clock("10:00:00")));
+    let slept = plan(&Input { pauses: &[open], ..input(&hourly, slept) }, clock("11:10:00")).next.unwrap();
+    assert_eq!((slept.planned_at, slept.due_at), (held.planned_at, clock("12:10:00")));
 
     // Lifted at 11:30.
     let lifted = Pause { until: Some(clock("11:30:00")), ..open };
-    let awake = resume(&hourly, ID, slept);
+    let awake = implied(&hourly, ID, stored(slept), &around(&[lifted]), clock("11:30:00")).unwrap();
     let done = plan(&Input { pauses: &[lifted], ..input(&hourly, awake) }, clock("11:30:00"));
     assert_eq!(shown(&done), (String::new(), "paused 09:00-11:00 x3".to_owned()));
     assert_eq!(done.next, Some(owing(clock("12:00:00"))));
 
     // Owed before the pause began: decided by catch-up when it is over.
     let late = Pause { since: clock("09:30:00"), until: Some(clock("11:30:00")) };
-    let kept = plan(&Input { pauses: &[late], ..input(&hourly, held) }, clock("10:00:00")).next.unwrap();
+    let kept = plan(&Input { pauses: &[late], ..input(&hourly, held) }, clock("10:45:00")).next.unwrap();
     assert_eq!(kept.due_at, clock("11:30:00"));
     let done = plan(&Input { pauses: &[late], ..input(&hourly, kept) }, clock("11:30:00"));
     assert_eq!(shown(&done), ("09:00".to_owned(), "paused 10:00-11:00 x2".to_owned()));
@@ -211,13 +222,13 @@ fn pauses_of_job_and_tenant_count_each_for_its_own_time() {
     let all = schedule(json!({ "cron": "0 * * * *", "catch_up": { "mode": "all" }, "overlap": "allow" }));
     let job = Pause { since: clock("08:30:00"), until: Some(clock("09:30:00")) };
     let tenant = Pause { since: clock("10:30:00"), until: Some(clock("12:30:00")) };
-    let queue = Pause { since: clock("11:30:00"), until: Some(clock("13:30:00")) };
+    let queue = Pause { since: clock("11:30:00"), until: Some(clock("12:55:00")) };
     let both = Input { pauses: &[tenant, job, queue], ..input(&all, owing(clock("08:00:00"))) };
-    assert_eq!(plan(&both, clock("12:00:00")).next.unwrap().due_at, clock("13:30:00"));
+    assert_eq!(plan(&both, clock("12:00:00")).next.unwrap().due_at, clock("12:55:00"));
     let done = plan(&both, clock("14:00:00"));
     assert_eq!(
         shown(&done),
-        ("08:00 10:00 14:00".to_owned(), "paused 09:00-09:00 x1, paused 11:00-13:00 x3".to_owned())
+        ("08:00 10:00 13:00 14:00".to_owned(), "paused 09:00-09:00 x1, paused 11:00-12:00 x2".to_owned())
     );
 }
 
@@ -326,6 +337,53 @@ fn a_disabled_schedule_is_not_armed() {
         let off = schedule(document);
         assert_eq!(arm(&off, ID, Progress::default(), clock("08:00:00")), None);
         assert_eq!(rearm(&off, ID, Progress::default(), clock("08:00:00")), None);
+        let held = stored(owing(clock("09:00:00")));
+        assert_eq!(implied(&off, ID, held, &around(&[]), clock("08:00:00")), None);
+        // A cursor that was left to it makes no run, and is its last.
+        let left = plan(&input(&off, owing(clock("09:00:00"))), clock("09:00:00"));
+        assert_eq!((shown(&left).1.as_str(), left.runs.len(), left.next), ("edited 09:00-09:00 x1", 0, None));
+    }
+}
+
+/// The scanner asks whether a cursor is where its definition, its last run and the
+/// pauses say. A schedule that sleeps for no reason would sleep for ever.
+#[test]
+fn the_cursor_that_everything_implies() {
+    let hourly = schedule(json!({ "cron": "0 * * * *" }));
+    let now = clock("09:10:00");
+    let (own, day) = (owing(clock("10:00:00")), at("2025-02-01T00:00:00Z"));
+    let due = |due_at: Timestamp, planned_at: &str| Cursor { due_at, ..owing(clock(planned_at)) };
+    let open = Pause { since: clock("08:30:00"), until: None };
+    let until = |text| Pause { until: Some(clock(text)), ..open };
+    let (lifted, shortened, paused) = ([until("09:05:00")], [until("09:30:00")], [open]);
+    let rated = Around { rated: true, ..around(&[]) };
+    for (case, held, around, due_at) in [
+        ("in its place", own, around(&[]), own.due_at),
+        ("asleep for ever", due(Timestamp::MAX, "09:00:00"), around(&[]), clock("09:00:00")),
+        ("asleep for an hour", due(clock("10:05:00"), "09:00:00"), around(&[]), clock("09:00:00")),
+        ("a pause was lifted", due(clock("10:05:00"), "09:00:00"), around(&lifted), clock("09:00:00")),
+        ("a pause was shortened", due(clock("10:05:00"), "09:00:00"), around(&shortened), clock("09:30:00")),
+        ("asleep by an open pause", due(clock("10:05:00"), "09:00:00"), around(&paused), clock("10:05:00")),
+        ("asleep by an open pause for ever", due(day, "09:00:00"), around(&paused), clock("10:10:00")),
+        ("paused, and its instant is to come", own, around(&paused), own.due_at),
+        ("put off by a rate", due(clock("10:05:00"), "09:00:00"), rated, clock("10:05:00")),
+        ("put off by a rate for ever", due(day, "09:00:00"), rated, clock("09:00:00")),
+        ("paced", due(clock("09:10:01"), "03:00:00"), around(&[]), clock("09:10:01")),
+    ] {
+        let implied = implied(&hourly, ID, stored(held), &around, now).unwrap();
+        assert_eq!(implied, Cursor { due_at, ..held }, "{case}");
+    }
+    let gone = Stored { behind: Progress { fired: 3, decided_to: Some(clock("10:00:00")) }, ..Stored::default() };
+    let armed = implied(&hourly, ID, gone, &around(&[]), now);
+    assert_eq!(armed, Some(Cursor { fired: 3, ..owing(clock("11:00:00")) }), "nothing that was decided");
+    let loop_ = schedule(json!({ "after_finish": "10m" }));
+    for (last_run, expected) in [
+        (LastRun::Lives, None),
+        (LastRun::Ended(clock("10:05:00")), Some(clock("10:15:00"))),
+        (LastRun::None, Some(next_tick(clock("10:00:00")))),
+    ] {
+        let found = implied(&loop_, ID, gone, &Around { last_run, ..around(&[]) }, now);
+        assert_eq!(found.map(|cursor| cursor.planned_at), expected, "{last_run:?}");
     }
 }
 
@@ -375,7 +433,56 @@ fn after_finish_is_armed_by_the_end_of_its_run() {
     let done = plan(&input(&loop_, second), clock("09:00:00"));
     assert_eq!((shown(&done).0.as_str(), done.next, done.fired), ("08:15", None, 2));
     assert_eq!(rearm(&loop_, ID, Progress { fired: 2, decided_to: None }, clock("09:00:00")), None);
+    // One that its store refuses to make arms it at once, and counts for nothing.
+    assert_eq!(done.next_if_refused, Some(Cursor { fired: 1, ..owing(clock("09:10:00")) }));
     assert_eq!(rearm(&schedule(json!({ "every": "1m" })), ID, Progress::default(), clock("09:00:00")), None);
+}
+
+/// What its last run left must not go on after the schedule's end.
+#[test]
+fn after_finish_ends_when_it_says() {
+    let ending = schedule(json!({ "after_finish": "10m", "ends_at": "2025-01-01T08:30:00Z" }));
+    let behind = Progress { fired: 1, decided_to: Some(clock("08:00:00")) };
+    assert_eq!(rearm(&ending, ID, behind, clock("08:20:00")).unwrap().planned_at, clock("08:30:00"));
+    assert_eq!(rearm(&ending, ID, behind, clock("08:20:00.001")), None);
+    let beyond = plan(&input(&ending, owing(clock("08:40:00"))), clock("08:40:00"));
+    assert_eq!((shown(&beyond), beyond.next), ((String::new(), String::new()), None));
+}
+
+/// Turned off and on, or edited otherwise, while its run lives: it counts from that
+/// run's end, and is not armed beside it.
+#[test]
+fn an_edit_leaves_after_finish_to_the_run_that_arms_it() {
+    let loop_ = schedule(json!({ "after_finish": "10m" }));
+    let off = schedule(json!({ "after_finish": "10m", "enabled": false }));
+    let hourly = schedule(json!({ "cron": "0 * * * *" }));
+    let behind = Progress { fired: 1, decided_to: Some(clock("08:00:00")) };
+    let waits = Stored { behind, waits_for_run: true, ..Stored::default() };
+    for (old, new) in [(&loop_, &off), (&off, &loop_), (&loop_, &loop_)] {
+        let edited = edit(Some(old), new, ID, waits, clock("08:05:00"));
+        assert_eq!(edited, Edited { stored: waits, owed: None });
+    }
+    let edited = edit(Some(&loop_), &hourly, ID, waits, clock("08:05:00")).stored;
+    assert_eq!((edited.waits_for_run, edited.cursor.unwrap().planned_at), (false, clock("09:00:00")));
+    // Its run ended while it was off: it begins anew.
+    let ended = Stored { waits_for_run: false, ..waits };
+    let edited = edit(Some(&off), &loop_, ID, ended, clock("09:05:00")).stored;
+    assert_eq!(edited.cursor.unwrap().planned_at, clock("09:05:00"));
+}
+
+/// A run that is refused does not count, so it is not the last one.
+#[test]
+fn a_refused_run_is_not_the_last_of_a_schedule() {
+    let twice =
+        schedule(json!({ "cron": "0 * * * *", "max_runs": 2, "catch_up": { "mode": "all" }, "overlap": "allow" }));
+    for (planned, now, fired, next) in
+        [("09:00:00", "09:00:00", 1, "10:00:00"), ("09:00:00", "12:30:00", 0, "13:00:00")]
+    {
+        let held = Cursor { fired, ..owing(clock(planned)) };
+        let done = plan(&input(&twice, held), clock(now));
+        assert_eq!((done.fired, done.next), (2, None));
+        assert_eq!(done.next_if_refused, Some(Cursor { fired: 2, ..owing(clock(next)) }));
+    }
 }
 
 /// "The next one is made by the last one" is how such schedules die: a skip
@@ -660,7 +767,7 @@ fn an_edit_plans_nothing_again_and_leaves_nothing_out() {
     let hourly = schedule(json!({ "cron": "0 * * * *" }));
     let half = schedule(json!({ "cron": "0,30 * * * *" }));
     let held = Cursor { fired: 3, ..owing(clock("10:00:00")) };
-    let cursor_at = |now| edit(Some(&hourly), &half, ID, Some(held), Progress::default(), clock(now));
+    let cursor_at = |now| edit(Some(&hourly), &half, ID, stored(held), clock(now));
     for (now, planned, owed) in [
         // 09:00 was fired by a clock ahead of 08:59:59.
         ("08:59:59", "09:30:00", None),
@@ -668,7 +775,7 @@ fn an_edit_plans_nothing_again_and_leaves_nothing_out() {
         ("10:05:00", "10:30:00", Some("10:00:00")),
     ] {
         let edited = cursor_at(now);
-        assert_eq!(edited.cursor, Some(Cursor { fired: 3, ..owing(clock(planned)) }), "{now}");
+        assert_eq!(edited.stored.cursor, Some(Cursor { fired: 3, ..owing(clock(planned)) }), "{now}");
         assert_eq!(edited.owed.map(|owed| (owed.from, owed.reason)), owed.map(|at| (clock(at), SkipReason::Edited)));
     }
 }
@@ -682,12 +789,12 @@ fn a_second_edit_plans_nothing_again_that_the_first_one_ended() {
     let off = schedule(json!({ "cron": "0,30 * * * *", "enabled": false }));
     let held = Cursor { fired: 3, ..owing(clock("10:00:00")) };
     for between in [&quarter, &off] {
-        let first = edit(Some(&half), between, ID, Some(held), Progress::default(), clock("10:00:01"));
+        let first = edit(Some(&half), between, ID, stored(held), clock("10:00:01"));
         assert_eq!(first.owed.map(|owed| owed.to), Some(clock("10:00:00")));
-        assert_eq!(first.behind.fired, 3);
-        let second = edit(Some(between), &half, ID, first.cursor, first.behind, clock("09:59:59"));
-        assert_eq!(second.cursor, Some(Cursor { fired: 3, ..owing(clock("10:30:00")) }));
-        assert!(second.behind.decided_to >= Some(clock("10:00:00")), "{:?}", second.behind);
+        assert_eq!(first.stored.behind.fired, 3);
+        let second = edit(Some(between), &half, ID, first.stored, clock("09:59:59"));
+        assert_eq!(second.stored.cursor, Some(Cursor { fired: 3, ..owing(clock("10:30:00")) }));
+        assert!(second.stored.behind.decided_to >= Some(clock("10:00:00")), "{second:?}");
         assert_eq!(second.owed, None);
     }
 }
@@ -700,7 +807,7 @@ fn a_schedule_that_was_off_is_not_held_up_by_the_instant_it_waited_for() {
     let off = schedule(json!({ "cron": "0 0 * * *", "enabled": false }));
     let hourly = schedule(json!({ "cron": "0 * * * *" }));
     let tomorrow = daily.next(clock("10:10:00")).unwrap();
-    let first = edit(Some(&daily), &off, ID, Some(owing(tomorrow)), Progress::default(), clock("10:10:00"));
-    let second = edit(Some(&off), &hourly, ID, first.cursor, first.behind, clock("10:20:00"));
-    assert_eq!(second.cursor, Some(owing(clock("11:00:00"))));
+    let first = edit(Some(&daily), &off, ID, stored(owing(tomorrow)), clock("10:10:00"));
+    let second = edit(Some(&off), &hourly, ID, first.stored, clock("10:20:00"));
+    assert_eq!(second.stored.cursor, Some(owing(clock("11:00:00"))));
 }

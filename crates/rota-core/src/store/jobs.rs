@@ -7,12 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::{Guarded, StoreError, Write};
 use crate::{
     after::AfterRefusal,
-    duration::Span,
-    fire::{self, Cursor, Progress, SkipRange},
-    ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
+    fire::{self, Cursor, Progress, SkipRange, Stored},
+    ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
     job::After,
     lane::{Lane, LaneKey, LaneMode},
-    schedule::ScheduleSpec,
 };
 
 /// A tenant's class, which sets its weight and its [quotas](crate::quota).
@@ -195,12 +193,11 @@ pub struct SchedulePut {
     pub name: String,
     /// The [`crate::schedule::ScheduleSpec`], JSON.
     pub spec: String,
+    /// As its job allows: a schedule of a job that is off is off.
     pub enabled: bool,
-    /// The delay of an `after_finish` schedule, in milliseconds.
-    pub after_finish_ms: Option<u64>,
-    pub cursor: Option<Cursor>,
-    /// What is behind it with this definition; nothing for a new one.
-    pub behind: Progress,
+    /// Its cursor, and what is behind it with this definition; nothing for a new
+    /// one. One that waits for its run keeps being armed by it.
+    pub stored: Stored,
     /// Instants that the change leaves out.
     pub skips: Vec<SkipRange>,
     /// What the saver read; none for a new schedule.
@@ -209,21 +206,11 @@ pub struct SchedulePut {
 
 impl SchedulePut {
     /// A stored schedule as it is, with another cursor in the place of `held`.
-    pub fn moving(record: ScheduleRecord, spec: &ScheduleSpec, held: Option<Cursor>, cursor: Cursor) -> Self {
+    pub fn moving(record: ScheduleRecord, held: Option<Cursor>, cursor: Option<Cursor>) -> Self {
         let guard = record.guard(held);
-        Self {
-            id: record.id,
-            job: record.job,
-            tenant: record.tenant,
-            name: record.name,
-            spec: record.spec,
-            enabled: record.enabled,
-            after_finish_ms: spec.after_finish.map(Span::as_millis),
-            cursor: Some(cursor),
-            behind: record.progress,
-            skips: Vec::new(),
-            guard: Some(guard),
-        }
+        let stored = Stored { cursor, behind: record.progress, waits_for_run: false };
+        let ScheduleRecord { id, job, tenant, name, spec, enabled, .. } = record;
+        Self { id, job, tenant, name, spec, enabled, stored, skips: Vec::new(), guard: Some(guard) }
     }
 }
 
@@ -235,6 +222,8 @@ pub struct ScheduleGuard {
     /// Tells of a fire and the end of its run that came between, where there is
     /// no cursor before or after.
     pub behind: Progress,
+    /// Tells of the end of a run that arms nothing, because the schedule is off.
+    pub armed_by: Option<RunId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,20 +245,26 @@ pub struct ScheduleRecord {
     pub part: Partition,
     pub revision: i32,
     pub spec: String,
+    /// As its job allows: a schedule of a job that is off is off.
     pub enabled: bool,
     pub pause: Option<Pause>,
     /// What is behind it: all while it has no cursor, as its run lives or it
     /// ended; beside a cursor, what its former definitions decided.
     pub progress: Progress,
     /// The run whose end re-arms an `after_finish` schedule.
-    pub armed_by: Option<crate::ids::RunId>,
+    pub armed_by: Option<RunId>,
     pub deleted: bool,
 }
 
 impl ScheduleRecord {
     /// What a change of it rests on, with the cursor that was read beside it.
     pub fn guard(&self, cursor: Option<Cursor>) -> ScheduleGuard {
-        ScheduleGuard { revision: self.revision, cursor, behind: self.progress }
+        ScheduleGuard { revision: self.revision, cursor, behind: self.progress, armed_by: self.armed_by }
+    }
+
+    /// What of it an edit goes by.
+    pub fn stored(&self, cursor: Option<Cursor>) -> Stored {
+        Stored { cursor, behind: self.progress, waits_for_run: self.armed_by.is_some() }
     }
 }
 
@@ -289,7 +284,7 @@ pub struct SchedulePage {
 }
 
 /// A schedule's cursor with what guards it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DueCursor {
     pub schedule: ScheduleId,
     pub part: Partition,
@@ -304,8 +299,10 @@ pub struct SkipRecord {
     pub range: SkipRange,
 }
 
-/// A pause and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A pause and why. One that has ended is kept with its end, and so are those
+/// before it: the instants inside them are recorded as paused only while planning is
+/// told of them, and would otherwise be caught up with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     pub since: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -314,21 +311,56 @@ pub struct Pause {
     pub note: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// Pauses of the same thing that ended before this one began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub past: Vec<fire::Pause>,
 }
 
+/// Ended pauses that are kept with the last one. What they covered is decided
+/// within seconds of their end, unless no scheduler runs.
+const PAST_MAX: usize = 8;
+
 impl Pause {
-    /// The time it covers, which is all that planning needs of it.
-    ///
-    /// To resume, set the pause again with `until` at now rather than taking it
-    /// away: the instants inside it are recorded as paused only while the
-    /// planner is told of it, and would else be caught up.
-    pub fn span(&self) -> fire::Pause {
+    /// The times that it and those before it cover, which is all that planning
+    /// needs of them.
+    pub fn spans(&self) -> impl Iterator<Item = fire::Pause> {
+        self.past.iter().copied().chain([self.span()])
+    }
+
+    fn span(&self) -> fire::Pause {
         fire::Pause { since: self.since, until: self.until }
     }
 
     /// Whether it is in force.
     pub fn holds(&self, at: Timestamp) -> bool {
         self.span().covers(at)
+    }
+
+    /// This pause in the place of `old`. One that is in force goes on, with another
+    /// end: what it has covered so far stays covered.
+    #[must_use]
+    pub fn over(mut self, old: Option<Self>) -> Self {
+        let Some(old) = old else { return self };
+        let goes_on = old.until.is_none_or(|until| self.since <= until);
+        let span = old.span();
+        self.past = old.past;
+        if goes_on {
+            self.since = self.since.min(old.since);
+        } else {
+            self.past.push(span);
+        }
+        if self.past.len() > PAST_MAX {
+            let oldest = self.past.remove(0);
+            self.past[0].since = oldest.since;
+        }
+        self
+    }
+
+    /// This pause, lifted at `now`.
+    #[must_use]
+    pub fn lifted(self, now: Timestamp) -> Self {
+        let until = self.until.map_or(now, |until| until.min(now)).max(self.since);
+        Self { until: Some(until), ..self }
     }
 }
 
@@ -342,8 +374,8 @@ pub enum PauseTarget {
     Schedule(ScheduleId),
 }
 
-/// The pauses of tenants and queues in force, with the revision that firing
-/// must know.
+/// The pauses of tenants and queues, ended ones among them, with the revision that
+/// firing must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pauses {
     pub revision: i64,
@@ -368,7 +400,7 @@ pub struct Calendar {
 
 /// What a step of a walk through the schedules of partitions found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnarmedPage {
+pub struct ReviewPage {
     pub schedules: Vec<ScheduleId>,
     /// Where the next step begins; nothing when all were seen.
     pub next: Option<ScheduleId>,
@@ -437,19 +469,26 @@ pub trait JobStore: Send + Sync {
 
     async fn list_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, StoreError>;
 
-    /// The cursors of schedules, found by a look through their partitions: for
-    /// edits and explanations, not for firing.
-    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError>;
+    /// The cursors of schedules, of those that are off or gone as well.
+    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, StoreError>;
 
-    /// Looks at the next `limit` enabled schedules of these partitions, by partition
-    /// and id, behind one of them: those without a cursor. They have ended, wait for
-    /// the run that will arm them, or should not be so.
-    async fn unarmed(
+    /// Looks at the next `limit` schedules of these partitions, by partition and id,
+    /// behind one of them, and answers those that deserve a closer look: enabled ones
+    /// without a cursor, and cursors that wake at another time than their instant, are
+    /// of another revision than their schedule, or of one that is off or gone.
+    async fn review(
         &self,
         parts: &[Partition],
         after: Option<ScheduleId>,
         limit: u32,
-    ) -> Result<UnarmedPage, StoreError>;
+    ) -> Result<ReviewPage, StoreError>;
+
+    /// Has cursors that are still as read wake at another time, or takes them away.
+    async fn wake_at(
+        &self,
+        write: &Write,
+        cursors: &[(DueCursor, Option<Timestamp>)],
+    ) -> Result<Vec<Guarded>, StoreError>;
 
     /// Recorded skips of a schedule, newest first, from before `before`.
     async fn skips(
@@ -459,8 +498,12 @@ pub trait JobStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<SkipRecord>, StoreError>;
 
-    /// Sets or lifts pauses. Each bumps the revision that guards firing.
-    /// False where there is no such target.
+    /// Sets pauses, as [`Pause::over`] says, or lifts those that are in force, as
+    /// [`Pause::lifted`] does. Each bumps the revision that guards firing. Schedules
+    /// that sleep because of the target's own pause wake at their instant; those of a
+    /// tenant or queue are for whoever looks after schedules.
+    ///
+    /// False where there is no such target, or nothing to be lifted.
     async fn set_pauses(
         &self,
         write: &Write,
@@ -474,4 +517,47 @@ pub trait JobStore: Send + Sync {
     async fn put_calendars(&self, calendars: &[CalendarPut], now: Timestamp) -> Result<(), StoreError>;
 
     async fn calendars(&self, tenant: TenantId) -> Result<Vec<Calendar>, StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_767_607_200 + second).unwrap()
+    }
+
+    fn pause(since: i64, until: Option<i64>) -> Pause {
+        Pause { since: at(since), until: until.map(at), ..Pause::default() }
+    }
+
+    fn covered(pause: &Pause) -> Vec<(i64, Option<i64>)> {
+        let second = |at: Timestamp| at.as_second() - 1_767_607_200;
+        pause.spans().map(|span| (second(span.since), span.until.map(second))).collect()
+    }
+
+    /// What a pause has covered so far must not be caught up with because somebody
+    /// gave it another end.
+    #[test]
+    fn a_pause_in_force_that_is_set_again_goes_on() {
+        for (old, new, expected) in [
+            (pause(0, None), pause(30, Some(60)), vec![(0, Some(60))]),
+            (pause(0, Some(90)), pause(30, Some(60)), vec![(0, Some(60))]),
+            (pause(0, Some(30)), pause(30, None), vec![(0, None)]),
+            (pause(0, Some(10)), pause(30, None), vec![(0, Some(10)), (30, None)]),
+        ] {
+            assert_eq!(covered(&new.clone().over(Some(old.clone()))), expected, "{old:?} {new:?}");
+        }
+        assert_eq!(covered(&pause(0, None).lifted(at(7))), [(0, Some(7))]);
+        assert_eq!(covered(&pause(0, Some(5)).lifted(at(7))), [(0, Some(5))]);
+        assert_eq!(covered(&pause(9, None).lifted(at(7))), [(9, Some(9))], "by a clock that is behind");
+    }
+
+    /// Somebody who pauses and resumes all day must not grow the row without end.
+    #[test]
+    fn pauses_that_ended_are_kept_up_to_a_bound() {
+        let all = (0..100).fold(None, |old, n| Some(pause(n * 10, Some(n * 10 + 5)).over(old))).unwrap();
+        let covered = covered(&all);
+        assert_eq!((covered.len(), covered[0], covered[PAST_MAX]), (PAST_MAX + 1, (0, Some(915)), (990, Some(995))));
+    }
 }

@@ -31,8 +31,8 @@ pub use self::{
     },
     jobs::{
         Calendar, CalendarPut, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
-        JobVersion, Pause, PauseTarget, Pauses, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, SchedulesPut, SkipRecord, Tenant, TenantPut, Tier, UnarmedPage,
+        JobVersion, Pause, PauseTarget, Pauses, ReviewPage, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,
+        ScheduleRecord, ScheduleSaved, SchedulesPut, SkipRecord, Tenant, TenantPut, Tier,
     },
     leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk, Worker, WorkerBeat, WorkerInfo},
     runs::{

@@ -154,9 +154,12 @@ impl Enqueued {
 pub struct FireItem {
     /// The cursor as read: the guard.
     pub due: DueCursor,
+    pub job: JobId,
     /// The job's revision as read: the guard against an edit or pause since.
     pub job_revision: i32,
     pub next: Option<Cursor>,
+    /// Where one of the runs is refused.
+    pub next_if_refused: Option<Cursor>,
     /// A run of an `after_finish` schedule re-arms it when it ends.
     pub runs: Vec<FireRun>,
     pub skips: Vec<SkipRange>,

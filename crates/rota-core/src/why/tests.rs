@@ -64,7 +64,7 @@ fn asked<'a>(run: &'a Run, change: impl FnOnce(RunFacts<'a>) -> RunFacts<'a>) ->
 }
 
 fn pause(until: Option<Timestamp>) -> Pause {
-    Pause { since: at(-5), until, note: Some("month end".into()), by: Some("ann".into()) }
+    Pause { since: at(-5), until, note: Some("month end".into()), by: Some("ann".into()), ..Pause::default() }
 }
 
 #[test]

@@ -26,14 +26,14 @@ use jiff::Timestamp;
 use rota_core::{
     calendar::Calendar,
     duration::Span,
-    fire::{self, Allowance, Input, Live, Start},
+    fire::{self, Allowance, Input, Live, PUT_OFF_MAX, Start},
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
     job::template::has_tags,
     quota::Quotas,
     rate::Rate,
     run::{CancelAsk, NewRun, Source, Status, Trigger},
     schedule::Overlap,
-    store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, PauseTarget, Pauses, StoreError, Write},
+    store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, Pauses, StoreError, Write},
 };
 use serde_json::{Value, json};
 
@@ -56,9 +56,6 @@ const BATCHES_MAX: usize = 16;
 const WRITES_MAX: usize = 3;
 /// When nothing could be fired that was due, the next try waits this long.
 const STUCK_WAIT: Span = Span::millis(50);
-/// An instant is put off for at most so long at a time, so that a quota that was
-/// raised is noticed.
-const PUT_OFF_MAX: Span = Span::secs(3_600);
 
 pub struct Fire {
     node: Arc<Node>,
@@ -129,7 +126,7 @@ impl Fire {
         let options = &self.node.options;
         let parts = self.node.territory.parts();
         let generation = self.node.territory.generation();
-        self.node.catalog.read_pauses().await?;
+        self.node.read_pauses().await?;
         let until = options.horizon.after(now);
         let found =
             if parts.is_empty() { Vec::new() } else { self.node.store.due(&parts, until, options.cursors_max).await? };
@@ -448,7 +445,7 @@ impl Knowledge {
     ) -> Option<FireItem> {
         let job = self.jobs.get(&entry.record.job)?;
         let lane = *self.lanes.get(&entry.record.job)?;
-        let pauses = self.pauses_of(entry, job);
+        let pauses = entry.pauses(job, &self.pauses);
         let empty = Vec::new();
         let live = self.live.get(&due.schedule).unwrap_or(&empty);
         let waiting = live.iter().filter(|run| run.status == Status::Blocked).count() as u64;
@@ -489,8 +486,10 @@ impl Knowledge {
         };
         Some(FireItem {
             due,
+            job: job.record.id,
             job_revision: job.record.revision,
             next: plan.next,
+            next_if_refused: plan.next_if_refused,
             runs,
             skips: plan.skips,
             cancel_ask: (!cancel.is_empty()).then(ask),
@@ -536,22 +535,6 @@ impl Knowledge {
             // The instant is not lost: its run is made, and fails with the reason.
             Err(why) => NewRun { rearms, ..refused_run(blueprint.run(node, Keys::default(), now), &why) },
         }
-    }
-
-    fn pauses_of(&self, entry: &ScheduleEntry, job: &JobEntry) -> Vec<fire::Pause> {
-        let (tenant, queue) = (entry.record.tenant, &job.record.queue);
-        let wide = self.pauses.pauses.iter().filter(|(target, _)| match target {
-            PauseTarget::Tenant(of) => *of == tenant,
-            PauseTarget::Queue(of, name) => *of == tenant && name == queue,
-            PauseTarget::Job(_) | PauseTarget::Schedule(_) => false,
-        });
-        let own = entry.record.pause.iter().chain(&job.record.pause);
-        let mut pauses: Vec<fire::Pause> =
-            wide.map(|(_, pause)| pause).chain(own).map(rota_core::store::Pause::span).collect();
-        if !job.record.enabled {
-            pauses.push(fire::Pause { since: job.record.updated_at, until: None });
-        }
-        pauses
     }
 }
 

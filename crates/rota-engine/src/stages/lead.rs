@@ -201,6 +201,7 @@ impl Lead {
         self.node.bells.fire.notify_one();
         self.node.bells.look.notify_one();
         self.node.bells.promote.notify_one();
+        self.node.bells.scan.notify_one();
     }
 
     /// Follows the store's clock, or the machine's.

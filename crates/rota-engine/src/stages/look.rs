@@ -200,8 +200,8 @@ impl Stage for Look {
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
-        if self.node.catalog.read_pauses().await? || !self.node.catalog.pauses().pauses.is_empty() {
-            // A pause was set, lifted, or may have run out.
+        if !self.node.read_pauses().await? && !self.node.catalog.pauses().pauses.is_empty() {
+            // One of them may have run out.
             self.node.desk.reopen();
             self.node.bells.dispatch.notify_one();
             self.node.bells.claim.notify_one();

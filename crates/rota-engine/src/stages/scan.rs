@@ -1,32 +1,38 @@
 //! Scan: looks for what cannot be, puts it right, and says so.
 //!
-//! Schedules that nobody fired in time, and those that nothing will ever fire:
-//! they have no cursor, whether or not a run should have left them one. Runs marked
-//! as running that nobody executes; slots whose counters do not fit the live runs;
+//! Schedules that nobody fired in time, and those whose cursor is not where their
+//! definition, their job, their last run and the pauses put it
+//! ([`fire::implied`](rota_core::fire::implied)). Runs marked as running that nobody executes; slots whose counters do not fit the live runs;
 //! runs that wait for others which are gone. The gauge of findings reads 0 as long
 //! as everything else works.
 //!
 //! It also looks how long the oldest queued run waits, for those who watch.
 //!
 //! A pass looks at a page of its partitions' schedules and goes on from there at
-//! the next, so that ten million of them cost no more than a few.
+//! the next, so that ten million of them cost no more than a few. After a take-over,
+//! and when pauses of tenants or queues were changed, it walks through all of them at
+//! once: that is what wakes the schedules that such a pause had put to sleep.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
-    fire,
+    fire::{self, Around, LastRun},
     ids::{RunId, ScheduleId},
     ports::Topic,
     run::{Lease, Run, RunState},
-    schedule::ScheduleSpec,
-    store::{By, OpenDead, RunRecord, SchedulePut, ScheduleRecord, ScheduleSaved, StoreError},
-    timing::Schedule,
+    store::{
+        By, DueCursor, Guarded, OpenDead, Pauses, RunRecord, SchedulePut, ScheduleRecord, ScheduleSaved, StoreError,
+    },
 };
 
 use super::{PassReport, Stage};
 use crate::{
+    catalog::{JobEntry, ScheduleEntry},
     events::{Event, Finding},
     node::Node,
     outbox::{End, Ended},
@@ -43,28 +49,62 @@ const RECOUNT_EVERY: u32 = 10;
 /// Dead letters that are counted for those who watch; more are as many.
 const DEAD_COUNTED_MAX: u32 = 100_000;
 
+/// What is wrong with a schedule's cursor.
+enum Wrong {
+    /// It wakes too late. `late` where it should have woken long ago.
+    Asleep { held: DueCursor, until: Timestamp, late: bool },
+    /// Its schedule is gone.
+    Gone { held: DueCursor },
+    /// It should be there and is not, or the other way round, or is of another
+    /// revision than its schedule.
+    Unlike { put: Box<SchedulePut> },
+}
+
+/// A walk through the schedules of this node's partitions.
+#[derive(Default)]
+struct Walk {
+    after: Option<ScheduleId>,
+    /// Which partitions and pauses there were when it began.
+    begun: Option<(u64, i64)>,
+    /// It is to be over soon: partitions are new, or pauses were changed.
+    hurried: bool,
+}
+
 pub struct Scan {
     node: Arc<Node>,
-    after: Option<ScheduleId>,
+    walk: Walk,
+    whole_at: Timestamp,
     passes: u32,
+    /// How much was found since the last whole look began.
+    found: usize,
+    /// Cursors that were overdue at the last scan, and since when.
+    late: HashMap<DueCursor, Timestamp>,
     /// Leases that nobody here had a hand on at the last scan.
     strangers: HashSet<Lease>,
 }
 
 impl Scan {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, after: None, passes: 0, strangers: HashSet::new() }
+        Self {
+            node,
+            walk: Walk::default(),
+            whole_at: Timestamp::MIN,
+            passes: 0,
+            found: 0,
+            late: HashMap::new(),
+            strangers: HashSet::new(),
+        }
     }
 
-    fn found(&self, finding: Finding) {
+    fn report(&self, finding: Finding) {
         tracing::error!(?finding, "found what cannot be");
         self.node.events.tell(|| Event::Found(finding));
     }
 
-    /// Schedules that nobody fired in time. Those of partitions that were taken only
-    /// just now are late because nobody was there, and are being caught up: they are
-    /// counted, but nothing is wrong with them.
-    async fn overdue(&self, now: Timestamp) -> Result<usize, StoreError> {
+    /// Schedules that nobody fired in time. One that is found so for the first time may
+    /// just have been woken, or be caught up with after a downtime: it is counted, and
+    /// something is wrong only if it is still so a while later.
+    async fn overdue(&mut self, now: Timestamp) -> Result<usize, StoreError> {
         let parts = self.node.territory.parts();
         let before = self.node.options.overdue_after.before(now);
         let mut overdue = self.node.store.due(&parts, before, OVERDUE_MAX).await?;
@@ -72,8 +112,10 @@ impl Scan {
         if !overdue.is_empty() {
             self.node.hints.wake(Topic::Schedules);
         }
-        let table = self.node.territory.table();
-        overdue.retain(|due| table[usize::from(due.part.0)].is_some_and(|held| held.taken_at <= before));
+        let known = std::mem::take(&mut self.late);
+        let since = |due: &DueCursor| known.get(due).copied().unwrap_or(now);
+        self.late = overdue.iter().map(|due| (*due, since(due))).collect();
+        overdue.retain(|due| since(due) <= before);
         if let Some(first) = overdue.first() {
             let (schedule, due_at) = (first.schedule, first.cursor.due_at);
             tracing::error!(count = overdue.len(), %schedule, %due_at, "nobody fired schedules in time");
@@ -85,54 +127,122 @@ impl Scan {
         Ok(overdue.len())
     }
 
-    /// Arms the schedules of a page that should have a cursor and have none.
-    async fn unarmed(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+    /// Compares the cursors of a page of schedules with what they should be, and puts
+    /// right what differs.
+    async fn schedules(&mut self, now: Timestamp) -> Result<usize, StoreError> {
         let parts = self.node.territory.parts();
-        let page = self.node.store.unarmed(&parts, self.after, SCHEDULES).await?;
-        self.after = page.next;
-        let mut repaired = 0;
+        let page = self.node.store.review(&parts, self.walk.after, SCHEDULES).await?;
+        let mut found = 0;
         for ids in page.schedules.chunks(RUNS as usize) {
-            let records = self.node.store.schedules(ids).await?;
-            let records: Vec<ScheduleRecord> = records.into_iter().flatten().collect();
-            let runs: Vec<RunId> = records.iter().filter_map(|record| record.armed_by).collect();
-            let mut runs = self.node.store.runs(&runs).await?.into_iter();
-            for record in &records {
-                let ended_at = match record.armed_by.and_then(|_| runs.next()) {
-                    None => None,
-                    Some(None) => Some(now),
-                    Some(Some(RunRecord { run: Run { state: RunState::Finished { at, .. }, .. }, .. })) => Some(at),
-                    // It will arm it.
-                    Some(Some(_)) => continue,
-                };
-                repaired += usize::from(self.arm(record, ended_at, now).await?);
-            }
+            found += self.review(ids, now).await?;
         }
-        Ok(repaired)
+        self.walk.after = page.next;
+        self.walk.hurried &= page.next.is_some();
+        Ok(found)
     }
 
-    /// Arms a schedule, from the end of its last run if that should have done it.
-    /// Nothing is done to one that has ended.
-    async fn arm(
-        &self,
-        record: &ScheduleRecord,
-        ended_at: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let Ok(spec) = serde_json::from_str::<ScheduleSpec>(&record.spec) else { return Ok(false) };
-        let Ok(schedule) = Schedule::compile(&spec, &record.id.seed()) else { return Ok(false) };
-        let cursor = match ended_at {
-            Some(ended_at) => fire::rearm(&schedule, record.id, record.progress, ended_at),
-            None => fire::arm(&schedule, record.id, record.progress, now),
-        };
-        let Some(cursor) = cursor else { return Ok(false) };
-        let put = SchedulePut::moving(record.clone(), &spec, None, cursor);
-        let saved = self.node.store.put_schedules(&self.node.write(now), &[put]).await?;
-        let repaired = matches!(saved.first(), Some(ScheduleSaved::Saved { .. }));
-        if repaired {
-            self.found(Finding::ScheduleUnarmed { schedule: record.id });
+    async fn review(&self, ids: &[ScheduleId], now: Timestamp) -> Result<usize, StoreError> {
+        let (mut moved, mut saved) = (Vec::new(), Vec::new());
+        let mut findings = Vec::new();
+        for wrong in self.reviewed(ids, now).await? {
+            match wrong {
+                Wrong::Asleep { held, until, late } => {
+                    moved.push((held, Some(until)));
+                    findings.push(late.then_some(Finding::ScheduleAsleep { schedule: held.schedule }));
+                }
+                Wrong::Gone { held } => {
+                    moved.push((held, None));
+                    findings.push(Some(Finding::CursorStray { schedule: held.schedule }));
+                }
+                Wrong::Unlike { put } => saved.push(*put),
+            }
+        }
+        let mut done = Vec::new();
+        if !moved.is_empty() {
+            done = self.node.store.wake_at(&self.node.write(now), &moved).await?;
+        }
+        if !saved.is_empty() {
+            let answers = self.node.store.put_schedules(&self.node.write(now), &saved).await?;
+            let unarmed = |put: &SchedulePut| Some(Finding::ScheduleUnarmed { schedule: put.id });
+            findings.extend(saved.iter().map(unarmed));
+            let is_saved = |answer: &ScheduleSaved| matches!(answer, ScheduleSaved::Saved { .. });
+            done.extend(answers.iter().map(|one| if is_saved(one) { Guarded::Applied } else { Guarded::Stale }));
+        }
+        if !done.is_empty() {
             self.node.hints.wake(Topic::Schedules);
         }
-        Ok(repaired)
+        // What was fired or changed meanwhile is in its place.
+        let applied = findings.into_iter().zip(done).filter(|(_, done)| *done == Guarded::Applied);
+        let found: Vec<Finding> = applied.filter_map(|(finding, _)| finding).collect();
+        let count = found.len();
+        for finding in found {
+            self.report(finding);
+        }
+        Ok(count)
+    }
+
+    /// What is wrong with the cursors of these schedules.
+    async fn reviewed(&self, ids: &[ScheduleId], now: Timestamp) -> Result<Vec<Wrong>, StoreError> {
+        let node = &self.node;
+        let cursors = node.store.cursors(ids).await?;
+        let records = node.store.schedules(ids).await?;
+        let known = || records.iter().flatten();
+        let jobs = node.catalog.jobs_anew(known().map(|record| record.job)).await?;
+        let runs: Vec<RunId> = known().filter_map(|record| record.armed_by).collect();
+        let runs: HashMap<RunId, Option<RunRecord>> = runs.iter().copied().zip(node.store.runs(&runs).await?).collect();
+        let pauses = node.catalog.pauses();
+        let mut wrong = Vec::new();
+        for (record, held) in records.into_iter().zip(cursors) {
+            let job = record.as_ref().and_then(|record| jobs.get(&record.job));
+            match (record.filter(|record| !record.deleted), job, held) {
+                (Some(record), Some(job), held) => {
+                    let last_run = last_run(&record, &runs, now);
+                    wrong.extend(self.compare(record, held, job, last_run, &pauses, now));
+                }
+                (_, _, Some(held)) => wrong.push(Wrong::Gone { held }),
+                (_, _, None) => {}
+            }
+        }
+        Ok(wrong)
+    }
+
+    fn compare(
+        &self,
+        record: ScheduleRecord,
+        held: Option<DueCursor>,
+        job: &JobEntry,
+        last_run: LastRun,
+        wide: &Pauses,
+        now: Timestamp,
+    ) -> Option<Wrong> {
+        let entry = ScheduleEntry::read(record).ok()?;
+        let ScheduleEntry { record, schedule, .. } = &entry;
+        let pauses = entry.pauses(job, wide);
+        let quotas = self.node.catalog.quotas(record.tenant);
+        let rated = quotas.is_some_and(|quotas| quotas.run_rate().is_some());
+        let stored = record.stored(held.map(|held| held.cursor));
+        let around = Around { last_run, pauses: &pauses, rated };
+        let implied = fire::implied(schedule, record.id, stored, &around, now);
+        match (held, implied) {
+            (Some(held), Some(next)) if held.revision == record.revision => {
+                // Whoever lifted a pause a moment ago is waking its schedules.
+                let since = self.node.options.overdue_after.before(now);
+                let lifted = pauses.iter().any(|pause| pause.until.is_some_and(|until| since < until));
+                let late = !lifted && next.due_at <= since;
+                (held.cursor != next).then_some(Wrong::Asleep { held, until: next.due_at, late })
+            }
+            (None, None) => None,
+            (held, Some(_)) => {
+                let put = SchedulePut::moving(record.clone(), held.map(|held| held.cursor), implied);
+                Some(Wrong::Unlike { put: Box::new(put) })
+            }
+            (Some(held), None) => {
+                let off = fire::edit(Some(schedule), schedule, record.id, stored, now);
+                let put = SchedulePut::moving(record.clone(), Some(held.cursor), None);
+                let skips = off.owed.into_iter().collect();
+                Some(Wrong::Unlike { put: Box::new(SchedulePut { stored: off.stored, skips, ..put }) })
+            }
+        }
     }
 
     /// Runs of this node's partitions that are marked as running and that
@@ -146,7 +256,7 @@ impl Scan {
             let Some(by) = self.node.territory.held(run.part).map(|held| By::Owner(held.epoch)) else { continue };
             let Ok(change) = run.lose(self.node.options.losses_max, now) else { continue };
             if self.node.desk.fly(&run, by) {
-                self.found(Finding::RunOwnerless { run: run.id });
+                self.report(Finding::RunOwnerless { run: run.id });
                 let end = End::Decided(Box::new(change));
                 ended.push(Ended { run, by, end, at: now, job: None, executed: false });
             }
@@ -159,16 +269,43 @@ impl Scan {
     async fn joins(&self, now: Timestamp) -> Result<usize, StoreError> {
         let count = self.node.store.mend_joins(&self.node.write(now)).await?;
         if count > 0 {
-            self.found(Finding::JoinsStuck { count });
+            self.report(Finding::JoinsStuck { count });
             self.node.hints.wake(Topic::Ready);
         }
         Ok(count as usize)
     }
 
+    /// Begins a new walk where partitions are new to this node, or pauses were
+    /// changed: whoever should have woken schedules may have died before it did.
+    fn hurry(&mut self) {
+        let here = (self.node.territory.generation(), self.node.catalog.pauses().revision);
+        if self.walk.begun != Some(here) {
+            self.walk = Walk { after: None, begun: Some(here), hurried: true };
+        }
+    }
+
+    /// What one node looks at for all, and what is counted for those who watch.
+    async fn watch(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let (mut found, mut oldest, mut dead) = (0, None, OpenDead::default());
+        if self.node.territory.is_steward() {
+            oldest = self.node.store.oldest_queued().await?;
+            dead = self.node.store.open_dead(DEAD_COUNTED_MAX).await?;
+            if self.passes.is_multiple_of(RECOUNT_EVERY) {
+                found += self.slots(now).await?;
+                found += self.joins(now).await?;
+            }
+            self.passes = self.passes.wrapping_add(1);
+        }
+        self.node.stats.oldest_queued.set(oldest);
+        self.node.stats.dead_open.set(dead.count as usize);
+        self.node.stats.oldest_dead.set(dead.oldest_at);
+        Ok(found)
+    }
+
     async fn slots(&self, now: Timestamp) -> Result<usize, StoreError> {
         let count = self.node.store.recount_slots(&self.node.write(now)).await?;
         if count > 0 {
-            self.found(Finding::SlotsLeaked { count });
+            self.report(Finding::SlotsLeaked { count });
             self.node.hints.wake(Topic::Ready);
         }
         Ok(count as usize)
@@ -182,27 +319,36 @@ impl Stage for Scan {
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
-        let next_at = Some(self.node.options.scan_every.after(now));
-        let mut done = 0;
-        if !self.node.territory.is_empty() && !self.node.is_quiet(now) {
-            done += self.overdue(now).await?;
-            done += self.ownerless(now).await?;
-            done += self.unarmed(now).await?;
+        let holds_any = !self.node.territory.is_empty();
+        if holds_any {
+            self.hurry();
         }
-        let (mut oldest, mut dead) = (None, OpenDead::default());
-        if self.node.territory.is_steward() {
-            oldest = self.node.store.oldest_queued().await?;
-            dead = self.node.store.open_dead(DEAD_COUNTED_MAX).await?;
-            if self.passes.is_multiple_of(RECOUNT_EVERY) {
-                done += self.slots(now).await?;
-                done += self.joins(now).await?;
+        let goes_on = self.walk.hurried && self.walk.after.is_some() && now < self.whole_at;
+        let mut done = if goes_on { self.found } else { 0 };
+        if holds_any {
+            done += self.schedules(now).await?;
+        }
+        if !goes_on {
+            // While the store was away nobody could do better.
+            if holds_any && !self.node.is_quiet(now) {
+                done += self.overdue(now).await?;
+                done += self.ownerless(now).await?;
             }
-            self.passes = self.passes.wrapping_add(1);
+            done += self.watch(now).await?;
+            self.whole_at = self.node.options.scan_every.after(now);
         }
-        self.node.stats.oldest_queued.set(oldest);
-        self.node.stats.dead_open.set(dead.count as usize);
-        self.node.stats.oldest_dead.set(dead.oldest_at);
+        self.found = done;
         self.node.stats.findings.set(done);
-        Ok(PassReport { done, more: false, next_at })
+        Ok(PassReport { done, more: holds_any && self.walk.hurried, next_at: Some(self.whole_at) })
+    }
+}
+
+/// What became of the run whose end arms a schedule.
+fn last_run(record: &ScheduleRecord, runs: &HashMap<RunId, Option<RunRecord>>, now: Timestamp) -> LastRun {
+    let Some(run) = record.armed_by else { return LastRun::None };
+    match runs.get(&run).and_then(Option::as_ref).map(|record| &record.run.state) {
+        Some(RunState::Finished { at, .. }) => LastRun::Ended(*at),
+        Some(_) => LastRun::Lives,
+        None => LastRun::Ended(now),
     }
 }

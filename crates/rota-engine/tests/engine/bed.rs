@@ -19,7 +19,7 @@ use rota_core::{
     store::{CancelAnswer, Expect, RunQuery, RunRecord, SkipRecord, Store, TenantPut, Tier},
 };
 use rota_engine::{
-    Engine, JobRef, Made, Options, RunAsk,
+    Engine, Handle, JobRef, Made, Options, RunAsk,
     clock::TestClock,
     definitions::{self, Saved},
     executors::{Call, HandlerError},
@@ -348,6 +348,11 @@ impl Hands {
     }
 
     passes!(lead, look, fire, promote, admit, dispatch, claim, execute, settle, reap, sweep, scan, tend, trigger);
+
+    /// What people ask this node for.
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.node))
+    }
 
     /// Enqueues one run of a job.
     pub async fn enqueue(&self, bed: &Bed, job: &str) -> RunId {

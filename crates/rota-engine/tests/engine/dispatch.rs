@@ -306,7 +306,7 @@ async fn what_was_claimed_ahead_and_finds_no_slot_is_given_back() {
         assert!(leased > SLOTS, "nothing was claimed ahead");
         assert_eq!((leased + queued, bed.work.count()), (20, 40 + SLOTS));
         if paused {
-            let pause = Pause { since: bed.now(), until: None, note: None, by: None };
+            let pause = Pause { since: bed.now(), ..Pause::default() };
             let queue = PauseTarget::Queue(bed.tenant, "default".into());
             bed.store.set_pauses(&node.node.write(bed.now()), &[queue], Some(&pause)).await.unwrap();
             node.look().await;

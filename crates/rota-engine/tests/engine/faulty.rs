@@ -20,7 +20,6 @@ use jiff::Timestamp;
 use rota_core::{
     access::SecretDigest,
     dispatch::{Pair, Window},
-    fire::Cursor,
     ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, TokenId, UserId, WorkerId},
     lane::{Lane, LaneKey, LaneMode},
     order::OrderKey,
@@ -267,7 +266,9 @@ impl Wake for Parked {
 pub fn wait<T>(work: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Parked(std::thread::current())));
     let mut context = Context::from_waker(&waker);
-    let mut work = std::pin::pin!(work);
+    // A task that has done much without a break is told to wait by everything that it
+    // asks, until the runtime gets its turn: which it does not here.
+    let mut work = std::pin::pin!(tokio::task::unconstrained(work));
     loop {
         match work.as_mut().poll(&mut context) {
             Poll::Ready(answer) => return answer,
@@ -503,19 +504,28 @@ impl JobStore for Faulty {
         self.call("list_schedules", Kind::Read, move |store, _| wait(store.list_schedules(&query))).await
     }
 
-    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
+    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, StoreError> {
         let schedules = schedules.to_vec();
         self.call("cursors", Kind::Read, move |store, _| wait(store.cursors(&schedules))).await
     }
 
-    async fn unarmed(
+    async fn review(
         &self,
         parts: &[Partition],
         after: Option<ScheduleId>,
         limit: u32,
-    ) -> Result<UnarmedPage, StoreError> {
+    ) -> Result<ReviewPage, StoreError> {
         let parts = parts.to_vec();
-        self.call("unarmed", Kind::Read, move |store, _| wait(store.unarmed(&parts, after, limit))).await
+        self.call("review", Kind::Read, move |store, _| wait(store.review(&parts, after, limit))).await
+    }
+
+    async fn wake_at(
+        &self,
+        write: &Write,
+        cursors: &[(DueCursor, Option<Timestamp>)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let (write, cursors) = (write.clone(), cursors.to_vec());
+        self.call("wake_at", Kind::Named, move |store, _| wait(store.wake_at(&write, &cursors))).await
     }
 
     async fn skips(

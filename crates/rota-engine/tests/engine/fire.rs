@@ -7,12 +7,19 @@ use std::sync::{
 
 use jiff::Timestamp;
 use rota_core::{
+    duration::Span,
     fire::SkipReason,
+    ids::ScheduleId,
     job::JobDocument,
     run::{Status, Verdict},
     store::{Expect, JobPut, JobSaved, Pause, PauseTarget, Store, StoreError, Write},
 };
-use rota_engine::{definitions, stages::Stage};
+use rota_engine::{
+    Event,
+    definitions::{self, Saved},
+    events::Finding,
+    stages::Stage,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -26,7 +33,7 @@ fn every(name: &str, handler: &str, span: &str, extra: Value) -> Value {
 }
 
 fn pause_of(bed: &Bed, until: Option<i64>) -> Pause {
-    Pause { since: bed.now(), until: until.map(at), note: None, by: None }
+    Pause { since: bed.now(), until: until.map(at), ..Pause::default() }
 }
 
 #[tokio::test]
@@ -211,12 +218,7 @@ async fn a_pause_at_every_level_holds_a_schedule_until_it_is_lifted() {
         let saved = bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
         let schedule = bed.schedule(saved, "beat").await;
         node.fire().await;
-        let target = match level {
-            0 => PauseTarget::Schedule(schedule),
-            1 => PauseTarget::Job(saved.job),
-            2 => PauseTarget::Queue(bed.tenant, "default".into()),
-            _ => PauseTarget::Tenant(bed.tenant),
-        };
+        let target = target_of(&bed, level, saved, schedule);
         let write = node.node.write(bed.now());
         let targets = [target.clone()];
         assert_eq!(bed.store.set_pauses(&write, &targets, Some(&pause_of(&bed, None))).await.unwrap(), [true]);
@@ -227,8 +229,11 @@ async fn a_pause_at_every_level_holds_a_schedule_until_it_is_lifted() {
         }
         assert_eq!(bed.planned().await, [0_i64; 0], "{target:?}");
         bed.go(1);
-        assert_eq!(definitions::resume(&node.node, &targets, bed.now()).await.unwrap(), [true]);
+        assert_eq!(node.handle().resume(&targets).await.unwrap(), [true]);
+        assert_eq!(node.handle().resume(&targets).await.unwrap(), [false], "{target:?}: once");
         node.beat_for(&bed, 1_000).await;
+        node.look().await;
+        assert_eq!(node.scan().await.done, 0, "{target:?}: to wake what slept is nothing to be told of");
         node.fire().await;
         node.fire().await;
         assert_eq!(bed.planned().await, [0_i64; 0], "{target:?}: what the pause covered is not caught up");
@@ -239,6 +244,157 @@ async fn a_pause_at_every_level_holds_a_schedule_until_it_is_lifted() {
         node.fire().await;
         assert_eq!(bed.planned().await, [40_000], "{target:?}");
     }
+}
+
+/// A schedule, its job, its queue or its tenant.
+fn target_of(bed: &Bed, level: usize, saved: Saved, schedule: ScheduleId) -> PauseTarget {
+    match level {
+        0 => PauseTarget::Schedule(schedule),
+        1 => PauseTarget::Job(saved.job),
+        2 => PauseTarget::Queue(bed.tenant, "default".into()),
+        _ => PauseTarget::Tenant(bed.tenant),
+    }
+}
+
+/// Saved with `enabled: false` and a few seconds later with `true`: the job's schedules
+/// go on from there, and nothing that lay between is made up for.
+#[tokio::test]
+async fn a_job_that_is_switched_off_and_on_fires_again() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    let document = |enabled: bool| {
+        with(every("tick", "noop", "10s", json!({ "overlap": "allow" })), json!({ "enabled": enabled }))
+    };
+    let saved = bed.save(&node.node, document(true)).await;
+    let schedule = bed.schedule(saved, "beat").await;
+    for round in 0..3 {
+        let off_at = bed.now();
+        bed.save(&node.node, document(false)).await;
+        for _ in 0..4 {
+            node.beat_for(&bed, 10_000).await;
+            node.fire().await;
+            node.fire().await;
+        }
+        assert_eq!(bed.planned().await.len(), round, "off since {off_at}");
+        assert_eq!(bed.store.cursors(&[schedule]).await.unwrap(), [None], "nothing sleeps until somebody wakes it");
+        assert_eq!(node.scan().await.done, 0);
+        bed.save(&node.node, document(true)).await;
+        node.beat_for(&bed, 9_999).await;
+        node.fire().await;
+        node.fire().await;
+        assert_eq!(bed.planned().await.len(), round + 1, "on again");
+        bed.go(1);
+    }
+    let skips = bed.skips(schedule).await;
+    assert!(skips.iter().all(|skip| skip.range.reason == SkipReason::Edited), "{skips:?}");
+}
+
+/// What a job that is off owed when it was switched off has ended, whatever a schedule
+/// of it says, and a schedule that is off stays so when its job is on.
+#[tokio::test]
+async fn a_schedule_fires_only_where_it_and_its_job_are_on() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    let document = |job: bool, own: bool| {
+        let schedule = json!({ "name": "beat", "every": "10s", "overlap": "allow", "enabled": own });
+        with(super::bed::job("tick", "noop"), json!({ "enabled": job, "schedules": [schedule] }))
+    };
+    let mut fired = 0;
+    for (job, own) in [(false, true), (true, false), (false, false), (true, true), (false, true), (true, true)] {
+        bed.save(&node.node, document(job, own)).await;
+        node.beat_for(&bed, 10_000).await;
+        node.fire().await;
+        node.fire().await;
+        fired += usize::from(job && own);
+        assert_eq!(bed.planned().await.len(), fired, "job {job}, schedule {own}");
+        assert_eq!(node.scan().await.done, 0);
+    }
+}
+
+/// A pause that is given an end, or an earlier one, ends then, and has covered what it
+/// covered before.
+#[tokio::test]
+async fn a_pause_that_is_shortened_ends_when_it_says() {
+    for (level, first) in [(0, None), (1, None), (2, None), (3, None), (0, Some(900_000)), (3, Some(900_000))] {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.go(1);
+        let saved = bed.save(&node.node, every("tick", "noop", "10s", json!({ "overlap": "allow" }))).await;
+        let schedule = bed.schedule(saved, "beat").await;
+        let targets = [target_of(&bed, level, saved, schedule)];
+        let handle = node.handle();
+        assert_eq!(handle.pause(&targets, &pause_of(&bed, first)).await.unwrap(), [true]);
+        for _ in 0..2 {
+            node.beat_for(&bed, 10_000).await;
+            node.fire().await;
+            node.fire().await;
+        }
+        assert_eq!(handle.pause(&targets, &pause_of(&bed, Some(45_000))).await.unwrap(), [true]);
+        for _ in 0..40 {
+            node.beat_for(&bed, 1_000).await;
+            node.look().await;
+            assert_eq!(node.scan().await.done, 0, "{targets:?}");
+            node.fire().await;
+            node.fire().await;
+        }
+        assert_eq!(bed.planned().await, [50_000, 60_000], "{targets:?}");
+        let skips = bed.skips(schedule).await;
+        let covered: Vec<_> = skips.iter().map(|skip| (skip.range.reason, skip.range.count)).collect();
+        assert_eq!(covered, [(SkipReason::Paused, 4)], "{targets:?}");
+    }
+}
+
+/// A node that lifts a pause and dies at once: whoever takes over wakes what it held.
+#[tokio::test]
+async fn schedules_wake_although_the_one_who_lifted_their_pause_has_died() {
+    for level in 0..4 {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.go(1);
+        let saved = bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+        let schedule = bed.schedule(saved, "beat").await;
+        let targets = [target_of(&bed, level, saved, schedule)];
+        node.handle().pause(&targets, &pause_of(&bed, None)).await.unwrap();
+        node.beat_for(&bed, 10_000).await;
+        node.fire().await;
+        node.fire().await;
+        let asleep = bed.store.cursors(&[schedule]).await.unwrap()[0].unwrap().cursor;
+        assert!(Span::secs(3_600).before(asleep.due_at) <= bed.now(), "no longer than an hour: {asleep:?}");
+        // As the death leaves it, between the one write and anything else.
+        bed.store.set_pauses(&node.node.write(bed.now()), &targets, None).await.unwrap();
+        drop(node);
+        bed.go(5_000);
+        let mut heir = bed.node().await;
+        heir.look().await;
+        heir.scan().await;
+        heir.fire().await;
+        heir.beat_for(&bed, 5_000).await;
+        heir.fire().await;
+        heir.fire().await;
+        assert_eq!(bed.planned().await, [20_000], "{targets:?}");
+    }
+}
+
+/// A cursor that sleeps for no reason is found by the scanner, woken, and reported.
+#[tokio::test]
+async fn the_scanner_wakes_what_sleeps_for_no_reason() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.go(1);
+    let saved = bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+    let schedule = bed.schedule(saved, "beat").await;
+    let due = bed.store.cursors(&[schedule]).await.unwrap()[0].unwrap();
+    bed.store.wake_at(&node.node.write(bed.now()), &[(due, Some(Timestamp::MAX))]).await.unwrap();
+    let mut events = node.node.events.subscribe();
+    node.beat_for(&bed, 20_001).await;
+    assert_eq!(node.scan().await.done, 1);
+    assert_eq!(events.try_recv().unwrap(), Event::Found(Finding::ScheduleAsleep { schedule }));
+    node.fire().await;
+    node.fire().await;
+    assert_eq!(bed.planned().await, [20_000]);
+    assert_eq!(node.scan().await.done, 0);
 }
 
 #[tokio::test]
@@ -273,7 +429,7 @@ async fn a_paused_queue_or_tenant_starts_nothing_until_it_is_lifted() {
         let id = node.enqueue(&bed, "hello").await;
         assert_eq!(node.work().await, 0);
         bed.go(1);
-        definitions::resume(&node.node, &targets, bed.now()).await.unwrap();
+        node.handle().resume(&targets).await.unwrap();
         node.look().await;
         assert_eq!(node.work().await, 1);
         assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));

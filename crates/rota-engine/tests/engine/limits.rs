@@ -150,6 +150,8 @@ async fn the_scanner_finds_nothing_where_all_is_well() {
     }
     assert_eq!(node.node.stats.findings.get(), 0);
     node.beat_for(&bed, 60_000).await;
+    assert_eq!(node.scan().await.done, 0);
+    node.beat_for(&bed, 10_000).await;
     assert_eq!(node.scan().await.done, 1, "nobody fired for a minute");
     assert_eq!(node.node.stats.overdue.get(), 1);
     node.fire().await;

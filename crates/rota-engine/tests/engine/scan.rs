@@ -1,8 +1,7 @@
 //! What cannot be is found and put right.
 
 use rota_core::{
-    fire::Progress,
-    schedule::ScheduleSpec,
+    fire::{Progress, Stored},
     store::{SchedulePut, ScheduleSaved},
 };
 use serde_json::json;
@@ -13,9 +12,8 @@ use crate::bed::*;
 async fn lose_cursor(bed: &Bed, hands: &Hands, id: rota_core::ids::ScheduleId) {
     let record = bed.store.schedules(&[id]).await.unwrap().remove(0).unwrap();
     let held = bed.store.cursors(&[id]).await.unwrap().remove(0).expect("it is armed");
-    let spec: ScheduleSpec = serde_json::from_str(&record.spec).unwrap();
-    let behind = Progress::before(held);
-    let put = SchedulePut { cursor: None, behind, ..SchedulePut::moving(record, &spec, Some(held), held) };
+    let stored = Stored { behind: Progress::before(held.cursor), ..Stored::default() };
+    let put = SchedulePut { stored, ..SchedulePut::moving(record, Some(held.cursor), None) };
     let saved = bed.store.put_schedules(&hands.node.write(bed.now()), &[put]).await.unwrap();
     assert!(matches!(saved[..], [ScheduleSaved::Saved { .. }]));
 }
@@ -44,7 +42,7 @@ async fn a_schedule_that_nothing_would_fire_is_armed_again() {
         lose_cursor(&bed, &node, id).await;
         assert_eq!(node.scan().await.done, 1, "{name}");
         let cursor = bed.store.cursors(&[id]).await.unwrap().remove(0);
-        assert!(cursor.is_some_and(|cursor| cursor.planned_at >= bed.now()), "{name}: {cursor:?}");
+        assert!(cursor.is_some_and(|due| due.cursor.planned_at >= bed.now()), "{name}: {cursor:?}");
         assert_eq!(node.scan().await.done, 0, "{name}");
     }
     for name in ["once", "off"] {

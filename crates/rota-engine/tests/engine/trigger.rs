@@ -95,7 +95,7 @@ async fn a_paused_disabled_or_deleted_job_is_kept_as_skipped() {
     let paused = bed.save(&node.node, then("paused", &after)).await;
     let disabled = bed.save(&node.node, with(then("disabled", &after), json!({ "enabled": false }))).await;
     let deleted = bed.save(&node.node, then("deleted", &after)).await;
-    let pause = Pause { since: bed.now(), until: None, note: None, by: None };
+    let pause = Pause { since: bed.now(), ..Pause::default() };
     let write = node.node.write(bed.now());
     bed.store.set_pauses(&write, &[PauseTarget::Job(paused.job)], Some(&pause)).await.unwrap();
     node.enqueue(&bed, "load").await;

@@ -151,7 +151,8 @@ pub async fn list(may: May<JobRead>, listing: Listing<JobFilter>) -> Result<Json
         limit: listing.limit,
     };
     let page = may.engine.store().list_jobs(&query).await?;
-    let jobs = page.jobs.into_iter().map(wire::job).collect::<Result<_, _>>()?;
+    let now = may.engine.now();
+    let jobs = page.jobs.into_iter().map(|record| wire::job(record, now)).collect::<Result<_, _>>()?;
     Ok(Json(listing.page(jobs, page.next.as_ref())))
 }
 
@@ -266,7 +267,7 @@ fn expected(headers: &HeaderMap) -> Result<Expect, Problem> {
     responses((status = OK, body = Job, headers(("ETag" = String)))))]
 pub async fn read(may: May<JobRead>, JobPath(job): JobPath) -> Result<Response, Problem> {
     let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    Ok((etag(record.version), Json(wire::job(record)?)).into_response())
+    Ok((etag(record.version), Json(wire::job(record, may.engine.now())?)).into_response())
 }
 
 /// Save a job.

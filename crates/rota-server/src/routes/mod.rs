@@ -226,7 +226,8 @@ pub fn pause_of(may: &May<JobExecute>, request: PauseRequest) -> Result<Pause, P
     if !problems.is_empty() {
         return Err(Problem::bad_document("the request", problems));
     }
-    Ok(Pause { since: now, until: request.until, note: request.note, by: Some(may.caller.who.clone()) })
+    let by = Some(may.caller.who.clone());
+    Ok(Pause { since: now, until: request.until, note: request.note, by, ..Pause::default() })
 }
 
 async fn pause(

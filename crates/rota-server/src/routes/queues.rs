@@ -56,9 +56,9 @@ pub async fn list(may: May<JobRead>, Query(NoFilter {}): Query<NoFilter>) -> Res
     for (target, pause) in may.engine.store().pauses().await?.pauses {
         if let PauseTarget::Queue(tenant, name) = target
             && tenant == may.caller.tenant
-            && pause.holds(now)
+            && let Some(pause) = wire::pause(Some(pause), now)
         {
-            queues.entry(name).or_default().pause = Some(wire::pause(pause));
+            queues.entry(name).or_default().pause = Some(pause);
         }
     }
     Ok(Json(queues.into_iter().map(|(name, queue)| Queue { name, ..queue }).collect()))

@@ -72,7 +72,8 @@ pub async fn shown(engine: &Engine, schedules: Vec<ScheduleRecord>) -> Result<Ve
     let ids: Vec<ScheduleId> = schedules.iter().map(|record| record.id).collect();
     let cursors = engine.store().cursors(&ids).await?;
     let names = runs::names(engine, schedules.iter().map(|record| record.job)).await?;
-    schedules.into_iter().zip(cursors).map(|(record, cursor)| wire::schedule(record, cursor, &names)).collect()
+    let (now, with_cursors) = (engine.now(), schedules.into_iter().zip(cursors));
+    with_cursors.map(|(record, due)| wire::schedule(record, due.map(|due| due.cursor), &names, now)).collect()
 }
 
 /// The caller's own schedule.

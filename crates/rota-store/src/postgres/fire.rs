@@ -29,7 +29,6 @@ use crate::{codec::micros, fired::leaves, kept};
 #[derive(Clone, Copy)]
 struct Won {
     item: usize,
-    after_finish_ms: Option<i64>,
     version: i32,
 }
 
@@ -71,7 +70,7 @@ impl PostgresStore {
             rest = others;
             answers[won.item] = Fired::Fired(own.to_vec());
         }
-        let effects = effects(write, items, &won, &answers);
+        let effects = effects(items, &won, &answers);
         skips::record(&tx, &effects.skips).await?;
         effects.write(&tx).await?;
         let ending = after.ending(kept::fired(&answers)?);
@@ -135,7 +134,7 @@ const ADVANCE: &str = concat!(
           WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, fired, \
                              next_due, next_planned, next_fired, n), schedule s, job j WHERE ",
     as_read!(),
-    " RETURNING u.n, s.after_finish_ms, j.version"
+    " RETURNING u.n, j.version"
 );
 
 const USE_UP: &str = concat!(
@@ -143,7 +142,7 @@ const USE_UP: &str = concat!(
      USING unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::int[], $8::bigint[]) \
            WITH ORDINALITY u (part, due_at, schedule, planned_at, revision, job_revision, fired, n), schedule s, job j WHERE ",
     as_read!(),
-    " RETURNING u.n, s.after_finish_ms, j.version"
+    " RETURNING u.n, j.version"
 );
 
 /// Cursors as read, in columns.
@@ -213,7 +212,7 @@ async fn guard(tx: &Tx, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<
     for (rows, group) in answers[2..].iter().zip(groups) {
         for row in rows {
             let n = row.try_get::<_, i64>(0)? as usize - 1;
-            won.push(Won { item: group[n], after_finish_ms: row.try_get(1)?, version: row.try_get(2)? });
+            won.push(Won { item: group[n], version: row.try_get(1)? });
         }
     }
     Ok(won)
@@ -233,20 +232,20 @@ struct Effects {
     recounted: Vec<(i16, i64, Cursor)>,
 }
 
-fn effects(write: &Write, items: &[FireItem], won: &[Won], answers: &[Fired]) -> Effects {
+fn effects(items: &[FireItem], won: &[Won], answers: &[Fired]) -> Effects {
     let mut effects = Effects::default();
     for won in won {
         let (item, Fired::Fired(made)) = (&items[won.item], &answers[won.item]) else { continue };
-        effects.add(write, item, won.after_finish_ms, made);
+        effects.add(item, made);
     }
     effects
 }
 
 impl Effects {
-    fn add(&mut self, write: &Write, item: &FireItem, after_finish_ms: Option<i64>, made: &[Enqueued]) {
+    fn add(&mut self, item: &FireItem, made: &[Enqueued]) {
         let schedule = item.due.schedule.0;
         let part = i16::from(item.due.part.0);
-        let leaves = leaves(item, after_finish_ms, made, write.now);
+        let leaves = leaves(item, made);
         let skip = |(range, fired)| Skip { schedule, range, fired };
         self.skips.extend(leaves.skips.into_iter().map(skip));
         match (item.next, leaves.next) {
@@ -255,11 +254,9 @@ impl Effects {
             (None, Some(next)) => self.waiting.push((schedule, part, item.due.revision, next)),
             (None, None) => self.behind.push((schedule, leaves.progress)),
         }
-        if after_finish_ms.is_some() {
-            let lives = |(_, answer): &(&NewRun, &Enqueued)| matches!(answer, Enqueued::Made { .. });
-            let last = item.runs.iter().zip(made).rfind(lives);
-            self.armed.extend(last.map(|(run, _)| (schedule, run.id.0)));
-        }
+        let arms = |(run, answer): &(&NewRun, &Enqueued)| run.rearms && matches!(answer, Enqueued::Made { .. });
+        let last = item.runs.iter().zip(made).rfind(arms);
+        self.armed.extend(last.map(|(run, _)| (schedule, run.id.0)));
     }
 
     async fn write(&self, tx: &Tx) -> Result<(), Fault> {

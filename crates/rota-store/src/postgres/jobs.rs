@@ -24,8 +24,8 @@ use super::{
     tx::{Ending, Tx},
 };
 use crate::{
-    codec::{corrupt, micros, mode, mode_code, time},
-    filter::PAGE_MAX,
+    codec::{corrupt, micros, mode, mode_code, time, to_json},
+    filter::{PAGE_MAX, changed_pause},
     kept,
 };
 
@@ -46,11 +46,6 @@ fn tier(code: i16) -> Result<Tier, StoreError> {
         3 => Tier::Unlimited,
         _ => return Err(corrupt("a tier", code)),
     })
-}
-
-pub(super) fn pause_text(pause: Option<&Pause>) -> Result<Option<String>, Fault> {
-    let text = pause.map(serde_json::to_string).transpose();
-    text.map_err(|e| Fault::Store(corrupt("a pause to store", e)))
 }
 
 pub(super) fn pause(text: Option<&str>) -> Result<Option<Pause>, StoreError> {
@@ -597,7 +592,7 @@ async fn save_pauses_once(
     targets: &[PauseTarget],
     pause: Option<&Pause>,
 ) -> Result<(Vec<bool>, Ending), Fault> {
-    let body = pause_text(pause)?;
+    let change = |old: Option<Pause>| changed_pause(pause, old, write.now);
     let mut whole: Vec<(i32, &str)> = Vec::new();
     let (mut jobs, mut owed): (Vec<i64>, Vec<i64>) = (Vec::new(), Vec::new());
     for target in targets {
@@ -608,13 +603,15 @@ async fn save_pauses_once(
             PauseTarget::Schedule(schedule) => owed.push(schedule.0),
         }
     }
-    let tenants = pause_whole(&tx, &whole, body.as_deref()).await?;
-    let jobs = pause_jobs(&tx, &jobs, body.as_deref(), micros(write.now)).await?;
-    let owed = schedules::pause(&tx, &owed, body.as_deref()).await?;
+    let whole = pause_whole(&tx, &whole, change).await?;
+    let jobs = pause_jobs(&tx, &jobs, change, micros(write.now)).await?;
+    let owed = schedules::pause(&tx, &owed, change).await?;
+    let is_whole = |tenant: i32, queue: &str| whole.iter().any(|(of, name)| *of == tenant && name == queue);
     let answers: Vec<bool> = targets
         .iter()
         .map(|target| match target {
-            PauseTarget::Tenant(tenant) | PauseTarget::Queue(tenant, _) => tenants.contains(&tenant.0),
+            PauseTarget::Tenant(tenant) => is_whole(tenant.0, WHOLE_TENANT),
+            PauseTarget::Queue(tenant, queue) => is_whole(tenant.0, queue),
             PauseTarget::Job(JobId(job)) => jobs.contains(job),
             PauseTarget::Schedule(ScheduleId(schedule)) => owed.contains(schedule),
         })
@@ -623,46 +620,74 @@ async fn save_pauses_once(
     Ok((answers, ending))
 }
 
-/// Pauses tenants and queues under one revision; answers which tenants exist.
-async fn pause_whole(tx: &Tx, whole: &[(i32, &str)], body: Option<&str>) -> Result<Vec<i32>, Fault> {
+/// Changes the pauses of tenants and queues under one revision, and answers which
+/// that was done to.
+async fn pause_whole(
+    tx: &Tx,
+    whole: &[(i32, &str)],
+    change: impl Fn(Option<Pause>) -> Option<Pause>,
+) -> Result<Vec<(i32, String)>, Fault> {
     if whole.is_empty() {
         return Ok(Vec::new());
     }
     let tenants: Vec<i32> = whole.iter().map(|(tenant, _)| *tenant).collect();
     let queues: Vec<&str> = whole.iter().map(|(_, queue)| *queue).collect();
-    let change = match body {
-        Some(_) => {
-            "INSERT INTO pause (tenant, queue, body) SELECT DISTINCT u.tenant, u.queue, $3::text \
-             FROM unnest($1::int[], $2::text[]) u (tenant, queue) JOIN tenant t ON t.id = u.tenant \
-             ON CONFLICT (tenant, queue) DO UPDATE SET body = excluded.body"
-        }
-        None => {
-            "DELETE FROM pause p USING unnest($1::int[], $2::text[]) u (tenant, queue) \
-             WHERE p.tenant = u.tenant AND p.queue = u.queue AND $3::text IS NULL"
-        }
-    };
     let answers = tx
         .pipe(&[
-            ("UPDATE meta SET pauses_revision = pauses_revision + 1", &[]),
-            (change, &[&tenants, &queues, &body]),
-            ("SELECT id FROM tenant WHERE id = ANY($1)", &[&tenants]),
-        ])
-        .await?;
-    Ok(answers[2].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
-}
-
-async fn pause_jobs(tx: &Tx, jobs: &[i64], body: Option<&str>, now: i64) -> Result<Vec<i64>, Fault> {
-    if jobs.is_empty() {
-        return Ok(Vec::new());
-    }
-    let answers = tx
-        .pipe(&[
-            ("SELECT 1 FROM job WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&jobs]),
+            ("SELECT 1 FROM meta FOR UPDATE", &[]),
             (
-                "UPDATE job SET pause = $2, revision = revision + 1, updated_at = $3 WHERE id = ANY($1) AND NOT deleted RETURNING id",
-                &[&jobs, &body, &now],
+                "SELECT DISTINCT u.tenant, u.queue, p.body FROM unnest($1::int[], $2::text[]) u (tenant, queue) \
+                 JOIN tenant t ON t.id = u.tenant LEFT JOIN pause p ON p.tenant = u.tenant AND p.queue = u.queue",
+                &[&tenants, &queues],
             ),
         ])
         .await?;
-    Ok(answers[1].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+    let (mut changed, mut bodies) = (Vec::new(), Vec::new());
+    for row in &answers[1] {
+        if let Some(pause) = change(self::pause(row.try_get(2)?)?) {
+            changed.push((row.try_get::<_, i32>(0)?, row.try_get::<_, String>(1)?));
+            bodies.push(to_json(&pause)?);
+        }
+    }
+    if !changed.is_empty() {
+        let (tenants, queues): (Vec<i32>, Vec<&str>) =
+            changed.iter().map(|(tenant, queue)| (*tenant, queue.as_str())).unzip();
+        tx.pipe(&[
+            ("UPDATE meta SET pauses_revision = pauses_revision + 1", &[]),
+            (
+                "INSERT INTO pause (tenant, queue, body) \
+                 SELECT * FROM unnest($1::int[], $2::text[], $3::text[]) u (tenant, queue, body) \
+                 ON CONFLICT (tenant, queue) DO UPDATE SET body = excluded.body",
+                &[&tenants, &queues, &bodies],
+            ),
+        ])
+        .await?;
+    }
+    Ok(changed)
+}
+
+async fn pause_jobs(
+    tx: &Tx,
+    jobs: &[i64],
+    change: impl Fn(Option<Pause>) -> Option<Pause>,
+    now: i64,
+) -> Result<Vec<i64>, Fault> {
+    if jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (mut changed, mut bodies) = (Vec::new(), Vec::new());
+    let sql = "SELECT id, pause FROM job WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR UPDATE";
+    for row in tx.rows(sql, &[&jobs]).await? {
+        if let Some(pause) = change(pause(row.try_get(1)?)?) {
+            changed.push(row.try_get::<_, i64>(0)?);
+            bodies.push(to_json(&pause)?);
+        }
+    }
+    if !changed.is_empty() {
+        let sql = "UPDATE job j SET pause = u.pause, revision = j.revision + 1, updated_at = $3 \
+                   FROM unnest($1::bigint[], $2::text[]) u (id, pause) WHERE j.id = u.id";
+        tx.rows(sql, &[&changed, &bodies, &now]).await?;
+        schedules::wake_of_jobs(tx, &changed).await?;
+    }
+    Ok(changed)
 }

@@ -1,9 +1,7 @@
 //! Schedules and their cursors.
 //!
-//! A cursor is found by its partition and due instant, as firing needs it; who
-//! wants one by its schedule looks through the partition. Every edit rewrites
-//! the cursor under the new revision, so that a fire planned before it finds
-//! nothing, and waits for a fire that is under way.
+//! Every edit rewrites the cursor under the new revision, so that a fire planned
+//! before it finds nothing, and waits for a fire that is under way.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,8 +13,8 @@ use rota_core::{
     fire::{Cursor, Progress},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     store::{
-        ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, StoreError,
-        UnarmedPage, Write,
+        DueCursor, Guarded, Pause, ReviewPage, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord,
+        ScheduleSaved, StoreError, Write,
     },
 };
 use tokio_postgres::Row;
@@ -30,13 +28,14 @@ use super::{
     once::Once,
     own::numbers,
     skips::{self, Skip},
-    tx::{Ending, Tx},
+    tx::{Ending, Param, Tx},
 };
 use crate::{
-    abandoned::abandoned,
-    codec::{micros, time, time_opt},
+    codec::{micros, time, time_opt, to_json},
+    definition::abandoned,
     filter::{PAGE_MAX, parts_from},
     kept,
+    review::{Armed, review},
 };
 
 impl PostgresStore {
@@ -93,12 +92,12 @@ pub(super) async fn put(tx: &Tx, puts: &[SchedulePut]) -> Result<Vec<ScheduleSav
     let winners: Vec<usize> = (0..puts.len()).filter(saved).collect();
     let cursors = winners.iter().filter_map(|n| {
         let put = &puts[*n];
-        Some((put.id.0, part_of(put.id.0), revision(*n), put.cursor?))
+        Some((put.id.0, part_of(put.id.0), revision(*n), put.stored.cursor?))
     });
     write_cursors(tx, cursors).await?;
     let mut skipped = Vec::new();
     for put in winners.iter().map(|n| &puts[*n]) {
-        let fired = put.behind.fired;
+        let fired = put.stored.behind.fired;
         skipped.extend(put.skips.iter().map(|range| Skip { schedule: put.id.0, range: *range, fired }));
     }
     skips::record(tx, &skipped).await?;
@@ -124,18 +123,17 @@ async fn insert(tx: &Tx, puts: &[SchedulePut], made: &[usize], answers: &mut [Sc
     }
     let ids: Vec<i64> = made.iter().map(|n| puts[*n].id.0).collect();
     let jobs: Vec<i64> = made.iter().map(|n| puts[*n].job.0).collect();
-    let delays: Vec<Option<i64>> = made.iter().map(|n| puts[*n].after_finish_ms.map(|ms| ms as i64)).collect();
     let tenants: Vec<i32> = made.iter().map(|n| puts[*n].tenant.0).collect();
     let parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
     let enabled: Vec<bool> = made.iter().map(|n| puts[*n].enabled).collect();
     let names: Vec<&str> = made.iter().map(|n| puts[*n].name.as_str()).collect();
     let specs: Vec<&str> = made.iter().map(|n| puts[*n].spec.as_str()).collect();
-    let sql = "INSERT INTO schedule (id, job, after_finish_ms, tenant, revision, part, enabled, name, spec) \
-               SELECT u.id, u.job, u.delay, u.tenant, 1, u.part, u.enabled, u.name, u.spec \
-               FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::smallint[], $6::bool[], \
-                           $7::text[], $8::text[]) u (id, job, delay, tenant, part, enabled, name, spec) \
+    let sql = "INSERT INTO schedule (id, job, tenant, revision, part, enabled, name, spec) \
+               SELECT u.id, u.job, u.tenant, 1, u.part, u.enabled, u.name, u.spec \
+               FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[], $5::bool[], $6::text[], $7::text[]) \
+                    u (id, job, tenant, part, enabled, name, spec) \
                ON CONFLICT DO NOTHING RETURNING id";
-    let rows = tx.rows(sql, &[&ids, &jobs, &delays, &tenants, &parts, &enabled, &names, &specs]).await?;
+    let rows = tx.rows(sql, &[&ids, &jobs, &tenants, &parts, &enabled, &names, &specs]).await?;
     let mut saved: HashSet<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     for n in made {
         if saved.remove(&puts[*n].id.0) {
@@ -151,22 +149,25 @@ async fn lock(tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, ScheduleGuard>, Fault
     if ids.is_empty() {
         return Ok(known);
     }
-    let mut parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
-    parts.sort_unstable();
-    parts.dedup();
+    let parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
     let answers = tx
         .pipe(&[
             (
-                "SELECT id, revision, fired, decided_to FROM schedule WHERE id = ANY($1) AND NOT deleted ORDER BY id \
-                 FOR UPDATE",
+                "SELECT id, revision, fired, decided_to, armed_by FROM schedule WHERE id = ANY($1) AND NOT deleted \
+                 ORDER BY id FOR UPDATE",
                 &[&ids],
             ),
             (LOCK_CURSORS, &[&parts, &ids]),
         ])
         .await?;
     for row in &answers[0] {
-        let behind = progress(row, 2)?;
-        known.insert(row.try_get(0)?, ScheduleGuard { revision: row.try_get(1)?, cursor: None, behind });
+        let guard = ScheduleGuard {
+            revision: row.try_get(1)?,
+            cursor: None,
+            behind: progress(row, 2)?,
+            armed_by: row.try_get::<_, Option<Uuid>>(4)?.map(RunId),
+        };
+        known.insert(row.try_get(0)?, guard);
     }
     for row in &answers[1] {
         if let Some(schedule) = known.get_mut(&row.try_get::<_, i64>(0)?) {
@@ -176,10 +177,9 @@ async fn lock(tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, ScheduleGuard>, Fault
     Ok(known)
 }
 
-/// Looks through partitions once, whatever the number of schedules: a list of
-/// ids as an index condition would walk the partition for each of them.
-const LOCK_CURSORS: &str = "SELECT c.schedule, c.planned_at, c.due_at, c.fired FROM cursor c \
-     WHERE c.part = ANY($1::smallint[]) AND c.schedule IN (SELECT unnest($2::bigint[])) FOR UPDATE OF c";
+const LOCK_CURSORS: &str = "SELECT c.schedule, c.planned_at, c.due_at, c.fired \
+     FROM unnest($1::smallint[], $2::bigint[]) u (part, id) \
+     JOIN cursor c ON c.part = u.part AND c.schedule = u.id FOR UPDATE OF c";
 
 const DELETE_CURSORS: &str = "DELETE FROM cursor c USING unnest($1::smallint[], $2::bigint[], $3::bigint[]) \
      u (part, due_at, schedule) WHERE c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule";
@@ -238,22 +238,17 @@ async fn taken_names(tx: &Tx, puts: &[SchedulePut], edited: &[usize]) -> Result<
 
 async fn write_edits(tx: &Tx, won: &[&SchedulePut]) -> Result<(), Fault> {
     let ids: Vec<i64> = won.iter().map(|put| put.id.0).collect();
-    let delays: Vec<Option<i64>> = won.iter().map(|put| put.after_finish_ms.map(|ms| ms as i64)).collect();
     let enabled: Vec<bool> = won.iter().map(|put| put.enabled).collect();
     let names: Vec<&str> = won.iter().map(|put| put.name.as_str()).collect();
     let specs: Vec<&str> = won.iter().map(|put| put.spec.as_str()).collect();
-    // A live run goes on being what re-arms it, unless it is armed anew or
-    // needs no run to re-arm it any more.
-    let armed: Vec<bool> = won.iter().map(|put| put.cursor.is_some()).collect();
-    let fired: Vec<i64> = won.iter().map(|put| put.behind.fired as i64).collect();
-    let decided: Vec<Option<i64>> = won.iter().map(|put| put.behind.decided_to.map(micros)).collect();
-    let sql = "UPDATE schedule s SET revision = s.revision + 1, after_finish_ms = u.delay, enabled = u.enabled, \
-                   name = u.name, spec = u.spec, fired = u.fired, decided_to = u.decided_to, \
-                   armed_by = CASE WHEN u.armed OR u.delay IS NULL THEN NULL ELSE s.armed_by END \
-               FROM unnest($1::bigint[], $2::bigint[], $3::bool[], $4::text[], $5::text[], $6::bool[], $7::bigint[], \
-                           $8::bigint[]) \
-                    u (id, delay, enabled, name, spec, armed, fired, decided_to) WHERE s.id = u.id";
-    tx.rows(sql, &[&ids, &delays, &enabled, &names, &specs, &armed, &fired, &decided]).await?;
+    let waits: Vec<bool> = won.iter().map(|put| put.stored.waits_for_run).collect();
+    let fired: Vec<i64> = won.iter().map(|put| put.stored.behind.fired as i64).collect();
+    let decided: Vec<Option<i64>> = won.iter().map(|put| put.stored.behind.decided_to.map(micros)).collect();
+    let sql = "UPDATE schedule s SET revision = s.revision + 1, enabled = u.enabled, name = u.name, spec = u.spec, \
+                   fired = u.fired, decided_to = u.decided_to, armed_by = CASE WHEN u.waits THEN s.armed_by END \
+               FROM unnest($1::bigint[], $2::bool[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[]) \
+                    u (id, enabled, name, spec, waits, fired, decided_to) WHERE s.id = u.id";
+    tx.rows(sql, &[&ids, &enabled, &names, &specs, &waits, &fired, &decided]).await?;
     Ok(())
 }
 
@@ -278,28 +273,46 @@ pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<(), Faul
     skips::record(tx, &skipped).await
 }
 
-/// Sets or lifts schedules' own pauses, and answers which are there.
-pub(super) async fn pause(tx: &Tx, ids: &[i64], body: Option<&str>) -> Result<HashSet<i64>, Fault> {
-    let known = lock(tx, ids).await?;
-    let live: Vec<i64> = known.keys().copied().collect();
-    if live.is_empty() {
-        return Ok(HashSet::new());
+/// Changes schedules' own pauses, and answers which that was done to. Their cursors
+/// wake at their instant.
+pub(super) async fn pause(
+    tx: &Tx,
+    ids: &[i64],
+    change: impl Fn(Option<Pause>) -> Option<Pause>,
+) -> Result<HashSet<i64>, Fault> {
+    let (mut changed, mut bodies, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    let sql = "SELECT id, part, pause FROM schedule WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR UPDATE";
+    for row in tx.rows(sql, &[&ids]).await? {
+        if let Some(pause) = change(read_pause(row.try_get(2)?)?) {
+            changed.push(row.try_get::<_, i64>(0)?);
+            parts.push(row.try_get::<_, i16>(1)?);
+            bodies.push(to_json(&pause)?);
+        }
     }
-    let with: Vec<(i64, Cursor)> = known.iter().filter_map(|(id, known)| Some((*id, known.cursor?))).collect();
-    let parts: Vec<i16> = with.iter().map(|(id, _)| part_of(*id)).collect();
-    let due: Vec<i64> = with.iter().map(|(_, cursor)| micros(cursor.due_at)).collect();
-    let owners: Vec<i64> = with.iter().map(|(id, _)| *id).collect();
-    tx.pipe(&[
-        ("UPDATE schedule SET pause = $2, revision = revision + 1 WHERE id = ANY($1)", &[&live, &body]),
-        (
-            "UPDATE cursor c SET revision = c.revision + 1 \
-             FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) u (part, due_at, schedule) \
-             WHERE c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule",
-            &[&parts, &due, &owners],
-        ),
-    ])
-    .await?;
-    Ok(live.into_iter().collect())
+    if !changed.is_empty() {
+        tx.pipe(&[
+            (
+                "UPDATE schedule s SET pause = u.pause, revision = s.revision + 1 \
+                 FROM unnest($1::bigint[], $2::text[]) u (id, pause) WHERE s.id = u.id",
+                &[&changed, &bodies],
+            ),
+            (
+                "UPDATE cursor c SET due_at = c.planned_at, revision = c.revision + 1 \
+                 FROM unnest($1::smallint[], $2::bigint[]) u (part, id) WHERE c.part = u.part AND c.schedule = u.id",
+                &[&parts, &changed],
+            ),
+        ])
+        .await?;
+    }
+    Ok(changed.into_iter().collect())
+}
+
+/// Has the schedules of jobs that sleep wake at their instant.
+pub(super) async fn wake_of_jobs(tx: &Tx, jobs: &[i64]) -> Result<(), Fault> {
+    let sql = "UPDATE cursor c SET due_at = c.planned_at FROM schedule s WHERE s.job = ANY($1) AND NOT s.deleted \
+               AND c.part = s.part AND c.schedule = s.id AND c.due_at <> c.planned_at";
+    tx.rows(sql, &[&jobs]).await?;
+    Ok(())
 }
 
 const SCHEDULE: &str = "SELECT s.id, s.job, s.tenant, s.name, s.part, s.revision, s.spec, s.enabled, s.pause, \
@@ -401,48 +414,110 @@ impl PostgresStore {
         rows.iter().map(|row| Ok(row.try_get::<_, i64>(0)?.max(0) as u64)).collect()
     }
 
-    pub(super) async fn cursors_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, Fault> {
+    pub(super) async fn cursors_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, Fault> {
         let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
-        let mut parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
-        parts.sort_unstable();
-        parts.dedup();
-        let sql = "SELECT c.schedule, c.planned_at, c.due_at, c.fired FROM cursor c \
-                   WHERE c.part = ANY($1::smallint[]) AND c.schedule IN (SELECT unnest($2::bigint[]))";
+        let parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
+        let sql = "SELECT c.schedule, c.planned_at, c.due_at, c.fired, c.revision \
+                   FROM unnest($1::smallint[], $2::bigint[]) u (part, id) \
+                   JOIN cursor c ON c.part = u.part AND c.schedule = u.id";
         let mut found = HashMap::with_capacity(ids.len());
         for row in self.read(sql, &[&parts, &ids]).await? {
-            found.insert(row.try_get::<_, i64>(0)?, cursor(&row)?);
+            let schedule = ScheduleId(row.try_get(0)?);
+            let part = Partition::of_schedule(schedule);
+            let due = DueCursor { schedule, part, revision: row.try_get(4)?, cursor: cursor(&row)? };
+            found.insert(schedule, due);
         }
-        Ok(ids.iter().map(|id| found.get(id).copied()).collect())
+        Ok(schedules.iter().map(|id| found.get(id).copied()).collect())
     }
 
-    pub(super) async fn unarmed_of(
+    pub(super) async fn review_of(
         &self,
         parts: &[Partition],
         after: Option<ScheduleId>,
         limit: u32,
-    ) -> Result<UnarmedPage, Fault> {
+    ) -> Result<ReviewPage, Fault> {
         let parts = numbers(&parts_from(parts, after));
         let behind = after.map(|after| (part_of(after.0), after.0));
         let (part, id) = (behind.map(|behind| behind.0), behind.map(|behind| behind.1));
+        let most = i64::from(limit);
         // One partition after the other, and no further than the limit.
-        let sql = "SELECT x.id FROM unnest($1::smallint[]) p (part) CROSS JOIN LATERAL (\
-                       SELECT s.id FROM schedule s WHERE s.part = p.part AND s.enabled AND NOT s.deleted \
+        let sql = "SELECT x.id, x.revision FROM unnest($1::smallint[]) p (part) CROSS JOIN LATERAL (\
+                       SELECT s.id, s.revision FROM schedule s WHERE s.part = p.part AND s.enabled AND NOT s.deleted \
                        AND s.id > CASE WHEN p.part = $2::smallint THEN $3::bigint ELSE -9223372036854775808 END \
                        ORDER BY s.id LIMIT $4) x LIMIT $4";
-        let mut seen: Vec<i64> = Vec::new();
-        for row in self.read(sql, &[&parts, &part, &id, &i64::from(limit)]).await? {
-            seen.push(row.try_get(0)?);
+        let mut enabled = Vec::new();
+        for row in self.read(sql, &[&parts, &part, &id, &most]).await? {
+            enabled.push((row.try_get(0)?, row.try_get(1)?));
         }
-        let next = seen.last().filter(|_| seen.len() == limit as usize).map(|id| ScheduleId(*id));
-        let mut parts: Vec<i16> = seen.iter().map(|id| part_of(*id)).collect();
-        parts.dedup();
-        let sql = "SELECT u.id FROM unnest($2::bigint[]) u (id) \
-                   EXCEPT SELECT schedule FROM cursor WHERE part = ANY($1::smallint[])";
-        let mut schedules = Vec::new();
-        for row in self.read(sql, &[&parts, &seen]).await? {
-            schedules.push(ScheduleId(row.try_get(0)?));
+        let sql = "SELECT x.schedule, x.due_at, x.planned_at, x.revision \
+                   FROM unnest($1::smallint[]) p (part) CROSS JOIN LATERAL (\
+                       SELECT c.schedule, c.due_at, c.planned_at, c.revision FROM cursor c WHERE c.part = p.part \
+                       AND c.schedule > CASE WHEN p.part = $2::smallint THEN $3::bigint ELSE -9223372036854775808 END \
+                       ORDER BY c.schedule LIMIT $4) x LIMIT $4";
+        let mut armed = Vec::new();
+        for row in self.read(sql, &[&parts, &part, &id, &most]).await? {
+            let found = Armed { due_at: row.try_get(1)?, planned_at: row.try_get(2)?, revision: row.try_get(3)? };
+            armed.push((row.try_get(0)?, found));
         }
-        schedules.sort_unstable_by_key(|id| (Partition::of_schedule(*id), *id));
-        Ok(UnarmedPage { schedules, next })
+        Ok(review(&enabled, &armed, limit as usize))
     }
+
+    pub(super) async fn wake_all_at(
+        &self,
+        write: &Write,
+        cursors: &[(DueCursor, Option<Timestamp>)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let count = cursors.len();
+        match self.once(write, "wake schedules", |tx| wake_once(tx, cursors)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), count),
+        }
+    }
+}
+
+/// What a cursor must still be like, over `u` with it as read.
+macro_rules! as_read {
+    () => {
+        "c.part = u.part AND c.schedule = u.id AND c.due_at = u.due_at AND c.planned_at = u.planned_at \
+         AND c.fired = u.fired AND c.revision = u.revision"
+    };
+}
+
+const WAKE: &str = concat!(
+    "UPDATE cursor c SET due_at = u.wake_at \
+     FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::bigint[]) \
+          WITH ORDINALITY u (part, id, due_at, planned_at, fired, revision, wake_at, n) \
+     WHERE u.wake_at IS NOT NULL AND ",
+    as_read!(),
+    " RETURNING u.n"
+);
+
+const TAKE_AWAY: &str = concat!(
+    "DELETE FROM cursor c \
+     USING unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::bigint[]) \
+           WITH ORDINALITY u (part, id, due_at, planned_at, fired, revision, wake_at, n) \
+     WHERE u.wake_at IS NULL AND ",
+    as_read!(),
+    " RETURNING u.n"
+);
+
+async fn wake_once(tx: Arc<Tx>, cursors: &[(DueCursor, Option<Timestamp>)]) -> Result<(Vec<Guarded>, Ending), Fault> {
+    let column = |read: fn(&DueCursor) -> i64| cursors.iter().map(|(due, _)| read(due)).collect::<Vec<i64>>();
+    let parts: Vec<i16> = cursors.iter().map(|(due, _)| i16::from(due.part.0)).collect();
+    let revisions: Vec<i32> = cursors.iter().map(|(due, _)| due.revision).collect();
+    let schedules = column(|due| due.schedule.0);
+    let due = column(|due| micros(due.cursor.due_at));
+    let planned = column(|due| micros(due.cursor.planned_at));
+    let fired = column(|due| due.cursor.fired as i64);
+    let at: Vec<Option<i64>> = cursors.iter().map(|(_, at)| at.map(micros)).collect();
+    let params: [Param<'_>; 7] = [&parts, &schedules, &due, &planned, &fired, &revisions, &at];
+    let mut answers = vec![Guarded::Stale; cursors.len()];
+    for rows in tx.pipe(&[(WAKE, &params), (TAKE_AWAY, &params)]).await? {
+        for row in rows {
+            answers[row.try_get::<_, i64>(0)? as usize - 1] = Guarded::Applied;
+        }
+    }
+    let idle = answers.iter().all(|answer| *answer == Guarded::Stale);
+    let answer = kept::guarded(&answers);
+    Ok((answers, Ending { answer, idle, ..Ending::default() }))
 }

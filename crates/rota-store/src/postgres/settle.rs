@@ -15,7 +15,8 @@ use std::{
 
 use jiff::Timestamp;
 use rota_core::{
-    ids::{JobId, LaneId, NodeId, Partition, RunId},
+    fire::Progress,
+    ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, NewRun, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
@@ -29,6 +30,7 @@ use uuid::Uuid;
 use super::{
     PostgresStore, after, dead,
     fault::Fault,
+    fire::write_cursors,
     insert::make_followers,
     once::Once,
     row::{Locked, locked, run_columns, runs},
@@ -36,7 +38,8 @@ use super::{
     tx::{Bound, Ending, Late, Param, Tx, params},
 };
 use crate::{
-    codec::{cancel_text, flag, micros, state_columns, verdict_code},
+    codec::{cancel_text, flag, micros, state_columns, time, time_opt, verdict_code},
+    definition::rearmed,
     kept, rollup,
 };
 
@@ -646,24 +649,26 @@ pub(super) fn reenter(slots: &mut slots::Slots, run: &Run) -> Option<Entry> {
     run.slot.and_then(|claim| slots.get_mut(&claim.key.0)).map(rota_core::slot::Slot::reenter)
 }
 
-/// Arms `after_finish` schedules whose run has ended, as
-/// [`after_end`](rota_core::fire::after_end) says.
+/// Arms `after_finish` schedules whose run has ended.
 async fn rearm(tx: &Tx, ended: &[(i64, Uuid, i64)]) -> Result<(), Fault> {
     let schedules: Vec<i64> = ended.iter().map(|(schedule, _, _)| *schedule).collect();
     let runs: Vec<Uuid> = ended.iter().map(|(_, run, _)| *run).collect();
     let ends: Vec<i64> = ended.iter().map(|(_, _, at)| *at).collect();
-    tx.rows(
-        "WITH armed AS (UPDATE schedule s SET armed_by = NULL \
-             FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (schedule, run, ended_at) \
-             WHERE s.id = u.schedule AND s.armed_by = u.run AND NOT s.deleted AND s.after_finish_ms IS NOT NULL \
-             RETURNING s.id, s.part, s.revision, s.fired, \
-                 greatest(u.ended_at + s.after_finish_ms * 1000, s.decided_to + 1) AS due_at) \
-         INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
-         SELECT part, due_at, id, due_at, fired, revision FROM armed",
-        &[&schedules, &runs, &ends],
-    )
-    .await?;
-    Ok(())
+    let sql = "UPDATE schedule s SET armed_by = NULL \
+               FROM unnest($1::bigint[], $2::uuid[], $3::bigint[]) u (schedule, run, ended_at) \
+               WHERE s.id = u.schedule AND s.armed_by = u.run AND NOT s.deleted \
+               RETURNING s.id, s.part, s.revision, s.spec, s.enabled, s.fired, s.decided_to, u.ended_at";
+    let mut armed = Vec::new();
+    for row in tx.rows(sql, &[&schedules, &runs, &ends]).await? {
+        let (id, ended_at): (i64, _) = (row.try_get(0)?, time(row.try_get(7)?)?);
+        let behind =
+            Progress { fired: row.try_get::<_, i64>(5)?.max(0) as u64, decided_to: time_opt(row.try_get(6)?)? };
+        let next = rearmed(ScheduleId(id), row.try_get(3)?, row.try_get(4)?, behind, ended_at);
+        if let Some(next) = next {
+            armed.push((id, row.try_get(1)?, row.try_get(2)?, next));
+        }
+    }
+    write_cursors(tx, armed).await
 }
 
 /// What is kept of a settlement's answer, unless all applied and none woke.

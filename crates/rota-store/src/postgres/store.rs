@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Window},
-    fire::Cursor,
     ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     lane::{Lane, LaneKey, LaneMode},
     order::OrderKey,
@@ -18,10 +17,10 @@ use rota_core::{
         Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
         FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
-        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, RunPage, RunQuery, RunRecord,
-        RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled,
-        Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, UnarmedPage,
-        Woken, Worker, WorkerBeat, Write,
+        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage, RunPage, RunQuery,
+        RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved,
+        Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken,
+        Worker, WorkerBeat, Write,
     },
 };
 
@@ -112,17 +111,25 @@ impl JobStore for PostgresStore {
         tried!("count schedules", self.number_of_schedules(tenant, most))
     }
 
-    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
+    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, StoreError> {
         tried!("read cursors", self.cursors_of(schedules))
     }
 
-    async fn unarmed(
+    async fn review(
         &self,
         parts: &[Partition],
         after: Option<ScheduleId>,
         limit: u32,
-    ) -> Result<UnarmedPage, StoreError> {
-        tried!("look for unarmed schedules", self.unarmed_of(parts, after, limit))
+    ) -> Result<ReviewPage, StoreError> {
+        tried!("review schedules", self.review_of(parts, after, limit))
+    }
+
+    async fn wake_at(
+        &self,
+        write: &Write,
+        cursors: &[(DueCursor, Option<Timestamp>)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        self.wake_all_at(write, cursors).await
     }
 
     async fn skips(

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Share, Window},
     duration::Span,
-    fire::{Cursor, Progress},
+    fire::{Cursor, Stored},
     ids::{BatchId, JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     lane::{LaneKey, LaneMode},
     order::{OrderKey, Priority},
@@ -379,20 +379,18 @@ async fn firing_is_guarded_and_after_finish_re_arms() {
     let second = bed.store.reserve_schedules(1).await.unwrap();
     assert_eq!(second.0, first.0 + 10);
     let cursor = |ms| Cursor { planned_at: at(ms), due_at: at(ms), fired: 0 };
-    let put = |id: ScheduleId, after_finish_ms| SchedulePut {
+    let put = |id: ScheduleId, spec: &str| SchedulePut {
         id,
         job: bed.job,
         tenant: bed.tenant,
         name: format!("s{id}"),
-        spec: "{}".into(),
+        spec: spec.into(),
         enabled: true,
-        after_finish_ms,
-        cursor: Some(cursor(10)),
-        behind: Progress::default(),
+        stored: Stored { cursor: Some(cursor(10)), ..Stored::default() },
         skips: Vec::new(),
         guard: None,
     };
-    let puts = [put(first, None), put(second, Some(500))];
+    let puts = [put(first, "{\"every\":\"10ms\"}"), put(second, "{\"after_finish\":\"1s\"}")];
     let saved = bed.store.put_schedules(&bed.write(1), &puts).await.unwrap();
     assert_eq!(saved, [ScheduleSaved::Saved { revision: 1 }; 2]);
     let parts: Vec<Partition> = Partition::all().collect();
@@ -405,7 +403,9 @@ async fn firing_is_guarded_and_after_finish_re_arms() {
             Trigger { schedule: Some(due.schedule), planned_at: Some(at(10)), ..Trigger::plain(Source::Schedule) };
         FireItem {
             due,
+            job: bed.job,
             job_revision: bed.job_revision,
+            next_if_refused: None,
             next: (!rearms).then(|| Cursor { fired: 1, ..cursor(20) }),
             runs: vec![NewRun { trigger, rearms, ..bed.run(bed.owned, 10) }],
             skips: Vec::new(),
@@ -420,18 +420,19 @@ async fn firing_is_guarded_and_after_finish_re_arms() {
     assert_eq!(fired, [Fired::Fired(vec![READY]), Fired::Fired(vec![READY])]);
     assert_eq!(bed.store.fire(&write, pauses, &items).await.unwrap(), fired);
     assert_eq!(bed.store.fire(&bed.write(10), pauses, &items).await.unwrap(), [Fired::Stale, Fired::Stale]);
-    let cursors = bed.store.cursors(&[first, second]).await.unwrap();
-    assert_eq!(cursors, [Some(Cursor { fired: 1, ..cursor(20) }), None]);
+    let cursors = async |ids: &[ScheduleId]| -> Vec<Option<Cursor>> {
+        bed.store.cursors(ids).await.unwrap().into_iter().map(|due| due.map(|due| due.cursor)).collect()
+    };
+    assert_eq!(cursors(&[first, second]).await, [Some(Cursor { fired: 1, ..cursor(20) }), None]);
     let armed = items.iter().find(|item| item.due.schedule == second).unwrap().runs[0].clone();
     assert_eq!(bed.store.schedules(&[second]).await.unwrap()[0].as_ref().unwrap().armed_by, Some(armed.id));
     assert_eq!(bed.store.live_of(&[first, second]).await.unwrap()[1][0].id, armed.id);
     bed.store.settle(&bed.write(30), &[bed.settled(&armed, Verdict::Failed, 30)]).await.unwrap();
-    let cursors = bed.store.cursors(&[second]).await.unwrap();
-    assert_eq!(cursors, [Some(Cursor { fired: 1, ..cursor(530) })]);
-    let deleted = bed.store.delete_jobs(&bed.write(600), &[bed.job]).await.unwrap();
+    assert_eq!(cursors(&[second]).await, [Some(Cursor { fired: 1, ..cursor(1_030) })]);
+    let deleted = bed.store.delete_jobs(&bed.write(1_100), &[bed.job]).await.unwrap();
     assert_eq!(deleted, [Guarded::Applied]);
     assert_eq!(bed.store.due(&parts, at(9_999), 100).await.unwrap(), []);
-    assert_eq!(bed.store.skips(second, None, 9).await.unwrap()[0].range.from, at(530));
+    assert_eq!(bed.store.skips(second, None, 9).await.unwrap()[0].range.from, at(1_030));
     bed.done().await;
 }
 

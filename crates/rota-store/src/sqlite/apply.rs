@@ -11,9 +11,8 @@ use std::{
 
 use jiff::Timestamp;
 use rota_core::{
-    duration::Span,
-    fire::{Progress, after_end},
-    ids::{JobId, NodeId, RunId},
+    fire::Progress,
+    ids::{JobId, NodeId, Partition, RunId, ScheduleId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
     run::{Change, Finish, Move, Run, RunState, SlotUse, Status, TRAIL_BYTES_MAX, Verdict, WaitFor},
@@ -24,12 +23,15 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::{
-    after, dead, failed, history,
+    after, dead, failed,
+    fire::put_cursor,
+    history,
     insert::{NewRow, insert_rows, make_follower},
     rows::{live_row, live_rows, select_run},
 };
 use crate::{
     codec::{self, RunRow, flag, micros, state_columns, status, time_opt},
+    definition::rearmed,
     rollup,
 };
 
@@ -501,31 +503,24 @@ pub fn notify_owner(connection: &Connection, part: i16, run: Uuid) -> Result<(),
     Ok(())
 }
 
-/// A schedule that its run no longer arms: partition, revision, delay, and what is
-/// behind it.
-type Unarmed = (i16, i32, Option<i64>, i64, Option<i64>);
-
 /// The end of its run arms an `after_finish` schedule again.
 fn rearm(connection: &Connection, row: &Brief, ended_at: Timestamp) -> Result<(), StoreError> {
+    let Some(schedule) = row.schedule.map(ScheduleId) else { return Ok(()) };
     let sql = "UPDATE schedule SET armed_by = NULL WHERE id = ?1 AND armed_by = ?2 AND deleted = 0 \
-         RETURNING part, revision, after_finish_ms, fired, decided_to";
-    let armed: Option<Unarmed> = connection
-        .prepare_cached(sql)
-        .and_then(|mut update| {
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
-            update.query_row(params![row.schedule, row.id.as_bytes()], read).optional()
-        })
-        .map_err(failed)?;
-    let Some((part, revision, Some(delay_ms), fired, decided_to)) = armed else { return Ok(()) };
-    let behind = Progress { fired: fired.max(0) as u64, decided_to: time_opt(decided_to)? };
-    let next = after_end(Span::millis(delay_ms.max(0) as u64), behind, ended_at);
-    let sql = "INSERT OR IGNORE INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
-         VALUES (?1, ?2, ?3, ?2, ?4, ?5)";
-    connection
-        .prepare_cached(sql)
-        .and_then(|mut insert| insert.execute(params![part, micros(next.due_at), row.schedule, fired, revision]))
-        .map_err(failed)?;
-    Ok(())
+         RETURNING part, revision, spec, enabled, fired, decided_to";
+    let mut update = connection.prepare_cached(sql).map_err(failed)?;
+    let mut rows = update.query(params![schedule.0, row.id.as_bytes()]).map_err(failed)?;
+    let Some(row) = rows.next().map_err(failed)? else { return Ok(()) };
+    let (part, revision): (u8, i32) = (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+    let (spec, enabled): (String, bool) = (row.get(2).map_err(failed)?, row.get(3).map_err(failed)?);
+    let behind = Progress {
+        fired: row.get::<_, i64>(4).map_err(failed)?.max(0) as u64,
+        decided_to: time_opt(row.get(5).map_err(failed)?)?,
+    };
+    match rearmed(schedule, &spec, enabled, behind, ended_at) {
+        Some(next) => put_cursor(connection, Partition(part), schedule, revision, &next),
+        None => Ok(()),
+    }
 }
 
 /// The ids of woken runs, as a lost answer is restored from.

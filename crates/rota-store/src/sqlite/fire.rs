@@ -103,7 +103,7 @@ fn due(connection: &Connection, parts: &[Partition], until: i64, limit: usize) -
     }
 }
 
-fn due_cursor(row: &rusqlite::Row<'_>) -> Result<DueCursor, StoreError> {
+pub fn due_cursor(row: &rusqlite::Row<'_>) -> Result<DueCursor, StoreError> {
     Ok(DueCursor {
         part: Partition(row.get(0).map_err(failed)?),
         schedule: ScheduleId(row.get(2).map_err(failed)?),
@@ -151,8 +151,7 @@ fn fire(
 }
 
 fn one(work: &mut Work<'_>, jobs: &mut Jobs, item: &FireItem) -> Result<Fired, StoreError> {
-    let Some((job, after_finish_ms)) = belongs_to(work.connection, item)? else { return Ok(Fired::Stale) };
-    let version = jobs.version(work.connection, job, item.job_revision)?;
+    let version = jobs.version(work.connection, item.job.0, item.job_revision)?;
     let Some(version) = version else { return Ok(Fired::Stale) };
     if !take_cursor(work.connection, item)? {
         return Ok(Fired::Stale);
@@ -169,12 +168,12 @@ fn one(work: &mut Work<'_>, jobs: &mut Jobs, item: &FireItem) -> Result<Fired, S
     let mut answers = Vec::with_capacity(item.runs.len());
     for run in &item.runs {
         let answer = make(work, run, version)?;
-        if after_finish_ms.is_some() && matches!(answer, Enqueued::Made { .. }) {
+        if run.rearms && matches!(answer, Enqueued::Made { .. }) {
             arm_by(work.connection, item.due.schedule, run.id.0)?;
         }
         answers.push(answer);
     }
-    let leaves = leaves(item, after_finish_ms, &answers, work.now);
+    let leaves = leaves(item, &answers);
     for (skip, made_before) in &leaves.skips {
         record_skip(work.connection, item.due.schedule, *made_before, skip)?;
     }
@@ -183,20 +182,6 @@ fn one(work: &mut Work<'_>, jobs: &mut Jobs, item: &FireItem) -> Result<Fired, S
         None => keep_progress(work.connection, item.due.schedule, &leaves.progress)?,
     }
     Ok(Fired::Fired(answers))
-}
-
-/// The schedule's job, and its delay if its run's end re-arms it. Most items say
-/// both themselves: they were planned from the revision that their cursor names.
-fn belongs_to(connection: &Connection, item: &FireItem) -> Result<Option<(i64, Option<i64>)>, StoreError> {
-    match item.runs.first() {
-        Some(run) if !run.rearms => Ok(Some((run.job.0, None))),
-        _ => connection
-            .prepare_cached("SELECT job, after_finish_ms FROM schedule WHERE id = ?1")
-            .and_then(|mut select| {
-                select.query_row([item.due.schedule.0], |row| Ok((row.get(0)?, row.get(1)?))).optional()
-            })
-            .map_err(failed),
-    }
 }
 
 /// Revisions and versions of jobs that are there, each read once in a transaction.
@@ -248,15 +233,16 @@ fn keep_progress(connection: &Connection, schedule: ScheduleId, behind: &Progres
     Ok(())
 }
 
-fn put_cursor(
+/// Arms a schedule that has no cursor.
+pub fn put_cursor(
     connection: &Connection,
     part: Partition,
     schedule: ScheduleId,
     revision: i32,
     cursor: &Cursor,
 ) -> Result<(), StoreError> {
-    let sql =
-        "INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let sql = "INSERT OR IGNORE INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let row =
         params![part.0, micros(cursor.due_at), schedule.0, micros(cursor.planned_at), cursor.fired as i64, revision];
     connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;

@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{SqliteStore, after, bump_meta, failed, meta, once::once, own::guarded, schedules, writer::Urgency};
 use crate::{
     codec::{self, from_json, micros, mode_code, time, to_json},
-    filter::PAGE_MAX,
+    filter::{PAGE_MAX, changed_pause},
     kept,
 };
 
@@ -196,8 +196,8 @@ impl SqliteStore {
                     |answers: &Vec<bool>| kept::json(answers),
                     |_, kept| kept::json_again(kept),
                     |connection| {
-                        let text = pause.as_ref().map(to_json).transpose()?;
-                        targets.iter().map(|target| set_pause(connection, target, text.as_deref(), write.now)).collect()
+                        let change = |old: Option<Pause>| changed_pause(pause.as_ref(), old, write.now);
+                        targets.iter().map(|target| set_pause(connection, target, change, write.now)).collect()
                     },
                 )
             })
@@ -502,42 +502,47 @@ fn list(connection: &Connection, query: &JobQuery) -> Result<JobPage, StoreError
 fn set_pause(
     connection: &Connection,
     target: &PauseTarget,
-    pause: Option<&str>,
+    change: impl FnOnce(Option<Pause>) -> Option<Pause>,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     match target {
         PauseTarget::Job(job) => {
-            let sql = "UPDATE job SET pause = ?2, revision = revision + 1, updated_at = ?3 \
-                 WHERE id = ?1 AND deleted = 0";
-            let row = params![job.0, pause, micros(now)];
-            let changed = connection.prepare_cached(sql).and_then(|mut u| u.execute(row)).map_err(failed)?;
-            Ok(changed == 1)
+            let Some(record) = job_where(connection, "id = ?1 AND deleted = 0", [job.0])? else { return Ok(false) };
+            let Some(pause) = change(record.pause) else { return Ok(false) };
+            let sql = "UPDATE job SET pause = ?2, revision = revision + 1, updated_at = ?3 WHERE id = ?1";
+            let row = params![job.0, to_json(&pause)?, micros(now)];
+            connection.prepare_cached(sql).and_then(|mut u| u.execute(row)).map_err(failed)?;
+            schedules::wake_of_job(connection, *job)?;
+            Ok(true)
         }
-        PauseTarget::Schedule(schedule) => schedules::set_pause(connection, *schedule, pause),
+        PauseTarget::Schedule(schedule) => schedules::set_pause(connection, *schedule, change),
         PauseTarget::Tenant(tenant) | PauseTarget::Queue(tenant, _) => {
             let known = connection
                 .prepare_cached("SELECT 1 FROM tenant WHERE id = ?1")
                 .and_then(|mut select| select.exists([tenant.0]))
                 .map_err(failed)?;
-            if known {
-                put_pause(connection, target, pause)?;
-            }
-            Ok(known)
+            if known { change_wide(connection, target, change) } else { Ok(false) }
         }
     }
 }
 
-fn put_pause(connection: &Connection, target: &PauseTarget, pause: Option<&str>) -> Result<(), StoreError> {
+/// Changes the pause of a tenant or a queue.
+fn change_wide(
+    connection: &Connection,
+    target: &PauseTarget,
+    change: impl FnOnce(Option<Pause>) -> Option<Pause>,
+) -> Result<bool, StoreError> {
     let name = to_json(target)?;
-    let done = match pause {
-        Some(pause) => connection
-            .prepare_cached("INSERT OR REPLACE INTO pause (target, pause) VALUES (?1, ?2)")
-            .and_then(|mut put| put.execute([name.as_str(), pause])),
-        None => connection
-            .prepare_cached("DELETE FROM pause WHERE target = ?1")
-            .and_then(|mut delete| delete.execute([name.as_str()])),
-    };
-    done.map_err(failed)?;
+    let old: Option<String> = connection
+        .prepare_cached("SELECT pause FROM pause WHERE target = ?1")
+        .and_then(|mut select| select.query_row([&name], |row| row.get(0)).optional())
+        .map_err(failed)?;
+    let Some(pause) = change(old.as_deref().map(from_json).transpose()?) else { return Ok(false) };
+    let row = [name, to_json(&pause)?];
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO pause (target, pause) VALUES (?1, ?2)")
+        .and_then(|mut put| put.execute(row))
+        .map_err(failed)?;
     bump_meta(connection, "pauses_revision", 1)?;
-    Ok(())
+    Ok(true)
 }

@@ -18,6 +18,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0008_schedule_part.sql"),
     include_str!("migrations/0009_answers.sql"),
     include_str!("migrations/0010_decided.sql"),
+    include_str!("migrations/0011_cursor_schedule.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.
@@ -118,5 +119,29 @@ mod tests {
         let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         let found: Vec<(i64, Option<i64>)> = found.collect::<Result<_, _>>().unwrap();
         assert_eq!(found, [(3, None), (3, Some(99))], "one that nothing arms keeps what is behind it");
+    }
+
+    /// What slept until the end of time wakes, and a job that was off has its schedules
+    /// off.
+    #[test]
+    fn schedules_that_slept_before_an_upgrade_wake_after_it() {
+        let connection = before(11);
+        for (job, enabled) in [(1, 1), (2, 0)] {
+            let sql = "INSERT INTO job (id, tenant, name, version, revision, hash, document, queue, tags, enabled, \
+                 created_at, updated_at) VALUES (?1, 1, ?1, 1, 1, x'', '{}', 'default', '[]', ?2, 0, 0)";
+            connection.execute(sql, [job, enabled]).unwrap();
+            let sql = "INSERT INTO schedule (id, job, tenant, part, revision, enabled, name, spec) \
+                 VALUES (?1, ?1, 1, 1, 2, 1, 's', '{}')";
+            connection.execute(sql, [job]).unwrap();
+        }
+        for (due, schedule) in [(253_402_207_200_999_999_i64, 1), (50, 2), (60, 2)] {
+            connection.execute("INSERT INTO cursor VALUES (1, ?1, ?2, 50, 3, 2)", [due, schedule]).unwrap();
+        }
+        up(&connection, Path::new("x")).unwrap();
+        let sql = "SELECT s.id, s.enabled, c.due_at FROM schedule s JOIN cursor c ON c.schedule = s.id ORDER BY 1";
+        let mut select = connection.prepare(sql).unwrap();
+        let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+        let found: Vec<(i64, bool, i64)> = found.collect::<Result<_, _>>().unwrap();
+        assert_eq!(found, [(1, true, 50), (2, false, 50)], "each with one cursor");
     }
 }

@@ -4,7 +4,6 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Window},
-    fire::Cursor,
     ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     lane::{Lane, LaneKey, LaneMode},
     order::OrderKey,
@@ -15,10 +14,10 @@ use rota_core::{
         Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
         FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
-        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, RunPage, RunQuery, RunRecord,
-        RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, Settled,
-        Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, UnarmedPage,
-        Woken, Worker, WorkerBeat, Write,
+        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage, RunPage, RunQuery,
+        RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved,
+        Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken,
+        Worker, WorkerBeat, Write,
     },
 };
 
@@ -108,17 +107,25 @@ impl JobStore for SqliteStore {
         self.do_list_schedules(query).await
     }
 
-    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
+    async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, StoreError> {
         self.do_cursors(schedules).await
     }
 
-    async fn unarmed(
+    async fn review(
         &self,
         parts: &[Partition],
         after: Option<ScheduleId>,
         limit: u32,
-    ) -> Result<UnarmedPage, StoreError> {
-        self.do_unarmed(parts, after, limit).await
+    ) -> Result<ReviewPage, StoreError> {
+        self.do_review(parts, after, limit).await
+    }
+
+    async fn wake_at(
+        &self,
+        write: &Write,
+        cursors: &[(DueCursor, Option<Timestamp>)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        self.do_wake_at(write, cursors).await
     }
 
     async fn skips(

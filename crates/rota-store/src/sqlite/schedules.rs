@@ -1,34 +1,33 @@
 //! Schedules and their cursors.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::LazyLock,
-};
+use std::{collections::HashMap, sync::LazyLock};
 
 use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress, SkipRange},
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     store::{
-        ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved, SchedulesPut,
-        SkipRecord, StoreError, UnarmedPage, Write,
+        DueCursor, Guarded, Pause, ReviewPage, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord,
+        ScheduleSaved, SchedulesPut, SkipRecord, StoreError, Write,
     },
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
     SqliteStore, bump_meta, failed,
-    fire::{reason, record_skip},
+    fire::{due_cursor, reason, record_skip},
     many::Many,
     once::once,
+    own::guarded,
     rows::uuid_opt,
     writer::Urgency,
 };
 use crate::{
-    abandoned::abandoned,
-    codec::{from_json, micros, time, time_opt, without_nul},
+    codec::{from_json, micros, time, time_opt, to_json, without_nul},
+    definition::abandoned,
     filter::{PAGE_MAX, parts_from},
     kept::{self, Kept},
+    review::{Armed, review},
 };
 
 impl SqliteStore {
@@ -119,7 +118,7 @@ impl SqliteStore {
         .await
     }
 
-    pub(super) async fn do_cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<Cursor>>, StoreError> {
+    pub(super) async fn do_cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, StoreError> {
         let schedules = schedules.to_vec();
         self.read("find cursors", move |connection| {
             let found = find_cursors(connection, &schedules)?;
@@ -128,14 +127,30 @@ impl SqliteStore {
         .await
     }
 
-    pub(super) async fn do_unarmed(
+    pub(super) async fn do_review(
         &self,
         parts: &[Partition],
         after: Option<ScheduleId>,
         limit: u32,
-    ) -> Result<UnarmedPage, StoreError> {
+    ) -> Result<ReviewPage, StoreError> {
         let parts = parts_from(parts, after);
-        self.read("look for unarmed schedules", move |connection| unarmed(connection, &parts, after, limit)).await
+        self.read("review schedules", move |connection| page(connection, &parts, after, limit as usize)).await
+    }
+
+    pub(super) async fn do_wake_at(
+        &self,
+        write: &Write,
+        cursors: &[(DueCursor, Option<Timestamp>)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let (write, cursors) = (write.clone(), cursors.to_vec());
+        let count = cursors.len();
+        self.writer
+            .write("wake schedules", Urgency::Prompt, move |connection| {
+                guarded(connection, &write, count, |connection| {
+                    cursors.iter().map(|(due, at)| wake_at(connection, due, *at)).collect()
+                })
+            })
+            .await
     }
 
     pub(super) async fn do_skips(
@@ -166,63 +181,97 @@ impl SqliteStore {
     }
 }
 
-/// The cursors of schedules, found in one walk through each partition.
-fn find_cursors(connection: &Connection, schedules: &[ScheduleId]) -> Result<HashMap<ScheduleId, Cursor>, StoreError> {
-    let mut parts: BTreeMap<Partition, HashSet<ScheduleId>> = BTreeMap::new();
-    for id in schedules {
-        parts.entry(Partition::of_schedule(*id)).or_default().insert(*id);
-    }
-    let sql = "SELECT schedule, planned_at, due_at, fired FROM cursor WHERE part = ?1";
+/// The cursors of schedules.
+fn find_cursors(
+    connection: &Connection,
+    schedules: &[ScheduleId],
+) -> Result<HashMap<ScheduleId, DueCursor>, StoreError> {
+    let sql =
+        "SELECT part, due_at, schedule, planned_at, fired, revision FROM cursor WHERE part = ?1 AND schedule = ?2";
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
-    let mut found = HashMap::new();
-    for (part, wanted) in parts {
-        let mut rows = select.query([part.0]).map_err(failed)?;
-        let mut left = wanted.len();
-        while left > 0
-            && let Some(row) = rows.next().map_err(failed)?
-        {
-            let id = ScheduleId(row.get(0).map_err(failed)?);
-            if wanted.contains(&id) {
-                let cursor = Cursor {
-                    planned_at: time(row.get(1).map_err(failed)?)?,
-                    due_at: time(row.get(2).map_err(failed)?)?,
-                    fired: row.get::<_, i64>(3).map_err(failed)?.max(0) as u64,
-                };
-                found.insert(id, cursor);
-                left -= 1;
-            }
+    let mut found = HashMap::with_capacity(schedules.len());
+    for id in schedules {
+        let mut rows = select.query(params![Partition::of_schedule(*id).0, id.0]).map_err(failed)?;
+        if let Some(row) = rows.next().map_err(failed)? {
+            found.insert(*id, due_cursor(row)?);
         }
     }
     Ok(found)
 }
 
-fn unarmed(
+fn page(
     connection: &Connection,
     parts: &[Partition],
     after: Option<ScheduleId>,
-    limit: u32,
-) -> Result<UnarmedPage, StoreError> {
+    limit: usize,
+) -> Result<ReviewPage, StoreError> {
+    let sql = "SELECT id, revision FROM schedule WHERE part = ?1 AND id > ?2 AND enabled = 1 AND deleted = 0 \
+         ORDER BY id LIMIT ?3";
     let enabled =
-        "SELECT id FROM schedule WHERE part = ?1 AND id > ?2 AND enabled = 1 AND deleted = 0 ORDER BY id LIMIT ?3";
-    let mut enabled = connection.prepare_cached(enabled).map_err(failed)?;
-    let mut armed = connection.prepare_cached("SELECT schedule FROM cursor WHERE part = ?1").map_err(failed)?;
-    let mut page = UnarmedPage::default();
-    let mut left = limit as usize;
+        of_parts(connection, sql, parts, after, limit, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i32>(1)?)))?;
+    let sql = "SELECT schedule, due_at, planned_at, revision FROM cursor WHERE part = ?1 AND schedule > ?2 \
+         ORDER BY schedule LIMIT ?3";
+    let armed = of_parts(connection, sql, parts, after, limit, |row| {
+        Ok((row.get::<_, i64>(0)?, Armed { due_at: row.get(1)?, planned_at: row.get(2)?, revision: row.get(3)? }))
+    })?;
+    Ok(review(&enabled, &armed, limit))
+}
+
+/// What a query finds in one partition after the other, up to `limit`.
+fn of_parts<T>(
+    connection: &Connection,
+    sql: &str,
+    parts: &[Partition],
+    after: Option<ScheduleId>,
+    limit: usize,
+    read: fn(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
+    let mut found = Vec::new();
     for part in parts {
         let behind = after.filter(|after| Partition::of_schedule(*after) == *part).map_or(i64::MIN, |after| after.0);
-        let ids = enabled.query_map(params![part.0, behind, left as i64], |row| row.get(0)).map_err(failed)?;
-        let ids: Vec<i64> = ids.collect::<Result<_, _>>().map_err(failed)?;
-        let Some(last) = ids.last() else { continue };
-        let cursors = armed.query_map([part.0], |row| row.get(0)).map_err(failed)?;
-        let cursors: HashSet<i64> = cursors.collect::<Result<_, _>>().map_err(failed)?;
-        page.schedules.extend(ids.iter().filter(|id| !cursors.contains(id)).map(|id| ScheduleId(*id)));
-        left -= ids.len();
-        if left == 0 {
-            page.next = Some(ScheduleId(*last));
+        let rows = select.query_map(params![part.0, behind, (limit - found.len()) as i64], read).map_err(failed)?;
+        for row in rows {
+            found.push(row.map_err(failed)?);
+        }
+        if found.len() >= limit {
             break;
         }
     }
-    Ok(page)
+    Ok(found)
+}
+
+fn wake_at(connection: &Connection, due: &DueCursor, at: Option<Timestamp>) -> Result<Guarded, StoreError> {
+    let sql = match at {
+        Some(_) => {
+            "UPDATE cursor SET due_at = ?7 WHERE part = ?1 AND schedule = ?2 AND due_at = ?3 AND planned_at = ?4 \
+             AND fired = ?5 AND revision = ?6"
+        }
+        None => {
+            "DELETE FROM cursor WHERE part = ?1 AND schedule = ?2 AND due_at = ?3 AND planned_at = ?4 AND fired = ?5 \
+             AND revision = ?6 AND ?7 IS NULL"
+        }
+    };
+    let DueCursor { schedule, part, revision, cursor } = due;
+    let row = params![
+        part.0,
+        schedule.0,
+        micros(cursor.due_at),
+        micros(cursor.planned_at),
+        cursor.fired as i64,
+        revision,
+        at.map(micros),
+    ];
+    let moved = connection.prepare_cached(sql).and_then(|mut change| change.execute(row)).map_err(failed)?;
+    Ok(if moved == 1 { Guarded::Applied } else { Guarded::Stale })
+}
+
+/// Has the schedules of a job that sleep wake at their instant.
+pub fn wake_of_job(connection: &Connection, job: JobId) -> Result<(), StoreError> {
+    let sql = "UPDATE cursor SET due_at = planned_at WHERE due_at <> planned_at AND (part, schedule) IN \
+         (SELECT part, id FROM schedule WHERE job = ?1 AND deleted = 0)";
+    connection.prepare_cached(sql).and_then(|mut update| update.execute([job.0])).map_err(failed)?;
+    Ok(())
 }
 
 const SCHEDULE: &str =
@@ -279,10 +328,12 @@ fn put_all(connection: &Connection, puts: &[SchedulePut]) -> Result<Vec<Schedule
     for put in puts {
         let saved = match &put.guard {
             None => insert(connection, put)?,
-            Some(guard) if guard.cursor == cursors.get(&put.id).copied() => update(connection, put, guard)?,
+            Some(guard) if guard.cursor == cursors.get(&put.id).map(|due| due.cursor) => {
+                update(connection, put, guard)?
+            }
             Some(_) => ScheduleSaved::Stale,
         };
-        if let (ScheduleSaved::Saved { revision }, Some(cursor)) = (&saved, put.cursor) {
+        if let (ScheduleSaved::Saved { revision }, Some(cursor)) = (&saved, put.stored.cursor) {
             armed.push((Partition::of_schedule(put.id), put.id, *revision, cursor));
         }
         answers.push(saved);
@@ -316,47 +367,38 @@ fn put_cursors(
 }
 
 fn insert(connection: &Connection, put: &SchedulePut) -> Result<ScheduleSaved, StoreError> {
-    let sql = "INSERT INTO schedule (id, job, tenant, part, revision, enabled, after_finish_ms, name, spec) \
-         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+    let sql = "INSERT INTO schedule (id, job, tenant, part, revision, enabled, name, spec) \
+         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
     let part = Partition::of_schedule(put.id);
-    let row = params![
-        put.id.0,
-        put.job.0,
-        put.tenant.0,
-        part.0,
-        put.enabled,
-        put.after_finish_ms.map(|ms| ms as i64),
-        put.name,
-        put.spec
-    ];
+    let row = params![put.id.0, put.job.0, put.tenant.0, part.0, put.enabled, put.name, put.spec];
     let made = connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
     if made == 0 {
         return Ok(ScheduleSaved::Stale);
     }
     for skip in &put.skips {
-        record_skip(connection, put.id, put.behind.fired, skip)?;
+        record_skip(connection, put.id, put.stored.behind.fired, skip)?;
     }
     Ok(NEW)
 }
 
 fn update(connection: &Connection, put: &SchedulePut, guard: &ScheduleGuard) -> Result<ScheduleSaved, StoreError> {
-    let sql = "UPDATE schedule SET revision = revision + 1, enabled = ?3, after_finish_ms = ?4, name = ?5, spec = ?6, \
-         fired = ?7, decided_to = ?8, armed_by = CASE WHEN ?4 IS NULL OR ?9 THEN NULL ELSE armed_by END \
-         WHERE id = ?1 AND revision = ?2 AND fired = ?10 AND decided_to IS ?11 AND deleted = 0 AND NOT EXISTS \
-           (SELECT 1 FROM schedule AS other WHERE other.job = schedule.job AND other.name = ?5 \
+    let sql = "UPDATE schedule SET revision = revision + 1, enabled = ?3, name = ?4, spec = ?5, fired = ?6, \
+         decided_to = ?7, armed_by = CASE WHEN ?8 THEN armed_by END \
+         WHERE id = ?1 AND revision = ?2 AND fired = ?9 AND decided_to IS ?10 AND armed_by IS ?11 AND deleted = 0 \
+           AND NOT EXISTS (SELECT 1 FROM schedule AS other WHERE other.job = schedule.job AND other.name = ?4 \
               AND other.deleted = 0 AND other.id <> ?1)";
     let row = params![
         put.id.0,
         guard.revision,
         put.enabled,
-        put.after_finish_ms.map(|ms| ms as i64),
         put.name,
         put.spec,
-        put.behind.fired as i64,
-        put.behind.decided_to.map(micros),
-        put.cursor.is_some(),
+        put.stored.behind.fired as i64,
+        put.stored.behind.decided_to.map(micros),
+        put.stored.waits_for_run,
         guard.behind.fired as i64,
         guard.behind.decided_to.map(micros),
+        guard.armed_by.map(|run| run.0.into_bytes()),
     ];
     let changed = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
     if changed == 0 {
@@ -366,7 +408,7 @@ fn update(connection: &Connection, put: &SchedulePut, guard: &ScheduleGuard) -> 
         drop_cursor(connection, Partition::of_schedule(put.id), put.id, old)?;
     }
     for skip in &put.skips {
-        record_skip(connection, put.id, put.behind.fired, skip)?;
+        record_skip(connection, put.id, put.stored.behind.fired, skip)?;
     }
     Ok(ScheduleSaved::Saved { revision: guard.revision + 1 })
 }
@@ -420,7 +462,7 @@ fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Re
             .prepare_cached(sql)
             .and_then(|mut update| update.query_row([id.0], |row| row.get(0)).optional())
             .map_err(failed)?;
-        if let (Some(spec), Some(cursor)) = (spec, cursors.get(id)) {
+        if let (Some(spec), Some(DueCursor { cursor, .. })) = (spec, cursors.get(id)) {
             drop_cursor(connection, Partition::of_schedule(*id), *id, cursor)?;
             if let Some(owed) = abandoned(*id, &spec, *cursor, now) {
                 record_skip(connection, *id, cursor.fired, &owed)?;
@@ -430,23 +472,21 @@ fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Re
     Ok(())
 }
 
-/// Sets or lifts a schedule's pause and raises its revision, on the schedule
-/// and on its cursor.
-pub fn set_pause(connection: &Connection, id: ScheduleId, pause: Option<&str>) -> Result<bool, StoreError> {
-    let sql =
-        "UPDATE schedule SET pause = ?2, revision = revision + 1 WHERE id = ?1 AND deleted = 0 RETURNING revision";
-    let revision: Option<i32> = connection
-        .prepare_cached(sql)
-        .and_then(|mut update| update.query_row(params![id.0, pause], |row| row.get(0)).optional())
-        .map_err(failed)?;
-    let Some(revision) = revision else { return Ok(false) };
-    if let Some(cursor) = find_cursors(connection, &[id])?.get(&id) {
-        let part = Partition::of_schedule(id);
-        connection
-            .prepare_cached("UPDATE cursor SET revision = ?4 WHERE part = ?1 AND due_at = ?2 AND schedule = ?3")
-            .and_then(|mut update| update.execute(params![part.0, micros(cursor.due_at), id.0, revision]))
-            .map_err(failed)?;
-    }
+/// Changes a schedule's pause and raises its revision, on the schedule and on its
+/// cursor, which wakes at its instant.
+pub fn set_pause(
+    connection: &Connection,
+    id: ScheduleId,
+    change: impl FnOnce(Option<Pause>) -> Option<Pause>,
+) -> Result<bool, StoreError> {
+    let Some(record) = schedule_where(connection, "id = ?1 AND deleted = 0", [id.0])? else { return Ok(false) };
+    let Some(pause) = change(record.pause) else { return Ok(false) };
+    let sql = "UPDATE schedule SET pause = ?2, revision = revision + 1 WHERE id = ?1";
+    let row = params![id.0, to_json(&pause)?];
+    connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
+    let sql = "UPDATE cursor SET due_at = planned_at, revision = ?3 WHERE part = ?1 AND schedule = ?2";
+    let row = params![record.part.0, id.0, record.revision + 1];
+    connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
     Ok(true)
 }
 

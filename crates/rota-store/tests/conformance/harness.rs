@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Share, Window},
     duration::Span,
-    fire::{Cursor, Progress},
+    fire::{Cursor, Stored},
     ids::{BatchId, JobId, LaneId, NodeId, PARTITIONS, Partition, RunId, ScheduleId, TenantId, WorkerId},
     job::{
         failure::{ErrorKind, Failure},
@@ -192,9 +192,7 @@ impl Harness {
             name: name.into(),
             spec: "{\"every\":\"1m\"}".into(),
             enabled: true,
-            after_finish_ms: None,
-            cursor: Some(cursor(at(0), 0)),
-            behind: Progress::default(),
+            stored: armed(Some(cursor(at(0), 0))),
             skips: Vec::new(),
             guard: None,
         }
@@ -202,6 +200,11 @@ impl Harness {
 
     pub async fn save_schedule(&self, put: &SchedulePut, now: Timestamp) -> ScheduleSaved {
         self.store.put_schedules(&self.write(now), std::slice::from_ref(put)).await.unwrap()[0]
+    }
+
+    pub async fn cursors(&self, schedules: &[ScheduleId]) -> Vec<Option<Cursor>> {
+        let due = self.store.cursors(schedules).await.unwrap();
+        due.into_iter().map(|due| due.map(|due| due.cursor)).collect()
     }
 
     /// A schedule that is due at the beginning.
@@ -415,6 +418,11 @@ pub fn plus(from: Timestamp, millis: i64) -> Timestamp {
 
 pub fn ask() -> CancelAsk {
     CancelAsk { by: Some("ann".into()), reason: Some("not needed".into()), grace: Span::secs(30) }
+}
+
+/// A schedule with this cursor, and nothing behind it.
+pub fn armed(cursor: Option<Cursor>) -> Stored {
+    Stored { cursor, ..Stored::default() }
 }
 
 pub fn cursor(planned_at: Timestamp, fired: u64) -> Cursor {

@@ -1,10 +1,12 @@
 //! Jobs, tenants, lanes, pauses, calendars.
 
 use rota_core::{
+    fire::Cursor,
     ids::{JobId, TenantId},
     lane::{LaneKey, LaneMode},
     store::{
-        CalendarPut, Expect, Guarded, JobQuery, JobSaved, Pause, PauseTarget, RunQuery, ScheduleQuery, TenantPut, Tier,
+        CalendarPut, Expect, Guarded, JobQuery, JobSaved, Pause, PauseTarget, RunQuery, SchedulePut, ScheduleQuery,
+        TenantPut, Tier,
     },
 };
 
@@ -114,7 +116,7 @@ pub async fn deleting_a_job_ends_its_schedules_and_keeps_its_history(h: &Harness
     assert!(record.deleted);
     assert_eq!(h.store.find_jobs(&[(h.tenant, "report".into())]).await.unwrap(), [None]);
     assert_eq!(h.store.list_jobs(&JobQuery { limit: 10, ..Default::default() }).await.unwrap().jobs, []);
-    assert_eq!(h.store.cursors(&[schedule]).await.unwrap(), [None]);
+    assert_eq!(h.cursors(&[schedule]).await, [None]);
     assert_eq!(h.store.due(&all_parts(), jiff::Timestamp::MAX, 10).await.unwrap(), []);
     assert!(h.store.schedules(&[schedule]).await.unwrap()[0].as_ref().unwrap().deleted);
     let listed = h.store.list_schedules(&ScheduleQuery { limit: 10, ..Default::default() }).await.unwrap();
@@ -206,7 +208,8 @@ pub async fn jobs_are_listed_by_name_with_filters_and_pages(h: &Harness) {
 /// A pause is on the job's page, with who and why, until it is lifted.
 pub async fn pauses_are_kept_with_their_note(h: &Harness) {
     let schedule = h.schedule("s").await;
-    let pause = Pause { since: at(1), until: Some(at(99)), note: Some("moving".into()), by: Some("ann".into()) };
+    let (note, by) = (Some("moving".into()), Some("ann".into()));
+    let pause = Pause { since: at(1), until: Some(at(99)), note, by, ..Pause::default() };
     let before = h.store.jobs(&[h.job]).await.unwrap().remove(0).unwrap().revision;
     let targets = [
         PauseTarget::Job(h.job),
@@ -220,10 +223,69 @@ pub async fn pauses_are_kept_with_their_note(h: &Harness) {
     assert_eq!(job.pause, Some(pause.clone()));
     assert!(job.revision > before);
     let record = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap();
-    assert_eq!(record.pause, Some(pause));
-    h.store.set_pauses(&h.write(at(2)), &targets, None).await.unwrap();
-    assert_eq!(h.store.jobs(&[h.job]).await.unwrap()[0].as_ref().unwrap().pause, None);
-    assert_eq!(h.store.schedules(&[schedule]).await.unwrap()[0].as_ref().unwrap().pause, None);
+    assert_eq!(record.pause, Some(pause.clone()));
+    let lifted = h.store.set_pauses(&h.write(at(2)), &targets, None).await.unwrap();
+    assert_eq!(lifted, [true, true, false, false]);
+    // It is kept with its end: what it covered is told from what was missed.
+    let lifted = Some(Pause { until: Some(at(2)), ..pause });
+    assert_eq!(h.store.jobs(&[h.job]).await.unwrap()[0].as_ref().unwrap().pause, lifted);
+    assert_eq!(h.store.schedules(&[schedule]).await.unwrap()[0].as_ref().unwrap().pause, lifted);
+    let again = h.store.set_pauses(&h.write(at(3)), &targets, None).await.unwrap();
+    assert_eq!(again, [false; 4], "nothing is paused any more");
+}
+
+/// Whatever is paused, and whoever reads the pause: one that is given another end
+/// covers what it has covered, and one after it does not hide it.
+pub async fn a_pause_that_is_set_again_forgets_nothing(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let targets = [
+        PauseTarget::Job(h.job),
+        PauseTarget::Schedule(schedule),
+        PauseTarget::Tenant(h.tenant),
+        PauseTarget::Queue(h.tenant, "default".into()),
+    ];
+    let pause = |since, until: Option<i64>| Pause { since: at(since), until: until.map(at), ..Pause::default() };
+    for (set, spans) in [
+        (pause(10, None), vec![(10, None)]),
+        (pause(20, Some(30)), vec![(10, Some(30))]),
+        (pause(50, Some(60)), vec![(10, Some(30)), (50, Some(60))]),
+    ] {
+        let done = h.store.set_pauses(&h.write(set.since), &targets, Some(&set)).await.unwrap();
+        assert_eq!(done, [true; 4]);
+        let wide = h.store.pauses().await.unwrap().pauses;
+        let job = h.store.jobs(&[h.job]).await.unwrap().remove(0).unwrap().pause;
+        let own = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap().pause;
+        assert_eq!(wide.len(), 2);
+        let expected: Vec<_> = spans.into_iter().map(|(since, until)| (at(since), until.map(at))).collect();
+        for stored in wide.into_iter().map(|(_, pause)| pause).chain(job).chain(own) {
+            let spans: Vec<_> = stored.spans().map(|span| (span.since, span.until)).collect();
+            assert_eq!(spans, expected);
+        }
+    }
+}
+
+/// A schedule that sleeps because of its own pause, or its job's, must not sleep on
+/// when that is changed, whoever dies afterwards.
+pub async fn a_change_of_a_pause_wakes_what_it_holds(h: &Harness) {
+    let asleep = Cursor { due_at: at(3_600_000), ..cursor(at(5), 3) };
+    let mut put = h.schedule_put("s").await;
+    put.stored = armed(Some(asleep));
+    h.save_schedule(&put, at(0)).await;
+    let other = SchedulePut { job: h.job("other").await, ..h.schedule_put("other").await };
+    h.save_schedule(&SchedulePut { stored: armed(Some(asleep)), ..other.clone() }, at(0)).await;
+    let pause = Pause { since: at(1), ..Pause::default() };
+    for target in [PauseTarget::Schedule(put.id), PauseTarget::Job(h.job)] {
+        for pause in [Some(&pause), Some(&pause), None] {
+            let due = h.store.cursors(&[put.id]).await.unwrap()[0].unwrap();
+            h.store.wake_at(&h.write(at(2)), &[(due, Some(asleep.due_at))]).await.unwrap();
+            let done = h.store.set_pauses(&h.write(at(2)), std::slice::from_ref(&target), pause).await.unwrap();
+            assert_eq!(done, [true]);
+            assert_eq!(h.cursors(&[put.id]).await, [Some(cursor(at(5), 3))], "{target:?} {pause:?}");
+            let record = h.store.schedules(&[put.id]).await.unwrap().remove(0).unwrap();
+            assert_eq!(h.store.cursors(&[put.id]).await.unwrap()[0].unwrap().revision, record.revision);
+        }
+    }
+    assert_eq!(h.cursors(&[other.id]).await, [Some(asleep)], "others sleep on");
 }
 
 /// Tenants are saved by name; a new tier takes effect, the id stays.

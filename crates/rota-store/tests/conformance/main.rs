@@ -78,6 +78,8 @@ promises! {
         a_job_named_twice_in_a_batch_is_saved_in_order,
         jobs_are_listed_by_name_with_filters_and_pages,
         pauses_are_kept_with_their_note,
+        a_pause_that_is_set_again_forgets_nothing,
+        a_change_of_a_pause_wakes_what_it_holds,
         tenants_are_saved_by_name,
         a_lane_keeps_its_mode_and_is_turned_by_a_successor,
         racing_makers_of_one_lane_agree,
@@ -95,7 +97,8 @@ promises! {
         a_deleted_schedule_owes_nothing_and_frees_its_name,
         a_job_is_saved_with_its_schedules_or_not_at_all,
         a_thousand_schedules_are_saved_at_once,
-        a_walk_finds_the_schedules_without_a_cursor,
+        a_walk_finds_the_schedules_that_deserve_a_closer_look,
+        a_cursor_is_moved_or_taken_away_only_as_it_was_read,
         schedules_are_listed_with_filters,
         active_schedules_of_a_tenant_are_counted_up_to_a_bound,
         schedules_due_in_a_second_are_counted_up_to_a_bound,
@@ -127,6 +130,8 @@ promises! {
         a_refused_rearming_run_does_not_kill_its_schedule,
         a_retry_does_not_rearm,
         the_end_of_a_run_arms_no_deleted_schedule,
+        the_end_of_a_run_arms_no_schedule_that_is_off_or_over,
+        an_edit_that_counts_on_a_run_is_stale_after_its_end,
         a_rearmed_schedule_fires_again,
     }
     after {

@@ -374,17 +374,10 @@ impl Model {
             }
             answers.push(answer);
         }
-        let refused = answers.iter().filter(|answer| !matches!(answer, Enqueued::Made { .. })).count() as u64;
-        let next = match (item.next, delay) {
-            // The plan counted on all of its runs.
-            (Some(next), _) => Some(Cursor { fired: next.fired - refused, ..next }),
-            // No run was made whose end could arm it.
-            (None, Some(delay)) if refused > 0 && refused == answers.len() as u64 => {
-                let at = Span::millis(delay).after(now);
-                Some(Cursor { planned_at: at, due_at: at, fired })
-            }
-            (None, _) => None,
-        };
+        let any_refused = answers.iter().any(|answer| !matches!(answer, Enqueued::Made { .. }));
+        // The plan counted on all of its runs.
+        let refused = |next: Cursor| Cursor { fired, ..next };
+        let next = if any_refused { item.next_if_refused.map(refused) } else { item.next };
         self.schedules.get_mut(&item.due.schedule).expect("it was there").cursor = next;
         self.done_made(work, &item.runs, &mut answers);
         Fired::Fired(answers)

@@ -139,13 +139,15 @@ impl<'h> Play<'h> {
         model.lanes.insert(h.claimed, LaneMode::Claimed);
         let mut guards = BTreeMap::new();
         let job = h.store.jobs(&[h.job]).await.unwrap().remove(0).unwrap();
-        for (name, after_finish_ms) in [("every", None), ("after", Some(700))] {
+        for (name, after_finish_ms) in [("every", None), ("after", Some(2_000))] {
             let mut put = h.schedule_put(name).await;
-            put.after_finish_ms = after_finish_ms;
+            if let Some(ms) = after_finish_ms {
+                put.spec = format!("{{\"after_finish\":\"{ms}ms\"}}");
+            }
             assert!(matches!(h.save_schedule(&put, at(0)).await, ScheduleSaved::Saved { .. }));
             let due = crate::fire::due_of(h, put.id).await;
             guards.insert(put.id, (due, job.revision));
-            let schedule = ModelSchedule { cursor: put.cursor, after_finish_ms, armed_by: None, fired: 0 };
+            let schedule = ModelSchedule { cursor: put.stored.cursor, after_finish_ms, armed_by: None, fired: 0 };
             model.schedules.insert(put.id, schedule);
         }
         Self {
@@ -313,10 +315,13 @@ impl<'h> Play<'h> {
             Trigger { schedule: Some(id), planned_at: Some(read.planned_at), ..Trigger::plain(Source::Schedule) };
         run.rearms = after;
         let cancel = self.live_where(|run| run.trigger.schedule == Some(id)).map(|run| run.id);
+        let next = cursor(plus(read.planned_at, 1_000), read.fired + 1);
         let item = FireItem {
             due: DueCursor { cursor: read, ..due },
+            job: self.h.job,
             job_revision,
-            next: (!after).then(|| cursor(plus(read.planned_at, 1_000), read.fired + 1)),
+            next: (!after).then_some(next),
+            next_if_refused: Some(next),
             runs: vec![run],
             skips: Vec::new(),
             cancel: cancel.into_iter().filter(|_| self.dice.chance(40)).collect(),
@@ -562,7 +567,7 @@ impl<'h> Play<'h> {
         assert_eq!(self.h.store.recount_slots(&self.h.write(self.now)).await.unwrap(), 0, "slots fit the live runs");
         self.compare_notices().await;
         let schedules: Vec<_> = self.model.schedules.keys().copied().collect();
-        let cursors = self.h.store.cursors(&schedules).await.unwrap();
+        let cursors = self.h.cursors(&schedules).await;
         let expected: Vec<_> = self.model.schedules.values().map(|schedule| schedule.cursor).collect();
         assert_eq!(cursors, expected, "cursors");
         for lease in self.h.store.partitions().await.unwrap() {

@@ -240,7 +240,7 @@ pub async fn every_definition_write_asked_again_answers_as_before(h: &Harness) {
     let first = h.store.put_schedules(&write, std::slice::from_ref(&schedule)).await.unwrap();
     let again = h.store.put_schedules(&write, std::slice::from_ref(&schedule)).await.unwrap();
     assert_eq!(again, first, "not: stale");
-    let pause = Pause { since: at(3), until: None, note: Some("wait".into()), by: None };
+    let pause = Pause { since: at(3), note: Some("wait".into()), ..Pause::default() };
     let targets = [PauseTarget::Schedule(schedule.id), PauseTarget::Tenant(h.tenant)];
     let write = h.write(at(3));
     let first = h.store.set_pauses(&write, &targets, Some(&pause)).await.unwrap();

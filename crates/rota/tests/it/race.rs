@@ -190,7 +190,7 @@ impl Turned {
             match change {
                 Change::Pause => {
                     let write = self.node.write(now);
-                    let pause = Pause { since: now, until: None, note: None, by: None };
+                    let pause = Pause { since: now, ..Pause::default() };
                     self.store
                         .set_pauses(&write, &[PauseTarget::Schedule(schedule)], Some(&pause))
                         .await

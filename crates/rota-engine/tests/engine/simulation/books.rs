@@ -37,6 +37,7 @@ pub struct Book {
     pub job: JobId,
     pub spec: ScheduleSpec,
     text: String,
+    pub enabled: bool,
     pub deleted: bool,
     chapters: Vec<Chapter>,
     /// Instants that made a run.
@@ -49,6 +50,7 @@ impl Book {
             job: put.job,
             spec: serde_json::from_str(&put.spec).unwrap(),
             text: String::new(),
+            enabled: put.enabled,
             deleted: false,
             chapters: Vec::new(),
             fired: BTreeMap::new(),
@@ -59,9 +61,10 @@ impl Book {
 
     /// The store took a definition.
     pub fn put(&mut self, put: &SchedulePut, now: Timestamp) {
+        self.enabled = put.enabled;
         let owed = put.guard.and_then(|guard| guard.cursor);
         let planned = |cursor: Option<Cursor>| cursor.map(|cursor| cursor.planned_at);
-        if self.text == put.spec && planned(owed) == planned(put.cursor) {
+        if self.text == put.spec && planned(owed) == planned(put.stored.cursor) {
             // Only woken.
             return;
         }
@@ -69,7 +72,7 @@ impl Book {
         self.spec = serde_json::from_str(&put.spec).unwrap();
         self.text.clone_from(&put.spec);
         let schedule = Schedule::compile(&self.spec, &put.id.seed()).unwrap();
-        self.chapters.push(Chapter { schedule, first: put.cursor, ended: None });
+        self.chapters.push(Chapter { schedule, first: put.stored.cursor, ended: None });
     }
 
     pub fn end(&mut self, owed: Option<Cursor>, at: Timestamp) {

@@ -1,21 +1,14 @@
 //! What people want of a world: jobs of many kinds, and changes of mind at any
 //! moment.
 
-use std::sync::Arc;
-
 use rota_core::{
     duration::Span,
     ids::{RunId, TenantId},
     job::JobDocument,
     run::CancelAsk,
-    store::{Expect, Pause, PauseTarget, StoreError},
+    store::{Expect, Pause, PauseTarget},
 };
-use rota_engine::{
-    JobRef, RunAsk,
-    definitions::{self, SaveError},
-    making::{self, take_made},
-    node::Node,
-};
+use rota_engine::{EngineError, Handle, JobRef, RunAsk};
 use serde_json::{Value, json};
 
 use super::weather::Dice;
@@ -27,11 +20,12 @@ pub struct Job {
     body: Value,
     schedules: Vec<Value>,
     edition: u64,
+    enabled: bool,
 }
 
 impl Job {
     fn new(name: &str, body: Value, schedules: Vec<Value>) -> Self {
-        Self { name: name.into(), body, schedules, edition: 0 }
+        Self { name: name.into(), body, schedules, edition: 0, enabled: true }
     }
 
     pub fn document(&self) -> JobDocument {
@@ -39,6 +33,7 @@ impl Job {
         let fields = document.as_object_mut().unwrap();
         fields.insert("name".into(), json!(self.name));
         fields.insert("description".into(), json!(format!("edition {}", self.edition)));
+        fields.insert("enabled".into(), json!(self.enabled));
         let schedules = self.schedules.iter().enumerate().map(|(n, schedule)| {
             let mut schedule = schedule.clone();
             let fields = schedule.as_object_mut().unwrap();
@@ -57,7 +52,16 @@ impl Job {
             if schedule.get("every").is_some() && dice.percent(30) {
                 schedule["every"] = json!(format!("{}s", dice.between(2, 8)));
             }
+            if dice.percent(15) {
+                let enabled = schedule["enabled"].as_bool().unwrap_or(true);
+                schedule["enabled"] = json!(!enabled);
+            }
         }
+    }
+
+    /// Switched off, or on again, and nothing else.
+    pub fn toggle(&mut self) {
+        self.enabled = !self.enabled;
     }
 }
 
@@ -151,54 +155,36 @@ pub fn jobs(dice: &Dice) -> Vec<Job> {
 }
 
 /// Saves a job as it is now.
-pub async fn save(node: Arc<Node>, tenant: TenantId, document: JobDocument) -> Result<(), SaveError> {
-    let now = node.clock.now();
-    definitions::save_job(&node, tenant, &document, None, Expect::Anything, &node.write(now)).await.map(drop)
+pub async fn save(handle: Handle, tenant: TenantId, document: JobDocument) -> Result<(), EngineError> {
+    handle.save_job(tenant, &document, None, Expect::Anything).await.map(drop)
 }
 
-/// Asks for a run. An answer that was lost is asked for again.
-pub async fn trigger(node: Arc<Node>, tenant: TenantId, job: String, key: u64, later: u64) -> Result<(), StoreError> {
-    let now = node.clock.now();
+/// Asks for a run.
+pub async fn trigger(handle: Handle, tenant: TenantId, job: String, key: u64, later: u64) -> Result<(), EngineError> {
     let mut ask = RunAsk::of(tenant, JobRef::Name(job)).with_payload(json!({ "k": key }));
     if later > 0 {
-        ask = ask.at(Span::millis(later).after(now));
+        ask = ask.at(Span::millis(later).after(handle.now()));
     }
-    let Ok(run) = making::plan(&node, vec![ask], now).await?.remove(0) else { return Ok(()) };
-    let write = node.write(now);
-    for _ in 0..5 {
-        match node.store.enqueue(&write, std::slice::from_ref(&run), &[]).await {
-            Ok(answers) => {
-                take_made(&node, &write, vec![run], &answers);
-                return Ok(());
-            }
-            Err(StoreError::OutcomeUnknown { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    handle.enqueue(vec![ask]).await.map(drop)
 }
 
-pub async fn cancel(node: Arc<Node>, run: RunId) -> Result<(), StoreError> {
+pub async fn cancel(handle: Handle, run: RunId) -> Result<(), EngineError> {
     let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
-    let write = node.write(node.clock.now());
-    node.store.request_cancel(&write, &[run], &ask).await?;
-    node.hints.wake(rota_core::ports::Topic::Ready);
-    Ok(())
+    handle.cancel(&[run], &ask).await.map(drop)
 }
 
-pub async fn pause(node: Arc<Node>, target: PauseTarget, until: Option<u64>) -> Result<(), StoreError> {
-    let now = node.clock.now();
+pub async fn pause(handle: Handle, target: PauseTarget, until: Option<u64>) -> Result<(), EngineError> {
+    let now = handle.now();
     let until = until.map(|millis| Span::millis(millis).after(now));
-    let pause = Pause { since: now, until, note: None, by: None };
-    node.store.set_pauses(&node.write(now), &[target], Some(&pause)).await.map(drop)
+    handle.pause(&[target], &Pause { since: now, until, ..Pause::default() }).await.map(drop)
 }
 
-pub async fn resume(node: Arc<Node>, target: PauseTarget) -> Result<(), StoreError> {
-    let now = node.clock.now();
-    definitions::resume(&node, &[target], now).await.map(drop)
+pub async fn resume(handle: Handle, target: PauseTarget) -> Result<(), EngineError> {
+    handle.resume(&[target]).await.map(drop)
 }
 
-pub async fn delete_job(node: Arc<Node>, tenant: TenantId, job: String) -> Result<(), StoreError> {
-    let Some(job) = node.store.find_jobs(&[(tenant, job)]).await?.remove(0) else { return Ok(()) };
-    node.store.delete_jobs(&node.write(node.clock.now()), &[job.id]).await.map(drop)
+pub async fn delete_job(handle: Handle, tenant: TenantId, job: String, keep: bool) -> Result<(), EngineError> {
+    let Some(job) = handle.store().find_jobs(&[(tenant, job)]).await?.remove(0) else { return Ok(()) };
+    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    handle.delete_job(job.id, &ask, keep).await.map(drop)
 }

@@ -284,11 +284,11 @@ impl Planted {
             return Ok(None);
         };
         let Some(job) = wait(store.jobs(&[record.job]))?.remove(0) else { return Ok(None) };
-        let fired_by_another = cursor != item.due.cursor;
+        let fired_by_another = cursor.cursor != item.due.cursor;
         if record.deleted || job.deleted || fired_by_another != self.has(Bug::CursorNotGuarded) {
             return Ok(None);
         }
-        let due = DueCursor { revision: record.revision, cursor, ..item.due };
+        let due = DueCursor { revision: record.revision, ..cursor };
         Ok(Some(FireItem { due, job_revision: job.revision, ..item.clone() }))
     }
 

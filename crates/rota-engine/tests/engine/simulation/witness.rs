@@ -153,6 +153,10 @@ impl Witness {
         })
     }
 
+    pub fn job_of(&self, schedule: ScheduleId) -> Option<JobId> {
+        self.with(|seen| seen.books.get(&schedule).map(|book| book.job))
+    }
+
     pub fn schedules(&self) -> Vec<ScheduleId> {
         self.with(|seen| seen.books.iter().filter(|(_, book)| !book.deleted).map(|(id, _)| *id).collect())
     }
@@ -354,37 +358,46 @@ impl Witness {
         }
     }
 
-    /// Every instant has one end; every schedule is armed, or its run lives: not so
-    /// when all is at rest.
+    /// Every instant has one end, and every schedule that is on and not paused has
+    /// decided what its definition planned up to a moment ago, or its run lives that it
+    /// counts from. When all is at rest no run lives, and everything is paused.
     pub fn balance(&self, now: Timestamp, at_rest: bool) {
         let ids: Vec<ScheduleId> = self.with(|seen| seen.books.keys().copied().collect());
         let cursors = wait(self.store.cursors(&ids)).unwrap();
-        for (id, cursor) in ids.iter().zip(cursors) {
+        let records = wait(self.store.schedules(&ids)).unwrap();
+        for ((id, due), record) in ids.iter().zip(cursors).zip(records) {
+            let cursor = due.map(|due| due.cursor);
+            let armed_by = record.and_then(|record| record.armed_by);
             let skips = wait(self.store.skips(*id, None, 10_000)).unwrap();
-            let part = Partition::of_schedule(*id);
-            let owner = wait(self.store.partitions()).unwrap()[usize::from(part.0)].node;
-            let nodes = wait(self.store.nodes(now)).unwrap();
-            let owner = nodes.into_iter().find(|node| Some(node.node) == owner).map(|node| node.name);
+            let owner = self.owner(*id, now);
             self.with(|seen| {
                 let book = &seen.books[id];
-                let mut wrong = book.balance(*id, cursor, &skips).err();
-                if !book.deleted && book.spec.enabled {
-                    let late = |at: Timestamp| Span::secs(5).after(at) < now;
-                    wrong = wrong.or(match cursor {
-                        None if book.is_after_finish() && !at_rest => None,
-                        None => Some(format!("schedule {id} is not armed")),
-                        Some(_) if at_rest => None,
-                        Some(cursor) if late(cursor.due_at) => {
-                            Some(format!("schedule {id} of {part:?}, held by {owner:?}, is overdue: {cursor:?}"))
-                        }
-                        Some(_) => None,
-                    });
-                }
-                if let Some(wrong) = wrong {
+                let lives = armed_by.is_some_and(|run| seen.live.contains(&run));
+                // Whoever has decided an instant owes the next one.
+                let late = |at: Timestamp| !at_rest && Span::secs(5).after(at) < now;
+                let standing = match cursor {
+                    Some(_) if book.deleted || !book.enabled => Err("is off, and armed"),
+                    None if book.deleted || !book.enabled => Ok(()),
+                    None if book.is_after_finish() && lives => Ok(()),
+                    None => Err("is not armed"),
+                    Some(cursor) if late(cursor.planned_at) => Err("is overdue"),
+                    Some(cursor) if Span::secs(3_700).after(now) < cursor.due_at => Err("sleeps for too long"),
+                    Some(_) => Ok(()),
+                };
+                let standing = standing.map_err(|what| format!("schedule {id} of {owner:?} {what}: {cursor:?}"));
+                if let Err(wrong) = book.balance(*id, cursor, &skips).and(standing) {
                     seen.wrong(wrong);
                 }
             });
         }
+    }
+
+    /// Who holds the partition of a schedule.
+    fn owner(&self, schedule: ScheduleId, now: Timestamp) -> Option<String> {
+        let part = Partition::of_schedule(schedule);
+        let owner = wait(self.store.partitions()).unwrap()[usize::from(part.0)].node;
+        let nodes = wait(self.store.nodes(now)).unwrap();
+        nodes.into_iter().find(|node| Some(node.node) == owner).map(|node| node.name)
     }
 }
 
@@ -445,6 +458,7 @@ impl Tap for Witness {
         let ended: Vec<ScheduleId> = ended.collect();
         let cursors = wait(store.cursors(&ended))?;
         let answers = wait(store.put_jobs(write, jobs))?;
+        let cursors = cursors.into_iter().map(|due| due.map(|due| due.cursor));
         let mut owed: HashMap<ScheduleId, Option<Cursor>> = ended.into_iter().zip(cursors).collect();
         self.with(|seen| {
             let news = seen.is_news(write);
@@ -490,7 +504,7 @@ impl Tap for Witness {
                     for (id, cursor) in schedules.iter().zip(&cursors) {
                         let book = seen.books.get_mut(id).unwrap();
                         if book.job == *job {
-                            book.end(*cursor, write.now);
+                            book.end(cursor.map(|due| due.cursor), write.now);
                             book.deleted = true;
                         }
                     }
@@ -536,6 +550,7 @@ impl Tap for Witness {
             for (target, done) in targets.iter().zip(&answers) {
                 match pause {
                     Some(pause) if *done => drop(seen.pauses.insert(target.clone(), pause.clone())),
+                    None if *done => drop(seen.pauses.remove(target)),
                     _ => {}
                 }
             }

@@ -19,7 +19,7 @@ use rota_core::{
     store::{Ends, Pause, PauseTarget, Store, StoreError, TenantPut, Tier, Write},
 };
 use rota_engine::{
-    Engine, Options,
+    Engine, Handle, Options,
     executors::Call,
     node::Node,
     stages::{
@@ -84,6 +84,8 @@ struct Post {
     due_at: Timestamp,
     /// Called by bells inside the process, which nobody here can hear.
     eager: bool,
+    /// Called for a scan, which can be heard.
+    scans: bool,
     topic: Option<Topic>,
     heard: u64,
 }
@@ -167,8 +169,8 @@ impl World {
             world.turn_all().await;
         }
         for job in world.jobs.clone() {
-            let node = Arc::clone(&world.sites[0].process.as_ref().unwrap().node);
-            wait(clients::save(node, tenant, job.document())).unwrap();
+            let handle = world.sites[0].process.as_ref().unwrap().handle();
+            wait(clients::save(handle, tenant, job.document())).unwrap();
         }
         world
     }
@@ -361,7 +363,7 @@ impl World {
         let running: Vec<usize> = self.running().filter(|site| !self.sites[*site].worker).collect();
         let Some(site) = dice.pick(&running).copied() else { return };
         let Some(process) = &self.sites[site].process else { return };
-        let (node, tenant) = (Arc::clone(&process.node), self.tenant);
+        let (handle, tenant) = (process.handle(), self.tenant);
         let name = dice.pick(&self.jobs).unwrap().name.clone();
         let op: Op = match chance {
             0..22 => {
@@ -372,36 +374,43 @@ impl World {
                     }
                 }
                 let later = if dice.percent(25) { dice.between(100, 6_000) } else { 0 };
-                done(clients::trigger(node, tenant, name, dice.below(2), later))
+                done(clients::trigger(handle, tenant, name, dice.below(2), later))
             }
             22..29 => {
                 let live = self.witness.live();
                 let Some(run) = dice.pick(&live).copied() else { return };
-                done(clients::cancel(node, run))
+                done(clients::cancel(handle, run))
             }
             29..33 => {
                 let job = self.jobs.iter_mut().find(|job| job.name == name).unwrap();
-                job.edit(dice);
-                done(clients::save(node, tenant, job.document()))
+                if dice.percent(50) {
+                    job.edit(dice);
+                } else {
+                    job.toggle();
+                }
+                done(clients::save(handle, tenant, job.document()))
             }
             33..36 => {
                 let until = if dice.percent(50) { Some(dice.between(500, 9_000)) } else { None };
-                let Some(target) = self.target() else { return };
-                done(clients::pause(node, target, until))
+                // As often as not one that is paused already, with another end.
+                let paused = self.witness.paused();
+                let again = dice.pick(&paused).filter(|_| dice.percent(50)).cloned();
+                let Some(target) = again.or_else(|| self.target()) else { return };
+                done(clients::pause(handle, target, until))
             }
             36..39 => {
                 let paused = self.witness.paused();
                 let Some(target) = dice.pick(&paused).cloned() else { return };
-                done(clients::resume(node, target))
+                done(clients::resume(handle, target))
             }
             39 => {
                 if dice.percent(20) {
-                    done(clients::delete_job(node, tenant, name))
+                    done(clients::delete_job(handle, tenant, name, dice.percent(50)))
                 } else if dice.percent(40) {
                     let job = self.jobs.iter().find(|job| job.name == name).unwrap();
                     let mut document = job.document();
                     document.schedules.retain(|schedule| schedule.name != "s0");
-                    done(clients::save(node, tenant, document))
+                    done(clients::save(handle, tenant, document))
                 } else {
                     return;
                 }
@@ -418,9 +427,10 @@ impl World {
         let dice = &self.weather.dice;
         let schedules = self.witness.schedules();
         let schedule = dice.pick(&schedules).copied()?;
-        Some(match dice.below(4) {
+        Some(match dice.below(5) {
             0 => PauseTarget::Tenant(self.tenant),
             1 => PauseTarget::Queue(self.tenant, "default".into()),
+            2 => PauseTarget::Job(self.witness.job_of(schedule)?),
             _ => PauseTarget::Schedule(schedule),
         })
     }
@@ -460,7 +470,7 @@ impl World {
             self.calm_step().await?;
         }
         for target in self.witness.paused() {
-            self.until_done(|node| done(clients::resume(node, target.clone()))).await;
+            self.until_done(|handle| done(clients::resume(handle, target.clone()))).await;
         }
         // Long enough for a dead node's partitions to be taken over and caught up with.
         let resumed = self.weather.now();
@@ -471,7 +481,7 @@ impl World {
         self.witness.verdict()?;
         // No more instants: what is there must end.
         for target in self.witness.schedules().into_iter().map(PauseTarget::Schedule) {
-            let pause = Pause { since: self.weather.now(), until: None, note: None, by: None };
+            let pause = Pause { since: self.weather.now(), ..Pause::default() };
             wait(self.store.set_pauses(&self.write(), &[target], Some(&pause))).unwrap();
         }
         while !self.witness.live().is_empty() || self.witness.owed().is_some() {
@@ -491,11 +501,11 @@ impl World {
     }
 
     /// Has something done by a node that lives.
-    async fn until_done(&mut self, ask: impl Fn(Arc<Node>) -> Op) {
+    async fn until_done(&mut self, ask: impl Fn(Handle) -> Op) {
         for _ in 0..20 {
             let living = self.sites.iter().position(|site| site.process.is_some() && !site.worker);
             if let Some(process) = living.and_then(|site| self.sites[site].process.as_mut()) {
-                process.ops.push(ask(Arc::clone(&process.node)));
+                process.ops.push(ask(process.handle()));
                 process.go_on(&self.weather);
                 return;
             }
@@ -576,7 +586,8 @@ async fn breathe() {
 
 fn posts(node: &Arc<Node>, worker: bool) -> Vec<Post> {
     fn post(stage: impl Stage + 'static, eager: bool, topic: Option<Topic>) -> Post {
-        Post { turn: Turn::Idle(Box::new(stage)), due_at: Timestamp::MIN, eager, topic, heard: 0 }
+        let scans = stage.name() == "scan";
+        Post { turn: Turn::Idle(Box::new(stage)), due_at: Timestamp::MIN, eager, scans, topic, heard: 0 }
     }
     let of = || Arc::clone(node);
     let mut posts = vec![
@@ -604,6 +615,10 @@ fn posts(node: &Arc<Node>, worker: bool) -> Vec<Post> {
 }
 
 impl Process {
+    fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.node))
+    }
+
     /// Begins a pass, if its time has come.
     fn begin(&mut self, number: usize, weather: &Weather) {
         let now = self.node.clock.now();
@@ -613,7 +628,9 @@ impl Process {
         }
         let heard = post.topic.map_or(0, |topic| weather.heard(topic));
         let told = heard != post.heard;
-        if !told && post.due_at > now && !(post.eager && weather.dice.percent(85)) {
+        let called = post.scans && self.node.take_call_to_scan();
+        let is_time = told || called || post.due_at <= now;
+        if !(is_time || post.eager && weather.dice.percent(85)) {
             return;
         }
         post.heard = heard;

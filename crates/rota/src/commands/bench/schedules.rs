@@ -8,7 +8,7 @@ use clap::Args;
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    fire::{Progress, arm},
+    fire::{Progress, Stored, arm},
     ids::{BatchId, JobId, Partition, ScheduleId, TenantId},
     schedule::ScheduleSpec,
     store::{Ends, Expect, JobPut, JobSaved, SchedulePut, Store, TenantPut, Tier, Write},
@@ -164,9 +164,7 @@ fn schedule(place: Place, id: ScheduleId, spec: &Value, now: Timestamp) -> Resul
         spec: serde_json::to_string(&spec).context("writing a schedule")?,
         name: spec.name,
         enabled: true,
-        after_finish_ms: None,
-        cursor: arm(&compiled, id, Progress::default(), now),
-        behind: Progress::default(),
+        stored: Stored { cursor: arm(&compiled, id, Progress::default(), now), ..Stored::default() },
         skips: Vec::new(),
         guard: None,
     })

@@ -130,14 +130,14 @@ async fn call_everything(keeper: &Keeper, book: &str) {
         store.release(&write(), engine.node().worker).await.unwrap();
         engine.cancel(linger, &stop).await.unwrap();
         until_ended(&engine, linger).await;
-        let pause = Pause { since: engine.now(), until: None, note: None, by: None };
+        let pause = Pause { since: engine.now(), ..Pause::default() };
         engine.pause(&targets, &pause).await.unwrap();
         engine.resume(&targets).await.unwrap();
         let naps = store.find_jobs(&[(tenant, "nap".into())]).await.unwrap()[0].as_ref().unwrap().id;
         let far = store.find_schedules(&[(naps, "far".into())]).await.unwrap()[0].clone().unwrap();
-        let cursor = store.cursors(&[far.id]).await.unwrap()[0].unwrap();
-        let spec = serde_json::from_str(&far.spec).unwrap();
-        let put = SchedulePut::moving(far, &spec, Some(cursor), cursor);
+        let due = store.cursors(&[far.id]).await.unwrap()[0].unwrap();
+        store.wake_at(&write(), &[(due, Some(due.cursor.planned_at))]).await.unwrap();
+        let put = SchedulePut::moving(far, Some(due.cursor), Some(due.cursor));
         store.put_schedules(&write(), &[put]).await.unwrap();
         let calendar = CalendarPut { tenant, name: format!("c{round}"), spec: "{}".into() };
         store.put_calendars(&[calendar], engine.now()).await.unwrap();
