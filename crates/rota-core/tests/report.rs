@@ -29,6 +29,7 @@ fn leased() -> Run {
         priority: Priority::default(),
         ready_at: now(),
         expires_at: None,
+        deadline_at: None,
         trigger: Trigger::plain(Source::Api),
         labels: Labels::new(),
         payload: None,
@@ -78,7 +79,7 @@ fn a_report_stands_where_it_is_what_became_of_the_attempt() {
     let lease = leased().lease();
     let succeeded = || Outcome::Succeeded { output: None };
     let run = leased();
-    let handed_back = record(run.clone(), &run.hand_back(run.lease(), now()).unwrap());
+    let handed_back = record(run.clone(), &run.hand_back(run.lease(), true, now()).unwrap());
     let lost = record(run.clone(), &run.lose(3, now()).unwrap());
     let lost_for_good = record(run.clone(), &run.lose(1, now()).unwrap());
     let cases = [

@@ -59,6 +59,7 @@ fn run(state: RunState) -> Run {
         created_at: at(-60),
         ready_at: now(),
         expires_at: Some(now()),
+        deadline_at: None,
         trigger: Trigger::plain(Source::Api),
         labels: Labels::new(),
         payload: None,
@@ -66,6 +67,7 @@ fn run(state: RunState) -> Run {
         parent: None,
         attempts_used: 1,
         losses: 1,
+        started: true,
         fence: Fence(4),
         cancel,
         redrive: None,
@@ -131,7 +133,11 @@ fn parked() -> Outcome {
 }
 
 fn never_held(run: Run) -> Run {
-    Run { fence: Fence::FIRST, attempts_used: 0, losses: 0, ..run }
+    Run { fence: Fence::FIRST, attempts_used: 0, losses: 0, started: false, ..run }
+}
+
+fn with_deadline(run: Run) -> Run {
+    Run { deadline_at: Some(now()), ..run }
 }
 
 /// The rows of the table.
@@ -163,8 +169,8 @@ fn events() -> Vec<(&'static str, Event)> {
         }),
         ("lose: below the limit", |run| run.lose(3, now())),
         ("lose: at the limit", |run| run.lose(2, now())),
-        ("hand back", |run| run.hand_back(run.lease(), now())),
-        ("hand back: stale lease", |run| run.hand_back(stale(&run), now())),
+        ("hand back", |run| run.hand_back(run.lease(), true, now())),
+        ("hand back: stale lease", |run| run.hand_back(stale(&run), true, now())),
         ("cancel: owned lane", |run| run.request_cancel(&ask(), LaneMode::Owned, now())),
         ("cancel: claimed lane", |run| run.request_cancel(&ask(), LaneMode::Claimed, now())),
         ("grace: not over", |run| run.grace_over(at(-1))),
@@ -186,6 +192,10 @@ fn events() -> Vec<(&'static str, Event)> {
         ("expire: early", |run| never_held(run).expire(at(-1))),
         ("expire: due", |run| never_held(run).expire(now())),
         ("expire: due, was started", |run| run.expire(now())),
+        ("deadline: early", |run| with_deadline(run).deadline_over(at(-1))),
+        ("deadline: over", |run| with_deadline(run).deadline_over(now())),
+        ("settle: failed, no time left", |run| settle(&with_deadline(run), failed(ErrorKind::Dns))),
+        ("lose: no time left", |run| with_deadline(run).lose(3, now())),
         ("displace", |run| run.displace(RunId(Uuid::from_u64_pair(0, 2)), now())),
         ("skip", |run| run.skip("paused", now())),
     ]
@@ -281,6 +291,7 @@ fn born_edges() -> BTreeSet<Edge> {
             priority: Priority::default(),
             ready_at,
             expires_at: None,
+            deadline_at: None,
             trigger: Trigger::plain(Source::Api),
             labels: Labels::new(),
             payload: None,
@@ -397,7 +408,7 @@ fn no_run_ends_before_it_was_made_or_started() {
     for (_, event) in events() {
         for sample in states().into_iter().flat_map(|(_, samples)| samples) {
             for created_at in [at(-60), at(30)] {
-                let redrive = Some(Redrive { after: Span::secs(60), left: 1, start_within: None });
+                let redrive = Some(Redrive { after: Span::secs(60), left: 1, start_within: None, end_within: None });
                 let mut run = Run { created_at, redrive, ..run(sample.clone()) };
                 if let RunState::Running { started_at, .. } = &mut run.state {
                     *started_at = Span::secs(10).after(created_at).max(at(-5));
@@ -416,31 +427,90 @@ fn no_run_ends_before_it_was_made_or_started() {
     assert!(early > 0 && early < ends, "both kinds were seen: {early} of {ends}");
 }
 
-/// A woken approval, a retry or a lost run must not expire: it was started.
+/// A woken approval, a retry or a lost run must not expire: it was started. One that
+/// was handed back or deferred before its attempt began must: it was not.
 #[test]
-fn a_start_deadline_counts_until_the_first_start_only() {
+fn a_start_deadline_counts_until_an_attempt_has_begun() {
     let queued = never_held(run(RunState::Queued));
     assert_eq!(queued.due_at(), Some(now()));
-    let mut parked = queued.clone();
-    for event in [
-        (|run| run.claim(worker(), now())) as Event,
-        |run| settle(&run, Outcome::Parked { on: WaitFor::Sleep, until: Some(at(5)) }),
-        |run| run.wake(),
+    let claim: Event = |run| run.claim(worker(), now());
+    let (later, sleep) = (Some(at(5)), WaitFor::Sleep);
+    let cases: [(&str, Vec<Event>, bool); 7] = [
+        ("parked and woken", vec![|run| settle(&run, parked()), |run| run.wake()], true),
+        ("lost", vec![|run| run.lose(3, now())], true),
+        ("retried", vec![|run| settle(&run, failed(ErrorKind::Dns))], true),
+        ("stopped and handed back", vec![|run| run.hand_back(run.lease(), true, now())], true),
+        ("handed back unread", vec![|run| run.hand_back(run.lease(), false, now())], false),
+        ("deferred", vec![|run| settle(&run, deferred())], false),
+        (
+            "deferred after it was stopped",
+            vec![|run| run.hand_back(run.lease(), true, now()), |run| run.claim(worker(), now()), |run| {
+                settle(&run, deferred())
+            }],
+            true,
+        ),
+    ];
+    for (case, events, started) in cases {
+        let mut run = queued.clone();
+        for event in [claim].into_iter().chain(events) {
+            run.apply(&event(run.clone()).unwrap());
+        }
+        assert_eq!((run.started, run.due_at()), (started, (!started).then(now)), "{case}");
+        let expired = run.expire(at(10)).map(|_| ());
+        assert_eq!(expired, if started { Err(Refusal::NotYet) } else { Ok(()) }, "{case}");
+    }
+    let waits = Run { state: RunState::Waiting { on: sleep, until: later, started_at: now() }, ..queued };
+    assert_eq!(waits.due_at(), later);
+}
+
+/// From its creation on, through attempts, backoff and every wait; and no retry is
+/// planned that it leaves no time for.
+#[test]
+fn a_deadline_holds_whatever_a_run_does() {
+    let waiting = |until| RunState::Waiting { on: WaitFor::Callback, until, started_at: at(-5) };
+    for (state, due_at) in [
+        (RunState::Scheduled, Some(at(20))),
+        (RunState::Blocked(Block::Slot), Some(at(20))),
+        (RunState::Queued, Some(at(20))),
+        (waiting(None), Some(at(20))),
+        (waiting(Some(at(60))), Some(at(20))),
+        (waiting(Some(at(10))), Some(at(10))),
+        (RunState::Running { hold: Hold::Owned, started_at: at(-5) }, None),
     ] {
-        parked.apply(&event(parked.clone()).unwrap());
+        let run = Run { deadline_at: Some(at(20)), ..run(state.clone()) };
+        assert_eq!(run.due_at(), due_at, "{state:?}");
+        assert!(run.overdue(at(5)).is_err(), "{state:?}: not yet");
+        let Some(_) = due_at else { continue };
+        let Ok(Change::Finish(end)) = run.overdue(at(20)) else { panic!("{state:?} goes on after its deadline") };
+        assert_eq!((end.verdict, end.ended_at), (Verdict::TimedOut, at(20)));
+        assert!(end.failure.unwrap().message.contains("deadline"));
     }
-    assert_eq!((parked.state.status(), parked.due_at()), (Status::Queued, None));
-    assert_eq!(parked.expire(at(10)), Err(Refusal::NotYet));
-    let mut lost = queued;
-    for event in [(|run| run.claim(worker(), now())) as Event, |run| run.lose(3, now())] {
-        lost.apply(&event(lost.clone()).unwrap());
+    let woken = Run { deadline_at: Some(at(20)), ..run(waiting(Some(at(10)))) }.overdue(at(10));
+    assert!(matches!(woken, Ok(Change::Move(rota_core::run::Move { state: RunState::Queued, .. }))), "{woken:?}");
+    let running = |deadline| Run {
+        deadline_at: Some(deadline),
+        attempts_used: 0,
+        ..run(RunState::Running { hold: Hold::Owned, started_at: at(-5) })
+    };
+    // The first retry comes after a second.
+    for (deadline, verdict) in [(at(1), Some(Verdict::TimedOut)), (at(3), None)] {
+        let end = match settle(&running(deadline), failed(ErrorKind::Dns)).unwrap() {
+            Change::Finish(finish) => Some((finish.verdict, finish.failure.unwrap().kind)),
+            Change::Move(_) => None,
+        };
+        assert_eq!(end, verdict.map(|verdict| (verdict, ErrorKind::Dns)));
     }
-    assert_eq!((lost.state.status(), lost.due_at()), (Status::Scheduled, None));
+    // The last attempt that ran into the deadline: its time was used up.
+    let last = settle_under(&running(now()), running(now()).lease(), 1, failed(ErrorKind::Timeout)).unwrap();
+    assert!(
+        matches!(last, Change::Finish(rota_core::run::Finish { verdict: Verdict::TimedOut, follower: None, .. })),
+        "{last:?}"
+    );
 }
 
 /// A run that is made again by itself, so often.
 fn redriven(left: u16) -> Run {
-    let redrive = Some(Redrive { after: Span::secs(60), left, start_within: Some(Span::secs(5)) });
+    let redrive = Some(Redrive { after: Span::secs(60), left, start_within: Some(Span::secs(5)), end_within: None });
     let running = RunState::Running { hold: Hold::Owned, started_at: at(-5) };
     Run { redrive, payload: Some("7".into()), ..run(running) }
 }

@@ -80,7 +80,7 @@ impl Recent {
 struct Papers {
     backlog: Backlog,
     known: HashMap<RunId, Known>,
-    /// Known runs by their start deadline.
+    /// Known runs by when they must be started, or have ended.
     deadlines: BTreeSet<(Timestamp, RunId)>,
     flying: HashMap<RunId, Flight>,
     /// Flights of each partition that hold it: those by right of its epoch.
@@ -144,7 +144,7 @@ impl Desk {
         })
     }
 
-    /// Takes the known runs whose start deadline has passed.
+    /// Takes the known runs that must not be started any more.
     pub fn take_expired(&self, now: Timestamp, most: usize, territory: &Territory) -> Vec<Ready> {
         self.with(|papers| {
             let held = territory.table();
@@ -377,7 +377,7 @@ impl Papers {
     }
 
     fn keep(&mut self, known: Known) {
-        if let Some(at) = known.run.start_deadline() {
+        if let Some(at) = known.run.due_at() {
             self.deadlines.insert((at, known.run.id));
         }
         self.known.insert(known.run.id, known);
@@ -385,7 +385,7 @@ impl Papers {
 
     fn unkeep(&mut self, id: RunId) -> Option<Known> {
         let known = self.known.remove(&id)?;
-        if let Some(at) = known.run.start_deadline() {
+        if let Some(at) = known.run.due_at() {
             self.deadlines.remove(&(at, id));
         }
         Some(known)
@@ -464,6 +464,7 @@ mod tests {
             priority: Priority::default(),
             ready_at: now,
             expires_at: None,
+            deadline_at: None,
             trigger: Trigger::plain(Source::Api),
             labels: Labels::new(),
             payload: None,

@@ -119,8 +119,23 @@ impl Launch {
         right && self.node.desk.is_flying(ready.run.id) == Some(lease)
     }
 
+    /// Ends those that must not be started any more.
+    fn without_overdue(&self, mut taken: Vec<Ready>, now: Timestamp) -> Vec<Ready> {
+        let mut ended = Vec::new();
+        taken.retain(|ready| match overdue(&ready.run, ready.by, now) {
+            Some(end) => {
+                ended.push(end);
+                false
+            }
+            None => true,
+        });
+        self.node.post(ended);
+        taken
+    }
+
     /// Starts runs that were taken in hand; answers how many.
     pub async fn start(&mut self, taken: Vec<Ready>, now: Timestamp) -> Result<usize, StoreError> {
+        let taken = self.without_overdue(taken, now);
         if taken.is_empty() {
             return Ok(0);
         }
@@ -158,7 +173,9 @@ impl Launch {
         able
     }
 
+    /// Holds a run back, no longer than it may be started at all.
     fn hold(&mut self, ready: Ready, until: Timestamp) {
+        let until = ready.run.start_by().map_or(until, |by| until.min(by));
         self.held.insert((until, ready.run.id), ready);
     }
 
@@ -369,6 +386,21 @@ fn rate_key_of(node: &Node, run: &Run, job: &JobVersion) -> String {
     let scope = Scope { payload, labels: &run.labels, vars: &job.document.vars, run: &Value::Null };
     // A key that cannot be made counts with all others that cannot.
     rate_key(node, job, run.tenant, &scope).unwrap_or_else(|_| format!("{}/{}/", run.tenant, run.job))
+}
+
+pub(crate) fn is_overdue(run: &Run, now: Timestamp) -> bool {
+    run.start_by().is_some_and(|at| at <= now)
+}
+
+/// The end of a run in hand whose attempt has not begun and must not begin any more. A
+/// lease changes nothing about that.
+pub(crate) fn overdue(run: &Run, by: By, now: Timestamp) -> Option<Ended> {
+    if !is_overdue(run, now) {
+        return None;
+    }
+    let change = Run { state: RunState::Queued, ..run.clone() }.overdue(now).ok()?;
+    let end = End::Decided(Box::new(change));
+    Some(Ended { run: run.clone(), by, end, at: now, job: None, executed: false })
 }
 
 /// Whether a process may have died of it, so that the next death must name it.

@@ -170,6 +170,7 @@ impl Blueprint<'_> {
             ready_at: self.ready_at,
             // What is caught up waits from now on.
             expires_at: job.terms.expires_at(self.ready_at.max(now)),
+            deadline_at: job.terms.deadline_at(self.ready_at.max(now)),
             trigger: self.trigger,
             labels: self.labels,
             payload: payload.map(|payload| payload.to_string().into()),

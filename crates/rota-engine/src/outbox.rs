@@ -21,8 +21,10 @@ pub enum End {
     Outcome(Outcome),
     /// It did not stop within its grace and was dropped.
     GraceOver,
-    /// It was not finished when the node stopped.
+    /// It is given back before it began.
     HandedBack,
+    /// It was under way, and is given back unfinished.
+    Stopped,
     /// The core has decided already: expired, lost.
     Decided(Box<Change>),
 }

@@ -22,7 +22,7 @@ use rota_core::{
         step::StepKind,
     },
     ports::{Attempt, Context, Executor},
-    run::{Outcome, Run, RunState, WaitFor},
+    run::{Lease, Outcome, Run, RunState, WaitFor},
     store::By,
 };
 use serde_json::{Value, json};
@@ -160,6 +160,13 @@ pub(crate) struct Prepared {
     pub step_id: String,
 }
 
+/// What is said of an attempt that met the deadline of its run.
+const DEADLINE_OVER: &str = "the deadline of its run has passed";
+
+fn timed_out(message: &str) -> Outcome {
+    Outcome::Failed(Failure::new(ErrorKind::Timeout, message))
+}
+
 fn invalid(message: String) -> Outcome {
     Outcome::Failed(Failure::new(ErrorKind::InvalidInput, message))
 }
@@ -192,7 +199,11 @@ pub(crate) fn prepare(node: &Node, run: &Run, job: &JobVersion, now: Timestamp) 
     } else {
         step.kind.clone()
     };
-    let deadline_at = policy.timeout.map(|timeout| timeout.after(now));
+    if run.is_over_at(now) {
+        return Err(timed_out(DEADLINE_OVER));
+    }
+    let timeout_at = policy.timeout.map(|timeout| timeout.after(now));
+    let deadline_at = [timeout_at, run.deadline_at].into_iter().flatten().min();
     let (lease, tenant) = (run.lease(), run.tenant);
     let attempt =
         Attempt { lease, number, tenant, job: run.job, version: run.version, step: kind, payload, deadline_at };
@@ -228,8 +239,14 @@ async fn go_on(node: Arc<Node>, attempt: Underway) {
     for (run, request) in node.desk.cancels(std::iter::once(&run.id)) {
         node.executing.stop(run, Why::Cancelled { grace_until: request.grace_until });
     }
-    let cancelable = start.job.step.as_ref().is_none_or(|step| step.cancelable);
-    let end = supervise(&node, &mut going, executor.as_ref(), deadline_at, &mut told, lease, cancelable).await;
+    let by_run = run.deadline_at.is_some() && run.deadline_at == deadline_at;
+    let limits = Limits {
+        lease,
+        deadline_at,
+        late: if by_run { DEADLINE_OVER } else { "it did not end within its time" },
+        cancelable: start.job.step.as_ref().is_none_or(|step| step.cancelable),
+    };
+    let end = supervise(&node, &mut going, executor.as_ref(), &mut told, &limits).await;
     drop(going);
     node.executing.slow(|all| all.remove(&lease.run));
     match end {
@@ -239,7 +256,7 @@ async fn go_on(node: Arc<Node>, attempt: Underway) {
 }
 
 /// Nothing is settled for a run that is not ours any more.
-fn lost(node: &Node, lease: rota_core::run::Lease) {
+fn lost(node: &Node, lease: Lease) {
     node.stats.lost.add(1);
     node.drop_flights([lease]);
     node.executing.end(1);
@@ -247,17 +264,24 @@ fn lost(node: &Node, lease: rota_core::run::Lease) {
     node.bells.dispatch.notify_one();
 }
 
+/// What an attempt is held to.
+struct Limits {
+    lease: Lease,
+    deadline_at: Option<Timestamp>,
+    /// What is said of it when that has passed.
+    late: &'static str,
+    cancelable: bool,
+}
+
 async fn supervise(
     node: &Node,
     going: &mut Going,
     executor: &dyn Executor,
-    deadline_at: Option<Timestamp>,
     told: &mut watch::Receiver<Option<Why>>,
-    lease: rota_core::run::Lease,
-    cancelable: bool,
+    limits: &Limits,
 ) -> Option<End> {
     let mut grace_until: Option<Timestamp> = None;
-    let deadline = until(node, deadline_at);
+    let deadline = until(node, limits.deadline_at);
     tokio::pin!(deadline);
     loop {
         let grace = until(node, grace_until);
@@ -266,15 +290,12 @@ async fn supervise(
             result = &mut *going => return Some(End::Outcome(outcome_of(result))),
             why = next_word(told) => match why {
                 Why::Lost => return None,
-                Why::HandBack => return Some(End::HandedBack),
-                Why::Cancelled { .. } if !cancelable => {}
-                Why::Cancelled { grace_until: until } if executor.ask_to_stop(lease) => grace_until = Some(until),
+                Why::HandBack => return Some(End::Stopped),
+                Why::Cancelled { .. } if !limits.cancelable => {}
+                Why::Cancelled { grace_until: until } if executor.ask_to_stop(limits.lease) => grace_until = Some(until),
                 Why::Cancelled { .. } => return Some(End::Outcome(Outcome::Cancelled)),
             },
-            () = &mut deadline => {
-                let message = "it did not end within its time".to_owned();
-                return Some(End::Outcome(Outcome::Failed(Failure::new(ErrorKind::Timeout, message))));
-            }
+            () = &mut deadline => return Some(End::Outcome(timed_out(limits.late))),
             () = grace => return Some(End::GraceOver),
         }
     }

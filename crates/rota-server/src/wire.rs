@@ -141,6 +141,7 @@ pub fn run(record: RunRecord, names: &Names) -> Result<Run, Problem> {
         created_at: run.created_at,
         ready_at: run.ready_at,
         expires_at: run.expires_at,
+        deadline_at: run.deadline_at,
         started_at: record.started_at,
         ended_at,
         attempts_used: run.attempts_used,

@@ -41,6 +41,8 @@ pub mod flag {
     pub const REARMS: i16 = 2;
     /// Its owner marked it running, without a written lease.
     pub const OWNED: i16 = 4;
+    /// An attempt at it has begun, and is over.
+    pub const STARTED: i16 = 8;
 }
 
 pub fn micros(at: Timestamp) -> i64 {
@@ -170,16 +172,26 @@ pub struct Extra {
     pub redrive: Option<Redrive>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Delay>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_at: Option<Timestamp>,
 }
 
 pub fn extra_text(run: &NewRun) -> Option<String> {
-    let NewRun { labels, trigger, redrive, .. } = run;
+    let NewRun { labels, trigger, redrive, deadline_at, .. } = run;
     let Trigger { by, metadata, delay, .. } = trigger;
-    if labels.is_empty() && by.is_none() && metadata.is_none() && redrive.is_none() && delay.is_none() {
+    let plain = labels.is_empty() && by.is_none() && metadata.is_none();
+    if plain && redrive.is_none() && delay.is_none() && deadline_at.is_none() {
         return None;
     }
-    let (by, metadata) = (by.clone(), metadata.clone());
-    serde_json::to_string(&Extra { labels: labels.clone(), by, metadata, redrive: *redrive, delay: *delay }).ok()
+    let extra = Extra {
+        labels: labels.clone(),
+        by: by.clone(),
+        metadata: metadata.clone(),
+        redrive: *redrive,
+        delay: *delay,
+        deadline_at: *deadline_at,
+    };
+    serde_json::to_string(&extra).ok()
 }
 
 fn extra(text: Option<&str>) -> Result<Extra, StoreError> {
@@ -243,7 +255,8 @@ pub struct StateColumns {
 /// How a live run's state is written. `flags` are the row's own; the owned bit
 /// among them is part of the state. Nothing for a run that ended: it has no row.
 pub fn state_columns(run: &Run, flags: i16) -> Option<StateColumns> {
-    columns_of(&run.state, run.due_at(), flags)
+    let started = if run.started { flag::STARTED } else { 0 };
+    columns_of(&run.state, run.due_at(), flags & !flag::STARTED | started)
 }
 
 /// The same for a state on its own.
@@ -289,8 +302,8 @@ pub fn columns_of(state: &RunState, due_at: Option<Timestamp>, flags: i16) -> Op
 
 impl RunRow {
     pub fn run(self) -> Result<Run, StoreError> {
-        let state = self.state()?;
         let extra = extra(self.extra.as_deref())?;
+        let state = self.state(extra.deadline_at)?;
         let ready_at = time(self.ready_at)?;
         Ok(Run {
             id: RunId(self.id),
@@ -303,6 +316,7 @@ impl RunRow {
             created_at: time(self.created_at)?,
             ready_at,
             expires_at: time_opt(self.expires_at)?,
+            deadline_at: extra.deadline_at,
             trigger: Trigger {
                 source: source(self.source)?,
                 schedule: self.schedule.map(ScheduleId),
@@ -319,6 +333,7 @@ impl RunRow {
             parent: self.parent.map(|run| Parent { run: RunId(run), step: self.step.unwrap_or(0) }),
             attempts_used: self.attempt.max(0) as u16,
             losses: self.losses.max(0) as u16,
+            started: self.flags & flag::STARTED != 0,
             fence: Fence(self.fence),
             cancel: self
                 .cancel
@@ -338,7 +353,7 @@ impl RunRow {
         }
     }
 
-    fn state(&self) -> Result<RunState, StoreError> {
+    fn state(&self, deadline_at: Option<Timestamp>) -> Result<RunState, StoreError> {
         let started_at = time_opt(self.started_at)?;
         let pending = self.pending.unwrap_or(0);
         let missing = |what| corrupt(what, self.id);
@@ -353,7 +368,8 @@ impl RunRow {
             },
             status::WAITING => RunState::Waiting {
                 on: wait(pending)?,
-                until: time_opt(self.due_at)?,
+                // Whichever comes first is kept.
+                until: time_opt(self.due_at)?.filter(|at| Some(*at) != deadline_at),
                 started_at: started_at.ok_or_else(|| missing("a waiting run without a start"))?,
             },
             status::CANCELLING => RunState::Cancelling { hold: self.hold(), started_at },

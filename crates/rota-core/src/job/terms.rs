@@ -26,6 +26,7 @@ pub struct RunTerms {
     pub lane: LaneKey,
     pub priority: Priority,
     pub start_deadline: Option<Span>,
+    pub deadline: Option<Span>,
     pub slot: Option<SlotTerms>,
     pub retry: RetryPolicy,
     pub redrive: Option<Redrive>,
@@ -49,12 +50,14 @@ impl JobDocument {
             lane: self.run_lane(),
             priority: self.priority_within(best),
             start_deadline: self.start_deadline,
+            deadline: self.deadline,
             slot: self.concurrency.as_ref().map(Concurrency::terms),
             retry: self.run_retry(),
             redrive: self.dead.as_ref().map(|dead| Redrive {
                 after: dead.redrive_after,
                 left: dead.times(),
                 start_within: self.start_deadline,
+                end_within: self.deadline,
             }),
         }
     }
@@ -73,6 +76,11 @@ impl RunTerms {
     /// By when a run must be started that is ready at `ready_at`.
     pub fn expires_at(&self, ready_at: Timestamp) -> Option<Timestamp> {
         self.start_deadline.map(|deadline| deadline.after(ready_at))
+    }
+
+    /// By when a run must have ended that is ready at `ready_at`.
+    pub fn deadline_at(&self, ready_at: Timestamp) -> Option<Timestamp> {
+        self.deadline.map(|deadline| deadline.after(ready_at))
     }
 }
 
@@ -117,6 +125,7 @@ mod tests {
             lane: LaneKey::new("default", None, &[]),
             priority: Priority::default(),
             start_deadline: None,
+            deadline: None,
             slot: None,
             retry: RetryPolicy::default(),
             redrive: None,
@@ -156,7 +165,8 @@ mod tests {
             [(json!({ "redrive_after": "1h" }), 1), (json!({ "redrive_after": "1h", "times": 3 }), 3)]
         {
             let job = json!({ "name": "a", "dead": written, "start_deadline": "5m", "steps": [] });
-            let expected = Redrive { after: Span::secs(3_600), left, start_within: Some(Span::secs(300)) };
+            let expected =
+                Redrive { after: Span::secs(3_600), left, start_within: Some(Span::secs(300)), end_within: None };
             assert_eq!(terms(job).redrive, Some(expected));
         }
     }

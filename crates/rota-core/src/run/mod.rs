@@ -245,6 +245,9 @@ pub struct Run {
     pub created_at: Timestamp,
     pub ready_at: Timestamp,
     pub expires_at: Option<Timestamp>,
+    /// It must have ended by then, whatever it waits for and however often it is
+    /// tried.
+    pub deadline_at: Option<Timestamp>,
     pub trigger: Trigger,
     pub labels: Labels,
     /// JSON; none where it equals the schedule's or the job's.
@@ -255,6 +258,8 @@ pub struct Run {
     pub attempts_used: u16,
     /// Workers that vanished with it. They cost no attempt.
     pub losses: u16,
+    /// An attempt at it had begun before the one that may be under way.
+    pub started: bool,
     pub fence: Fence,
     pub cancel: Option<CancelRequest>,
     /// Makes it again by itself if it dies.
@@ -271,22 +276,32 @@ impl Run {
         OrderKey::new(self.ready_at, self.priority)
     }
 
-    /// When a sweep must look at this run again, if nothing else happens: its
-    /// start deadline, the end of its wait, or of its grace.
+    /// When somebody must look at this run again, if nothing else happens: its
+    /// deadlines, the end of its wait, or of its grace. A run that is executed is
+    /// its holder's to end in time.
     pub fn due_at(&self) -> Option<Timestamp> {
         match &self.state {
-            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued => self.start_deadline(),
-            RunState::Waiting { until, .. } => *until,
+            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued => self.start_by(),
+            RunState::Waiting { until, .. } => [*until, self.deadline_at].into_iter().flatten().min(),
             RunState::Cancelling { .. } => self.cancel.as_ref().map(|request| request.grace_until),
             RunState::Running { .. } | RunState::Finished { .. } => None,
         }
     }
 
-    /// By when the run must be started. It counts until the first start only:
-    /// whoever held the run raised its fence as they gave it up, so a retry, a
-    /// loss and the end of a wait leave no deadline behind.
+    /// By when the run must be started. It counts until an attempt has begun: one
+    /// that was handed back or deferred before that leaves it as it was.
     pub fn start_deadline(&self) -> Option<Timestamp> {
-        self.expires_at.filter(|_| self.fence == Fence::FIRST)
+        self.expires_at.filter(|_| !self.started)
+    }
+
+    /// By when an attempt must begin, if any is to.
+    pub fn start_by(&self) -> Option<Timestamp> {
+        [self.start_deadline(), self.deadline_at].into_iter().flatten().min()
+    }
+
+    /// Whether it must have ended by `at`.
+    pub fn is_over_at(&self, at: Timestamp) -> bool {
+        self.deadline_at.is_some_and(|deadline| deadline <= at)
     }
 
     /// This run after `change`.
@@ -302,6 +317,7 @@ impl Run {
                 self.ready_at = next.ready_at;
                 self.attempts_used = next.attempts_used;
                 self.losses = next.losses;
+                self.started = next.started;
                 self.fence = next.fence;
                 self.cancel.clone_from(&next.cancel);
             }
@@ -325,6 +341,7 @@ pub struct Move {
     pub ready_at: Timestamp,
     pub attempts_used: u16,
     pub losses: u16,
+    pub started: bool,
     pub fence: Fence,
     pub cancel: Option<CancelRequest>,
     pub trail: Option<TrailEntry>,
@@ -374,6 +391,7 @@ pub struct NewRun {
     pub priority: Priority,
     pub ready_at: Timestamp,
     pub expires_at: Option<Timestamp>,
+    pub deadline_at: Option<Timestamp>,
     pub trigger: Trigger,
     pub labels: Labels,
     pub payload: Option<Box<str>>,
@@ -396,6 +414,12 @@ pub struct UniqueAsk {
 }
 
 impl NewRun {
+    /// When somebody must look at it, as long as it has not started: see
+    /// [`Run::due_at`].
+    pub fn due_at(&self) -> Option<Timestamp> {
+        [self.expires_at, self.deadline_at].into_iter().flatten().min()
+    }
+
     /// Whether the run asks for its slot as it is made. One that is delayed or
     /// waits for others asks when its time has come.
     pub fn enters_now(&self, needs: u16, now: Timestamp) -> Option<&SlotAsk> {
@@ -439,6 +463,7 @@ impl NewRun {
             created_at: now,
             ready_at: self.ready_at,
             expires_at: self.expires_at,
+            deadline_at: self.deadline_at,
             trigger: self.trigger,
             labels: self.labels,
             payload: self.payload,
@@ -446,6 +471,7 @@ impl NewRun {
             parent: self.parent,
             attempts_used: 0,
             losses: 0,
+            started: false,
             fence: Fence::FIRST,
             cancel: None,
             redrive: self.redrive,

@@ -30,6 +30,9 @@ pub struct Redrive {
     /// How long each may wait to be started, counted from when it is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_within: Option<Span>,
+    /// How long each may take in all, counted alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_within: Option<Span>,
 }
 
 impl UniqueAsk {
@@ -72,6 +75,7 @@ impl Run {
             priority: self.priority,
             ready_at,
             expires_at: redrive.start_within.map(|within| within.after(ready_at)),
+            deadline_at: redrive.end_within.map(|within| within.after(ready_at)),
             trigger: Trigger::redrive(self.id, None),
             labels: self.labels.clone(),
             payload: self.payload.clone(),

@@ -86,8 +86,10 @@ impl Run {
             }
             Outcome::Failed(failure) => self.failed(failure, &policy.retry, jitter, now),
             Outcome::Parked { on, until } => {
+                // A wait that outlasts the deadline has no other end.
+                let until = until.filter(|until| !self.is_over_at(*until));
                 let started_at = self.state.started_at().unwrap_or(now);
-                Change::Move(self.to(RunState::Waiting { on, until, started_at }))
+                Change::Move(Move { started: true, ..self.to(RunState::Waiting { on, until, started_at }) })
             }
             Outcome::Deferred { until, reason } => Change::Move(Move {
                 ready_at: until,
@@ -122,16 +124,23 @@ impl Run {
             return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..self.dead(now) }));
         }
         let delay = Span::millis(LOSS_DELAY.as_millis() << losses.saturating_sub(1).min(6));
-        Ok(Change::Move(Move { losses, trail, ready_at: delay.after(now), ..self.to(RunState::Scheduled) }))
+        let ready_at = delay.after(now);
+        if self.is_over_at(ready_at) {
+            let failure =
+                Failure::new(ErrorKind::Lost, "its worker vanished, and its deadline leaves no time for more");
+            let end = self.finish(Verdict::TimedOut, now);
+            return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..end }));
+        }
+        Ok(Change::Move(Move { losses, trail, ready_at, started: true, ..self.to(RunState::Scheduled) }))
     }
 
-    /// Hands the run back unexecuted, at no cost.
-    pub fn hand_back(&self, lease: Lease, now: Timestamp) -> Result<Change, Refusal> {
+    /// Hands the run back, at no cost. `began` says that its attempt was under way.
+    pub fn hand_back(&self, lease: Lease, began: bool, now: Timestamp) -> Result<Change, Refusal> {
         if self.executing(lease)? {
             return Ok(Change::Finish(self.finish(Verdict::Cancelled, now)));
         }
         let trail = Some(TrailEntry { at: now, kind: TrailKind::HandedBack { fence: Some(lease.fence) } });
-        Ok(Change::Move(Move { trail, ..self.to(RunState::Queued) }))
+        Ok(Change::Move(Move { trail, started: self.started || began, ..self.to(RunState::Queued) }))
     }
 
     /// Whether the run is executed under `lease`, and if so whether it was
@@ -151,10 +160,14 @@ impl Run {
     fn failed(&self, failure: Failure, retry: &RetryPolicy, jitter: f64, now: Timestamp) -> Change {
         let attempt = self.attempts_used.saturating_add(1);
         let retryable = retry.retries(&failure);
-        if retryable && u32::from(attempt) < retry.max_attempts() {
-            return self.retried(attempt, failure, retry, jitter, now);
+        let retry_at = retry.delay(u32::from(attempt), jitter, &failure).after(now);
+        let more = retryable && u32::from(attempt) < retry.max_attempts();
+        if more && !self.is_over_at(retry_at) {
+            return self.retried(attempt, failure, retry_at, now);
         }
         let end = match failure.kind {
+            // Its time is used up, not its attempts.
+            _ if more || self.is_over_at(now) => self.finish(Verdict::TimedOut, now),
             _ if retryable => self.dead(now),
             ErrorKind::Timeout => self.finish(Verdict::TimedOut, now),
             _ => self.finish(Verdict::Failed, now),
@@ -162,8 +175,7 @@ impl Run {
         Change::Finish(Finish { attempts_used: attempt, failure: Some(failure), ..end })
     }
 
-    fn retried(&self, attempt: u16, failure: Failure, retry: &RetryPolicy, jitter: f64, now: Timestamp) -> Change {
-        let retry_at = retry.delay(u32::from(attempt), jitter, &failure).after(now);
+    fn retried(&self, attempt: u16, failure: Failure, retry_at: Timestamp, now: Timestamp) -> Change {
         let kind = TrailKind::AttemptFailed {
             attempt,
             started_at: self.state.started_at(),
@@ -174,6 +186,7 @@ impl Run {
         Change::Move(Move {
             attempts_used: attempt,
             ready_at: retry_at,
+            started: true,
             trail: Some(TrailEntry { at: now, kind }),
             ..self.to(RunState::Scheduled)
         })
@@ -186,6 +199,7 @@ impl Run {
             ready_at: self.ready_at,
             attempts_used: self.attempts_used,
             losses: self.losses,
+            started: self.started,
             fence: self.fence.next(),
             cancel: self.cancel.clone(),
             trail: None,

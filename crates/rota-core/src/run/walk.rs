@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     ids::{RunId, WorkerId},
+    job::failure::{ErrorKind, Failure},
     slot::Entry,
 };
 
@@ -108,6 +109,37 @@ impl Run {
             return Err(Refusal::NotYet);
         }
         Ok(Change::Finish(self.finish(Verdict::Expired, now)))
+    }
+
+    /// Ends a run whose deadline has passed while nobody executed it.
+    pub fn deadline_over(&self, now: Timestamp) -> Result<Change, Refusal> {
+        match self.state {
+            RunState::Scheduled | RunState::Blocked(_) | RunState::Queued | RunState::Waiting { .. } => {}
+            RunState::Finished { .. } => return Err(Refusal::Ended),
+            RunState::Running { .. } | RunState::Cancelling { .. } => return Err(Refusal::WrongState),
+        }
+        if !self.is_over_at(now) {
+            return Err(Refusal::NotYet);
+        }
+        let failure = Some(Failure::new(ErrorKind::Timeout, "its deadline passed while it waited"));
+        Ok(Change::Finish(Finish { failure, ..self.finish(Verdict::TimedOut, now) }))
+    }
+
+    /// What becomes of a run that is [due](Run::due_at): its grace or its deadline is
+    /// over, it was not started in time, or its wait has come to its end.
+    pub fn overdue(&self, now: Timestamp) -> Result<Change, Refusal> {
+        match self.state {
+            RunState::Cancelling { .. } => self.grace_over(now),
+            RunState::Waiting { until, .. } => match self.deadline_over(now) {
+                Err(Refusal::NotYet) if until.is_some_and(|until| until <= now) => self.wake(),
+                decided => decided,
+            },
+            RunState::Scheduled
+            | RunState::Blocked(_)
+            | RunState::Queued
+            | RunState::Running { .. }
+            | RunState::Finished { .. } => self.expire(now).or_else(|_| self.deadline_over(now)),
+        }
     }
 
     /// Ends a waiting run whose place a newer one takes.

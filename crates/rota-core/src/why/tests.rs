@@ -29,6 +29,7 @@ fn run_in(state: RunState) -> Run {
         created_at: at(-60),
         ready_at: at(30),
         expires_at: None,
+        deadline_at: None,
         trigger: Trigger::plain(Source::Api),
         labels: Labels::new(),
         payload: None,
@@ -36,6 +37,7 @@ fn run_in(state: RunState) -> Run {
         parent: None,
         attempts_used: 0,
         losses: 0,
+        started: false,
         fence: Fence(1),
         cancel: None,
         redrive: None,
@@ -76,7 +78,8 @@ fn a_delayed_run_says_when_it_is_to_start() {
 /// whoever meets the new run must find what died.
 #[test]
 fn a_dead_letter_and_the_run_that_follows_it_name_each_other() {
-    let redrive = Some(Redrive { after: crate::duration::Span::secs(60), left: 1, start_within: None });
+    let redrive =
+        Some(Redrive { after: crate::duration::Span::secs(60), left: 1, start_within: None, end_within: None });
     let dead = RunState::Finished { at: at(-1), verdict: Verdict::Dead };
     let run = Run { redrive, ..run_in(dead) };
     let (follower, start) = run.followed_by().unwrap();

@@ -327,7 +327,7 @@ async fn find(node: &Arc<Node>, asked: &Exchange, unknown: &[usize], now: Timest
 fn end_of(report: &Report) -> End {
     match report {
         Report::Outcome(outcome) => End::Outcome(outcome.clone()),
-        Report::HandedBack => End::HandedBack,
+        Report::HandedBack => End::Stopped,
     }
 }
 
@@ -356,7 +356,8 @@ async fn check_stale(node: &Arc<Node>, asked: &Exchange, told: &mut [Told]) -> R
 
 /// Gives back what was leased to a worker and never reached it.
 pub(crate) fn hand_back(node: &Node, back: Vec<Given>, now: Timestamp) {
-    let ended = back.into_iter().map(|given| ended_of(given, &Report::HandedBack, now));
+    let ended =
+        back.into_iter().map(|given| Ended { end: End::HandedBack, ..ended_of(given, &Report::HandedBack, now) });
     node.post(ended.collect());
 }
 

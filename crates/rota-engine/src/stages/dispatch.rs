@@ -13,9 +13,9 @@ use rota_core::store::StoreError;
 
 use super::{PassReport, Stage};
 use crate::{
-    launch::Launch,
+    launch::{Launch, overdue},
     node::Node,
-    outbox::{End, Ended},
+    outbox::Ended,
 };
 
 pub struct Dispatch {
@@ -32,14 +32,7 @@ impl Dispatch {
     /// does so although the run may be paused and never taken.
     fn expire(&self, now: Timestamp) -> usize {
         let expired = self.node.desk.take_expired(now, self.node.options.dispatch_batch, &self.node.territory);
-        let ended: Vec<Ended> = expired
-            .into_iter()
-            .filter_map(|ready| {
-                let change = ready.run.expire(now).ok()?;
-                let end = End::Decided(Box::new(change));
-                Some(Ended { run: ready.run, by: ready.by, end, at: now, job: None, executed: false })
-            })
-            .collect();
+        let ended: Vec<Ended> = expired.into_iter().filter_map(|ready| overdue(&ready.run, ready.by, now)).collect();
         let count = ended.len();
         self.node.post(ended);
         count

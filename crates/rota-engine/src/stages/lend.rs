@@ -26,7 +26,7 @@ use rota_core::{
 use super::{PassReport, Stage, is_unknown};
 use crate::{
     catalog::JobVersion,
-    launch::{not_before, unreadable_end},
+    launch::{is_overdue, not_before, overdue, unreadable_end},
     node::Node,
     outbox::{End, Ended},
     remote::{Waiting, hand_back, parcel},
@@ -149,6 +149,8 @@ impl Lend {
 
     /// Sends leased runs on their way; answers how many.
     async fn start(&mut self, taken: Vec<(WorkerId, Run)>, now: Timestamp) -> Result<usize, StoreError> {
+        let (taken, late): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(_, run)| !is_overdue(run, now));
+        self.node.post(late.iter().filter_map(|(_, run)| overdue(run, By::Lease, now)).collect());
         if taken.is_empty() {
             return Ok(0);
         }
@@ -196,6 +198,7 @@ impl Lend {
         if let Some(session) = self.node.remote.sessions().get_mut(worker) {
             session.held.insert(run.lease());
         }
+        let until = run.start_by().map_or(until, |by| until.min(by));
         self.held.insert((until, run.id), (worker, run));
     }
 

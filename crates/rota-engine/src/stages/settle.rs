@@ -110,7 +110,8 @@ impl Settle {
                 let cancelled = || run.settle(lease, Outcome::Cancelled, policy, 0.5, at);
                 run.grace_over(at).or_else(|_| cancelled())
             }
-            End::HandedBack => run.hand_back(lease, at),
+            End::HandedBack => run.hand_back(lease, false, at),
+            End::Stopped => run.hand_back(lease, true, at),
             End::Decided(change) => Ok(change.as_ref().clone()),
         }
     }

@@ -247,6 +247,75 @@ async fn a_run_that_was_not_started_by_its_deadline_expires() {
     assert_eq!(bed.work.calls_of(id), 0);
 }
 
+/// Has everything done that is to be done, while attempts go on.
+async fn turn(node: &mut Hands) {
+    node.dispatch().await;
+    node.claim().await;
+    node.let_run().await;
+    node.settle().await;
+    node.sweep().await;
+}
+
+/// A job's deadline counts from the making of a run over all its attempts and waits.
+#[tokio::test]
+async fn a_deadline_ends_a_run_in_whatever_it_does() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let limit = |job| with(job, json!({ "deadline": "10s", "timeout": "1h", "retry": { "max_attempts": 50 } }));
+    bed.save(&node.node, limit(job("executed", "wait"))).await;
+    bed.save(&node.node, limit(job("retried", "fail"))).await;
+    bed.save(&node.node, limit(json!({ "name": "asleep", "steps": [{ "id": "s", "sleep": { "for": "1h" } }] }))).await;
+    bed.save(&node.node, with(limit(job("unwanted", "noop")), json!({ "requires": ["nobody-has-it"] }))).await;
+    let mut ids = Vec::new();
+    for name in ["executed", "retried", "asleep", "unwanted"] {
+        ids.push(node.enqueue(&bed, name).await);
+    }
+    for _ in 0..99 {
+        turn(&mut node).await;
+        node.beat_for(&bed, 100).await;
+        node.promote().await;
+    }
+    assert_eq!(node.node.executing.running(), 1);
+    assert_eq!(bed.work.calls_of(ids[1]), 10, "at once, and then every second");
+    assert_eq!(bed.status(ids[1]).await, ended(Verdict::TimedOut), "the next would come too late");
+    assert_eq!((bed.status(ids[2]).await, bed.status(ids[3]).await), (Status::Waiting, Status::Queued));
+    for _ in 0..3 {
+        node.beat_for(&bed, 50).await;
+        turn(&mut node).await;
+    }
+    for (id, said) in ids.iter().zip(["deadline", "", "deadline", "deadline"]) {
+        let record = bed.record(*id).await;
+        assert_eq!(record.run.state.status(), ended(Verdict::TimedOut), "{record:?}");
+        assert!(record.failure.as_ref().unwrap().message.contains(said), "{record:?}");
+    }
+}
+
+/// A run that waits in hand for its rate must not be started after its deadline.
+#[tokio::test]
+async fn a_run_that_waits_for_its_rate_expires() {
+    for requires in [json!([]), json!(["gpu"])] {
+        let bed = Bed::new().await;
+        let mut node = bed.node_with(Options { traits: vec!["gpu".into()], ..Options::default() }).await;
+        let rule = json!({ "start_deadline": "5s", "rate_limit": { "runs": 1, "per": "1h" }, "requires": requires });
+        bed.save(&node.node, with(job("limited", "noop"), rule)).await;
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.push(node.enqueue(&bed, "limited").await);
+        }
+        for _ in 0..7 {
+            node.work().await;
+            node.beat_for(&bed, 1_000).await;
+        }
+        let mut ends = Vec::new();
+        for id in &ids {
+            ends.push(bed.status(*id).await);
+        }
+        ends.sort();
+        let (ran, late) = (ended(Verdict::Succeeded), ended(Verdict::Expired));
+        assert_eq!(ends, [ran, ran, late], "{requires}: the burst is two");
+    }
+}
+
 /// A step that sleeps holds no worker, and goes on when its time has come.
 #[tokio::test]
 async fn a_sleeping_run_is_parked_and_ends_when_it_wakes() {

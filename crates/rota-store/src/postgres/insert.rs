@@ -574,7 +574,7 @@ impl<'a> Columns<'a> {
     fn push(&mut self, run: &'a NewRun, state: &RunState, needed: bool) {
         let own = if run.rearms { flag::REARMS } else { 0 } | if needed { flag::NEEDED } else { 0 };
         // A new run has not ended, so its state has columns.
-        let Some(columns) = columns_of(state, run.expires_at, own) else { return };
+        let Some(columns) = columns_of(state, run.due_at(), own) else { return };
         self.ids.push(run.id.0);
         self.jobs.push(run.job.0);
         self.orders.push(OrderKey::new(run.ready_at, run.priority).0);

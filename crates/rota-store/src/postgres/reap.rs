@@ -93,11 +93,7 @@ impl PostgresStore {
                 RunState::Scheduled | RunState::Blocked(_) | RunState::Waiting { .. } => true,
             })
             .collect();
-        let changes = decide(rows, |row| match row.run.state {
-            RunState::Waiting { .. } => row.run.wake(),
-            RunState::Cancelling { .. } => row.run.grace_over(now),
-            _ => row.run.expire(now),
-        });
+        let changes = decide(rows, |row| row.run.overdue(now));
         let mut after = Aftermath::default();
         let swept = self.changed(&tx, write, &changes, &mut after).await?;
         let ending = after.ending(kept::reaped(&swept)?);
@@ -147,7 +143,7 @@ impl PostgresStore {
         let mut answers =
             tx.pipe(&[("DELETE FROM holder WHERE worker = $1", &[&worker.0]), (sql, &[&worker.0])]).await?;
         let rows: Vec<Locked> = answers.pop().unwrap_or_default().iter().map(locked).collect::<Result<_, _>>()?;
-        let changes = decide(rows, |row| row.run.hand_back(row.run.lease(), write.now));
+        let changes = decide(rows, |row| row.run.hand_back(row.run.lease(), false, write.now));
         let mut after = Aftermath { changed: true, ..Aftermath::default() };
         apply(&tx, write.now, &changes, false, &mut after).await?;
         self.follow(&tx, write.now, &mut after).await?;

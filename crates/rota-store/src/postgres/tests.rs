@@ -90,6 +90,7 @@ impl Bed {
             priority: Priority::default(),
             ready_at: at(millis),
             expires_at: None,
+            deadline_at: None,
             trigger: Trigger::plain(Source::Api),
             labels: [("a".to_owned(), "b".to_owned())].into(),
             payload: Some("{\"n\":1}".into()),

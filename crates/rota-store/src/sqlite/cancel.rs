@@ -3,7 +3,7 @@
 
 use rota_core::{
     ids::{Partition, RunId, WorkerId},
-    run::{CancelAsk, Change, Refusal, Run, RunState},
+    run::{CancelAsk, Change, Refusal, Run},
     store::{CancelAnswer, Guarded, Promoted, Reap, Reaped, StoreError, Woken, Write},
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -99,7 +99,7 @@ impl SqliteStore {
                 once(connection, &write, kept, again, |connection| {
                     let mut work = Work::new(connection, &write);
                     for row in held_by(connection, worker, usize::MAX)? {
-                        decide(&mut work, &row, |run| run.hand_back(run.lease(), write.now))?;
+                        decide(&mut work, &row, |run| run.hand_back(run.lease(), false, write.now))?;
                     }
                     drop_holder(connection, worker)?;
                     work.done()
@@ -268,11 +268,7 @@ fn sweep(connection: &Connection, write: &Write, limit: usize) -> Result<Vec<Rea
     let mut work = Work::new(connection, write);
     let mut swept = Vec::new();
     for row in live_rows(connection, &sql, [micros(write.now)], limit, |_| true)? {
-        swept.extend(decide(&mut work, &row, |run| match run.state {
-            RunState::Waiting { .. } => run.wake(),
-            RunState::Cancelling { .. } => run.grace_over(write.now),
-            _ => run.expire(write.now),
-        })?);
+        swept.extend(decide(&mut work, &row, |run| run.overdue(write.now))?);
     }
     work.done_unnamed()?;
     Ok(swept)

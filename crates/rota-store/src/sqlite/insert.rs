@@ -238,7 +238,7 @@ pub struct NewRow {
 
 pub fn new_row(work: &Work<'_>, new: &NewRun, version: i32, state: &RunState) -> Result<NewRow, StoreError> {
     let flags = if new.rearms { flag::REARMS } else { 0 };
-    let Some(columns) = columns_of(state, new.expires_at, flags) else {
+    let Some(columns) = columns_of(state, new.due_at(), flags) else {
         return Err(codec::corrupt("a new run that has ended", new.id));
     };
     Ok(NewRow {

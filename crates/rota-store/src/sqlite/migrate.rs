@@ -19,6 +19,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0009_answers.sql"),
     include_str!("migrations/0010_decided.sql"),
     include_str!("migrations/0011_cursor_schedule.sql"),
+    include_str!("migrations/0012_started.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.

@@ -77,7 +77,7 @@ const DEAD: Status = Status::Ended(Verdict::Dead);
 
 /// A run that is made again by itself, a minute after it died.
 fn followed(h: &Harness, left: u16) -> NewRun {
-    let redrive = Some(Redrive { after: Span::secs(60), left, start_within: None });
+    let redrive = Some(Redrive { after: Span::secs(60), left, start_within: None, end_within: None });
     NewRun { redrive, payload: Some("[1]".into()), ..h.keyed(5, 1) }
 }
 

@@ -36,7 +36,7 @@ fn rich(h: &Harness) -> NewRun {
         payload: Some("{\"report\":\"sales\",\"text\":\"a 'quoted' \\\"line\\\" \\u0000\"}".into()),
         slot: Some(slot(i64::MIN, 9)),
         parent: Some(Parent { run: h.run_id(), step: 3 }),
-        redrive: Some(Redrive { after: Span::secs(90), left: 2, start_within: Some(Span::secs(1)) }),
+        redrive: Some(Redrive { after: Span::secs(90), left: 2, start_within: Some(Span::secs(1)), end_within: None }),
         ..h.new_run(h.claimed)
     }
 }

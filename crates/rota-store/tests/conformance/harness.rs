@@ -228,6 +228,7 @@ impl Harness {
             priority: Priority::default(),
             ready_at: at(0),
             expires_at: None,
+            deadline_at: None,
             trigger: Trigger::plain(Source::Api),
             labels: Labels::new(),
             payload: None,

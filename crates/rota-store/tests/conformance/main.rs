@@ -277,6 +277,8 @@ promises! {
         reap_against_settle_gives_one_fate,
         two_reapers_count_one_loss,
         a_start_deadline_ends_what_still_waits,
+        a_deadline_ends_whatever_waits,
+        a_run_given_back_before_it_began_still_expires,
         a_started_run_does_not_expire,
         a_sleep_that_is_over_wakes_the_run,
         a_wait_is_opened_once,

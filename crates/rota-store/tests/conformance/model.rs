@@ -566,7 +566,7 @@ impl Model {
     pub fn release(&mut self, node: Option<NodeId>, now: Timestamp, worker: WorkerId) -> Vec<WokenId> {
         let mut work = Work::new(node, now);
         for id in self.held_by(worker) {
-            self.decide(&mut work, id, |run| run.hand_back(run.lease(), now));
+            self.decide(&mut work, id, |run| run.hand_back(run.lease(), false, now));
         }
         self.workers.remove(&worker);
         self.done(work)
@@ -602,11 +602,7 @@ impl Model {
         due.sort();
         let mut swept = Vec::new();
         for (_, id) in due {
-            swept.extend(self.decide(&mut work, id, |run| match run.state {
-                RunState::Waiting { .. } => run.wake(),
-                RunState::Cancelling { .. } => run.grace_over(now),
-                _ => run.expire(now),
-            }));
+            swept.extend(self.decide(&mut work, id, |run| run.overdue(now)));
         }
         self.done_unnamed(work);
         swept

@@ -206,6 +206,9 @@ impl<'h> Play<'h> {
         if self.dice.chance(20) {
             run.expires_at = Some(plus(self.now, self.dice.below(6_000) as i64));
         }
+        if self.dice.chance(20) {
+            run.deadline_at = Some(plus(self.now, self.dice.below(9_000) as i64));
+        }
         if self.dice.chance(50) {
             run.slot = Some(self.slot());
         }
@@ -228,7 +231,10 @@ impl<'h> Play<'h> {
         }
         if self.dice.chance(30) {
             let (after, left) = (Span::millis(1 + self.dice.below(3_000) as u64), 1 + self.dice.below(2) as u16);
-            run.redrive = Some(Redrive { after, left, start_within: self.dice.chance(20).then_some(Span::secs(2)) });
+            let (start_within, end_within) = (self.dice.chance(20), self.dice.chance(20));
+            let (start_within, end_within) =
+                (start_within.then_some(Span::secs(2)), end_within.then_some(Span::secs(3)));
+            run.redrive = Some(Redrive { after, left, start_within, end_within });
         }
         run
     }
@@ -556,7 +562,9 @@ impl<'h> Play<'h> {
         for (id, record) in ids.iter().zip(stored) {
             let known = &self.model.runs[id];
             let record = record.unwrap_or_else(|| panic!("{id} is gone; the model has {known:#?}"));
-            assert_same(&record.run, &known.run, "a run");
+            // Of one that has ended nobody asks any more whether it had begun before.
+            let ended = matches!(known.run.state, RunState::Finished { .. });
+            assert_same(&record.run, &Run { started: known.run.started && !ended, ..known.run.clone() }, "a run");
             let started_at = known.run.state.started_at().or(known.started_at);
             assert_eq!(record.started_at, started_at, "start of {id}");
             assert_eq!((&record.failure, &record.output), (&known.failure, &known.output), "end of {id}");

@@ -138,6 +138,74 @@ pub async fn a_start_deadline_ends_what_still_waits(h: &Harness) {
     crate::slots::nothing_to_repair(h).await;
 }
 
+/// A deadline ends what waits, in every state and however often it was tried, and is
+/// there to be read.
+pub async fn a_deadline_ends_whatever_waits(h: &Harness) {
+    let timed = |run: NewRun| NewRun { deadline_at: Some(at(1_000)), ..run };
+    let queued = h.make(timed(h.new_run(h.claimed)), at(0)).await;
+    let delayed = h.make(NewRun { ready_at: at(5_000), ..timed(h.new_run(h.owned)) }, at(0)).await;
+    let joined = h.make(NewRun { after: vec![delayed], ..timed(h.new_run(h.owned)) }, at(0)).await;
+    h.make(h.keyed(1, 1), at(0)).await;
+    let blocked = h.make(timed(h.keyed(1, 1)), at(0)).await;
+    let (parked, slept, running) =
+        (timed(h.new_run(h.claimed)), timed(h.new_run(h.claimed)), timed(h.new_run(h.claimed)));
+    let waits = [parked.id, slept.id, running.id];
+    h.store.request_cancel(&h.write(at(0)), &[queued], &ask()).await.unwrap();
+    h.enqueue(&[parked, slept, running], at(0)).await;
+    let runs = h.claim(h.worker(), 4, at(1)).await;
+    let of = |id| runs.iter().find(|run| run.id == id).unwrap();
+    h.settle(of(waits[0]), Outcome::Parked { on: WaitFor::Callback, until: None }, at(2)).await;
+    h.settle(of(waits[1]), Outcome::Parked { on: WaitFor::Sleep, until: Some(at(60_000)) }, at(2)).await;
+    for id in [delayed, joined, blocked, waits[0], waits[2]] {
+        assert_eq!(h.record(id).await.run.deadline_at, Some(at(1_000)));
+    }
+    let waiting = h.record(waits[0]).await.run.state;
+    assert!(matches!(waiting, RunState::Waiting { until: None, .. }), "{waiting:?}");
+    assert_eq!(h.sweep(at(999)).await, []);
+    let mut swept: Vec<_> = h.sweep(at(1_000)).await.iter().map(|reaped| reaped.id).collect();
+    swept.sort();
+    let mut expected = vec![delayed, joined, blocked, waits[0], waits[1]];
+    expected.sort();
+    assert_eq!(swept, expected, "and not the one that is executed");
+    for id in expected {
+        let record = h.record(id).await;
+        assert_eq!(record.run.state, RunState::Finished { at: at(1_000), verdict: Verdict::TimedOut });
+        assert_eq!(record.run.deadline_at, Some(at(1_000)));
+        assert!(record.failure.unwrap().message.contains("deadline"));
+    }
+    crate::slots::nothing_to_repair(h).await;
+}
+
+/// Handed back or deferred before its attempt began, a run has not been started.
+pub async fn a_run_given_back_before_it_began_still_expires(h: &Harness) {
+    let make = || NewRun { expires_at: Some(at(1_000)), ..h.new_run(h.claimed) };
+    let (unread, stopped, deferred, released) = (make(), make(), make(), make());
+    let ids = [unread.id, stopped.id, deferred.id, released.id];
+    h.enqueue(&[unread, stopped, deferred, released], at(0)).await;
+    let runs = h.claim(h.worker(), 3, at(1)).await;
+    let last = h.worker();
+    h.claim(last, 1, at(1)).await;
+    let back = |run: &rota_core::run::Run, began| rota_core::store::Settlement {
+        lease: run.lease(),
+        part: run.part,
+        by: rota_core::store::By::Lease,
+        change: run.hand_back(run.lease(), began, at(2)).unwrap(),
+    };
+    let of = |n: usize| runs.iter().find(|run| run.id == ids[n]).unwrap();
+    h.settle_all(&[back(of(0), false), back(of(1), true)], at(2)).await;
+    h.settle(of(2), Outcome::Deferred { until: at(50), reason: "closed".into() }, at(2)).await;
+    h.store.release(&h.write(at(2)), last).await.unwrap();
+    let started = [false, true, false, false];
+    for (id, started) in ids.into_iter().zip(started) {
+        assert_eq!(h.record(id).await.run.started, started);
+    }
+    h.sweep(at(1_000)).await;
+    for (id, started) in ids.into_iter().zip(started) {
+        let expected = if started { Status::Queued } else { Status::Ended(Verdict::Expired) };
+        assert_eq!(h.status(id).await, expected);
+    }
+}
+
 /// A run that was started is no longer held to its start deadline.
 pub async fn a_started_run_does_not_expire(h: &Harness) {
     let owner = h.owner(at(0)).await;

@@ -139,7 +139,7 @@ pub fn jobs(dice: &Dice) -> Vec<Job> {
     if dice.percent(50) {
         jobs.push(Job::new(
             "hurry",
-            json!({ "steps": step("act"), "start_deadline": "2s", "timeout": "1500ms", "retry": retry(2) }),
+            json!({ "steps": step("act"), "start_deadline": "2s", "deadline": "4s", "timeout": "1500ms", "retry": retry(3) }),
             vec![json!({ "every": "5s", "overlap": "allow" })],
         ));
     }

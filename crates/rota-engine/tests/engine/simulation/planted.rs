@@ -216,6 +216,7 @@ impl Planted {
             priority: ended.priority,
             ready_at: write.now,
             expires_at: None,
+            deadline_at: None,
             trigger: Trigger::plain(Source::Api),
             labels: ended.labels,
             payload: None,

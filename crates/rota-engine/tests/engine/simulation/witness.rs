@@ -429,7 +429,8 @@ fn may_step(before: Option<&Run>, now: &Run) -> bool {
         return true;
     }
     let fence_rose = now.fence > before.fence;
-    let unstarted = matches!(to, Status::Ended(Verdict::Cancelled | Verdict::Expired | Verdict::Skipped));
+    let unheld = [Verdict::Cancelled, Verdict::Expired, Verdict::Skipped, Verdict::TimedOut];
+    let unstarted = unheld.into_iter().any(|verdict| to == Status::Ended(verdict));
     match &before.state {
         RunState::Scheduled => matches!(to, Status::Queued | Status::Blocked) || unstarted,
         RunState::Blocked(Block::Needs(_)) => {

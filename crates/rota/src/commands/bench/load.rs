@@ -79,6 +79,7 @@ impl Load {
             priority: Priority::default(),
             ready_at: now,
             expires_at: None,
+            deadline_at: None,
             trigger: Trigger::plain(Source::Api),
             labels: Labels::new(),
             payload: Some(self.payload.clone()),
