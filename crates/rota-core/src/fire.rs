@@ -39,6 +39,8 @@ pub const RUNS_MAX: usize = 1_000;
 /// Pause between two calls that each made [`RUNS_MAX`] runs, so that a backlog
 /// does not push everything else aside.
 pub const PACE: SignedDuration = SignedDuration::from_secs(1);
+/// So many runs of a schedule that queues may be alive; further instants are skipped.
+pub const QUEUE_MAX: u64 = 1_000;
 /// No cursor is put off further than this at a time. Whatever holds it (a pause, a
 /// rate) is then looked at again, although nobody said that it has changed.
 pub const PUT_OFF_MAX: Span = Span::secs(3_600);

@@ -37,6 +37,7 @@ fn leased() -> Run {
         unique: None,
         parent: None,
         after: Vec::new(),
+        follows: false,
         rearms: false,
         redrive: None,
     };

@@ -299,6 +299,7 @@ fn born_edges() -> BTreeSet<Edge> {
             unique: None,
             parent: None,
             after: Vec::new(),
+            follows: false,
             rearms: false,
             redrive: None,
         };

@@ -472,6 +472,7 @@ mod tests {
             unique: None,
             parent: None,
             after: Vec::new(),
+            follows: false,
             rearms: false,
             redrive: None,
         };

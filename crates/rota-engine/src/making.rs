@@ -178,6 +178,7 @@ impl Blueprint<'_> {
             unique,
             parent: None,
             after: Vec::new(),
+            follows: false,
             rearms: false,
             // What was written before the tenant's tier was changed.
             redrive: job.terms.redrive.filter(|_| self.quotas.is_none_or(|quotas| quotas.dead_letters)),

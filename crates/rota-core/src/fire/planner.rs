@@ -10,7 +10,8 @@
 use jiff::Timestamp;
 
 use super::{
-    Cursor, Input, Live, PACE, Plan, PlannedRun, RUNS_MAX, SkipRange, SkipReason, Start, cursor, is_spent, range,
+    Cursor, Input, Live, PACE, Plan, PlannedRun, QUEUE_MAX, RUNS_MAX, SkipRange, SkipReason, Start, cursor, is_spent,
+    range,
 };
 use crate::{
     calendar::all_allow,
@@ -289,6 +290,7 @@ impl<'a> Planner<'a> {
             Overlap::Allow => Ok(Start::Free),
             Overlap::Skip => Err(SkipReason::Overlap),
             Overlap::QueueOne if self.live.waiting > 0 => Err(SkipReason::Overlap),
+            Overlap::QueueAll if self.live.active + self.live.waiting >= QUEUE_MAX => Err(SkipReason::Overlap),
             Overlap::QueueOne | Overlap::QueueAll => Ok(Start::Behind),
             Overlap::CancelRunning => Ok(Start::Replacing),
         }

@@ -12,6 +12,7 @@ mod cancel;
 mod redrive;
 mod report;
 mod settle;
+mod ties;
 mod trail;
 mod walk;
 
@@ -25,6 +26,7 @@ pub use self::{
     redrive::Redrive,
     report::Report,
     settle::{Outcome, SettlePolicy, WaitFor},
+    ties::{Tie, inherited},
     trail::{TRAIL_BYTES_MAX, TrailEntry, TrailKind},
 };
 use crate::{
@@ -401,6 +403,8 @@ pub struct NewRun {
     /// Runs that must end before it; those that have ended already count as
     /// such.
     pub after: Vec<RunId>,
+    /// It starts when the runs of its schedule that were made before it have ended.
+    pub follows: bool,
     /// Its end re-arms the `after_finish` schedule that made it.
     pub rearms: bool,
     pub redrive: Option<Redrive>,
@@ -431,7 +435,7 @@ impl NewRun {
     #[must_use]
     pub fn bare(&self, now: Timestamp) -> Self {
         let ready_at = Span::millis(1).after(self.ready_at.max(now));
-        Self { slot: None, unique: None, after: Vec::new(), rearms: false, ready_at, ..self.clone() }
+        Self { slot: None, unique: None, after: Vec::new(), follows: false, rearms: false, ready_at, ..self.clone() }
     }
 
     /// The run's first state, given how many it waits for and what its slot

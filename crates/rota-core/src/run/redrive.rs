@@ -88,6 +88,7 @@ impl Run {
             unique: Some(UniqueAsk::redrive(self.tenant, self.job, self.id, at)),
             parent: None,
             after: Vec::new(),
+            follows: false,
             rearms: false,
             redrive: Some(Redrive { left: redrive.left - 1, ..redrive }),
         })

@@ -58,6 +58,17 @@ impl Run {
         }
     }
 
+    /// It waits for others besides, whose place before it became vacant.
+    pub fn wait_for_more(&self, more: u16) -> Result<Change, Refusal> {
+        match self.state {
+            RunState::Blocked(Block::Needs(left)) => {
+                Ok(Change::Move(self.walk(RunState::Blocked(Block::Needs(left.saturating_add(more))))))
+            }
+            RunState::Finished { .. } => Err(Refusal::Ended),
+            _ => Err(Refusal::WrongState),
+        }
+    }
+
     /// The slot this run must ask for now that `done` of those it waits for
     /// have ended: none while others are left, or while its time has not come.
     pub fn enters_on_join(&self, done: u16, now: Timestamp) -> Option<SlotClaim> {

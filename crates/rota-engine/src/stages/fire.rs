@@ -27,7 +27,7 @@ use rota_core::{
     calendar::Calendar,
     duration::Span,
     fire::{self, Allowance, Input, Live, PUT_OFF_MAX, Start},
-    ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
+    ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
     job::template::has_tags,
     quota::Quotas,
     rate::Rate,
@@ -462,22 +462,13 @@ impl Knowledge {
             allowance,
         };
         let plan = fire::plan(&input, now);
-        let mut before: Vec<RunId> = Vec::new();
-        let mut cancel = HashSet::new();
-        let mut runs = Vec::with_capacity(plan.runs.len());
+        let (mut cancel, mut runs) = (HashSet::new(), Vec::with_capacity(plan.runs.len()));
         for planned in &plan.runs {
-            let earlier = || live.iter().map(|run| run.id).chain(before.last().copied()).collect();
-            let after = match planned.start {
-                Start::Free => Vec::new(),
-                Start::Behind => earlier(),
-                Start::Replacing => {
-                    cancel.extend(live.iter().map(|run| run.id));
-                    earlier()
-                }
-            };
-            let run = NewRun { after, ..self.run(node, job, entry, lane, planned, now) };
-            before.push(run.id);
-            runs.push(run);
+            if planned.start == Start::Replacing {
+                cancel.extend(live.iter().map(|run| run.id));
+            }
+            let follows = planned.start != Start::Free;
+            runs.push(NewRun { follows, ..self.run(node, job, entry, lane, planned, now) });
         }
         let ask = || CancelAsk {
             by: None,

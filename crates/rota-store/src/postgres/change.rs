@@ -1,6 +1,6 @@
 //! Change: rows are locked, pure code decides over each, all is written.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use rota_core::{
     ids::RunId,
@@ -24,14 +24,31 @@ use crate::kept;
 pub(super) const SLOTS_FIRST: &str = "SELECT 1 FROM slot WHERE key = ANY(ARRAY( \
      SELECT slot FROM run WHERE id = ANY($1::uuid[]) AND status = 1)) ORDER BY key FOR UPDATE";
 
-/// Locks these runs, in order.
+/// Locks these runs, in order, with those they wait for: whoever ends one of those
+/// locks them in the same order, and one that ends while it waits passes its ties on.
 pub(super) async fn lock_runs(tx: &Tx, ids: &[Uuid]) -> Result<Vec<Locked>, Fault> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
-    let mut answers = tx.pipe(&[(SLOTS_FIRST, &[&ids]), (sql, &[&ids])]).await?;
-    answers.pop().unwrap_or_default().iter().map(locked).collect()
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run r WHERE r.id = ANY(ARRAY(SELECT unnest($1::uuid[]) \
+          UNION SELECT needed FROM need WHERE waiter = ANY($1))) ORDER BY r.id FOR UPDATE"
+    );
+    let needs = "SELECT r.id FROM need n JOIN run r ON r.id = n.needed WHERE n.waiter = ANY($1)";
+    loop {
+        let answers = tx.pipe(&[(SLOTS_FIRST, &[&ids]), (sql, &[&ids]), (needs, &[&ids])]).await?;
+        let mut rows: Vec<Locked> = answers[1].iter().map(locked).collect::<Result<_, Fault>>()?;
+        let held: HashSet<Uuid> = rows.iter().map(|row| row.run.id.0).collect();
+        let needed: HashSet<Uuid> = answers[2].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        if needed.is_subset(&held) {
+            let wanted: HashSet<Uuid> = ids.iter().copied().collect();
+            rows.retain(|row| wanted.contains(&row.run.id.0));
+            return Ok(rows);
+        }
+        // One of those waited for ended while its lock was waited for, and passed on its ties.
+    }
 }
 
 /// Asks `decide` of each row and keeps the changes.

@@ -8,13 +8,13 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use jiff::Timestamp;
 use rota_core::{
-    ids::RunId,
+    ids::{RunId, ScheduleId},
     lane::LaneMode,
     order::OrderKey,
     run::{Block, CancelAsk, NewRun, Run, RunState, Status},
@@ -192,6 +192,8 @@ struct Plan<'a> {
     write: &'a Write,
     /// Live runs that some of these wait for.
     live: HashSet<RunId>,
+    /// The last live ones of schedules whose runs follow one another.
+    last: HashMap<ScheduleId, Vec<RunId>>,
     /// Which run stands in the way of which.
     duplicates: HashMap<usize, RunId>,
     /// Unique keys that are ours to give, and in whose name they were taken.
@@ -208,18 +210,45 @@ struct Plan<'a> {
     ends_from: Option<usize>,
 }
 
+/// Whether a run asks nothing of anyone.
+fn is_free(run: &NewRun) -> bool {
+    run.slot.is_none() && run.unique.is_none() && run.after.is_empty() && !run.follows
+}
+
+/// The live runs of schedules that no other of their runs waits for, read when these
+/// are locked.
+async fn read_last(
+    tx: &Tx,
+    schedules: &[i64],
+    locked: &HashMap<ScheduleId, Vec<RunId>>,
+) -> Result<HashMap<ScheduleId, Vec<RunId>>, Fault> {
+    let sql = "SELECT r.schedule, r.id FROM run r WHERE r.schedule = ANY($1) AND r.schedule IS NOT NULL \
+               AND NOT EXISTS (SELECT 1 FROM need n JOIN run w ON w.id = n.waiter \
+                               WHERE n.needed = r.id AND w.schedule = r.schedule) \
+               ORDER BY r.id";
+    let lock = "SELECT 1 FROM run WHERE id = ANY($1) ORDER BY id FOR UPDATE";
+    let locked: Vec<Uuid> = locked.values().flatten().map(|id| id.0).collect();
+    let found = tx.pipe(&[(lock, &[&locked]), (sql, &[&schedules])]).await?;
+    let mut last: HashMap<ScheduleId, Vec<RunId>> = HashMap::new();
+    for row in &found[1] {
+        last.entry(ScheduleId(row.try_get(0)?)).or_default().push(RunId(row.try_get(1)?));
+    }
+    Ok(last)
+}
+
 impl<'a> Plan<'a> {
     fn new(runs: &'a [&'a NewRun], write: &'a Write) -> Self {
         Self {
             runs,
             write,
             live: HashSet::new(),
+            last: HashMap::new(),
             duplicates: HashMap::new(),
             unique_for: BTreeMap::new(),
             unique_by: HashMap::new(),
             slots: Slots::new(),
             states: vec![None; runs.len()],
-            free: runs.iter().map(|run| run.slot.is_none() && run.unique.is_none() && run.after.is_empty()).collect(),
+            free: runs.iter().map(|run| is_free(run)).collect(),
             replaced: BTreeMap::new(),
             stopped: Vec::new(),
             ends_from: None,
@@ -229,6 +258,8 @@ impl<'a> Plan<'a> {
     /// Locks the runs that are waited for, and marks them.
     async fn lock_needed(&mut self, tx: &Tx) -> Result<(), Fault> {
         let mut needed: Vec<Uuid> = self.runs.iter().flat_map(|run| run.after.iter().map(|id| id.0)).collect();
+        self.find_last(tx).await?;
+        needed.extend(self.last.values().flatten().map(|id| id.0));
         if needed.is_empty() {
             return Ok(());
         }
@@ -245,6 +276,27 @@ impl<'a> Plan<'a> {
             self.live.insert(RunId(row.try_get(0)?));
         }
         Ok(())
+    }
+
+    /// Finds the runs that new ones of their schedules follow, and locks them. While a
+    /// lock is waited for, its run may end and leave its place to another, so they are
+    /// read until those that are locked are those that are found.
+    async fn find_last(&mut self, tx: &Tx) -> Result<(), Fault> {
+        let mut schedules: Vec<i64> =
+            self.runs.iter().filter(|run| run.follows).filter_map(|run| Some(run.trigger.schedule?.0)).collect();
+        schedules.sort_unstable();
+        schedules.dedup();
+        if schedules.is_empty() {
+            return Ok(());
+        }
+        loop {
+            let found = read_last(tx, &schedules, &self.last).await?;
+            let same = found == self.last;
+            self.last = found;
+            if same {
+                return Ok(());
+            }
+        }
     }
 
     /// Takes unique keys, in the name of the first run that asks for each. An
@@ -328,10 +380,26 @@ impl<'a> Plan<'a> {
     /// How many runs this one waits for: live ones, and those made before it in
     /// its own batch.
     fn needs(&self, n: usize, batch: &HashMap<RunId, usize>) -> u16 {
-        let mut needed: Vec<RunId> = self.runs[n].after.clone();
-        needed.sort_unstable();
-        needed.dedup();
-        needed.iter().filter(|id| self.lives(n, **id, batch)).count().min(i16::MAX as usize) as u16
+        self.needed(n, batch).len().min(i16::MAX as usize) as u16
+    }
+
+    fn needed(&self, n: usize, batch: &HashMap<RunId, usize>) -> BTreeSet<RunId> {
+        let run = self.runs[n];
+        let mut needed: BTreeSet<RunId> = run.after.iter().copied().collect();
+        if let Some(schedule) = run.trigger.schedule.filter(|_| run.follows) {
+            match self.made_before(n, schedule) {
+                Some(before) => drop(needed.insert(before)),
+                None => needed.extend(self.last.get(&schedule).into_iter().flatten()),
+            }
+        }
+        needed.retain(|id| self.lives(n, *id, batch));
+        needed
+    }
+
+    /// The run of a schedule that this batch makes last before another of it.
+    fn made_before(&self, n: usize, schedule: ScheduleId) -> Option<RunId> {
+        let same = |at: &usize| self.states[*at].is_some() && self.runs[*at].trigger.schedule == Some(schedule);
+        (0..n).rev().find(same).map(|at| self.runs[at].id)
     }
 
     fn lives(&self, n: usize, needed: RunId, batch: &HashMap<RunId, usize>) -> bool {
@@ -355,7 +423,7 @@ impl<'a> Plan<'a> {
             }
             // One that waits for a live run, or is not made at all, asks for no
             // slot, and must not make one with its limit either.
-            let waits = self.duplicates.contains_key(&n) || run.after.iter().any(|id| self.live.contains(id));
+            let waits = self.duplicates.contains_key(&n) || self.waits_for_live(run);
             if let Some(ask) = run.enters_now(u16::from(waits), self.write.now) {
                 asked.entry(ask.key.0).or_insert(ask.limit);
             }
@@ -372,6 +440,11 @@ impl<'a> Plan<'a> {
         let (slots, held) = slots::lock_after(tx, Some((INSERT, &insert[..])), &asked).await?;
         self.slots = slots;
         Ok(held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+    }
+
+    fn waits_for_live(&self, run: &NewRun) -> bool {
+        let last = run.trigger.schedule.filter(|_| run.follows).and_then(|schedule| self.last.get(&schedule));
+        run.after.iter().chain(last.into_iter().flatten()).any(|id| self.live.contains(id))
     }
 
     /// What is left to write: the other runs, the counters of their slots, what
@@ -406,10 +479,13 @@ impl<'a> Plan<'a> {
     /// Runs that are made, as columns.
     fn columns(&self, wanted: impl Fn(usize) -> bool) -> Columns<'a> {
         let waited_for: HashSet<RunId> = self.runs.iter().flat_map(|run| run.after.iter().copied()).collect();
+        let chained: HashSet<ScheduleId> =
+            self.runs.iter().filter(|run| run.follows).filter_map(|run| run.trigger.schedule).collect();
         let mut columns = Columns::default();
         for (n, run) in self.runs.iter().enumerate().filter(|(n, _)| wanted(*n)) {
             if let Some(state) = &self.states[n] {
-                columns.push(run, state, waited_for.contains(&run.id));
+                let followed = run.trigger.schedule.is_some_and(|schedule| chained.contains(&schedule));
+                columns.push(run, state, followed || waited_for.contains(&run.id));
             }
         }
         columns.thin();
@@ -419,13 +495,13 @@ impl<'a> Plan<'a> {
     /// Who waits for whom: live runs, or made with this batch.
     fn ties(&self) -> (Vec<Uuid>, Vec<Uuid>) {
         let mut ties = (Vec::new(), Vec::new());
-        if self.runs.iter().all(|run| run.after.is_empty()) {
+        if self.runs.iter().all(|run| run.after.is_empty() && !run.follows) {
             return ties;
         }
         let batch: HashMap<RunId, usize> = self.runs.iter().enumerate().map(|(n, run)| (run.id, n)).collect();
         for (n, run) in self.runs.iter().enumerate() {
             if matches!(self.states[n], Some(RunState::Blocked(Block::Needs(_)))) {
-                for needed in run.after.iter().filter(|id| self.lives(n, **id, &batch)) {
+                for needed in self.needed(n, &batch) {
                     ties.0.push(needed.0);
                     ties.1.push(run.id.0);
                 }

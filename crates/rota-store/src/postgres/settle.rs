@@ -19,7 +19,7 @@ use rota_core::{
     ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
-    run::{Change, Finish, NewRun, Run, RunState, TRAIL_BYTES_MAX, Verdict, WaitFor},
+    run::{Block, Change, Finish, NewRun, Run, RunState, TRAIL_BYTES_MAX, Tie, Verdict, WaitFor, inherited},
     slot::Entry,
     store::{By, EndedRun, Epoch, Guarded, Settled, Settlement, StoreError, Woken, Write},
 };
@@ -459,11 +459,47 @@ pub(super) async fn apply(
         }
     }
     if !finishes.is_empty() {
+        vacate(tx, changes).await?;
         let guard = if counted { Guard::LockedAndCounted } else { Guard::Locked };
         finish(tx, &Right::default(), guard, &finishes, &[], after).await?;
     }
     Ok(())
 }
+
+/// Runs end while they wait for others: whoever of their schedules is behind them waits
+/// for those instead. The ones ahead are locked (see `lock_runs`), so that none of them
+/// ends meanwhile.
+async fn vacate(tx: &Tx, changes: &[(Locked, Change)]) -> Result<(), Fault> {
+    let vacant = |(row, change): &&(Locked, Change)| {
+        matches!(change, Change::Finish(_)) && matches!(row.run.state, RunState::Blocked(Block::Needs(_)))
+    };
+    let ended: BTreeSet<RunId> = changes.iter().filter(vacant).map(|(row, _)| row.run.id).collect();
+    if ended.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<Uuid> = ended.iter().map(|id| id.0).collect();
+    let behind = "SELECT n.needed, n.waiter FROM need n JOIN run e ON e.id = n.needed JOIN run w ON w.id = n.waiter \
+                  WHERE n.needed = ANY($1) AND w.schedule = e.schedule FOR UPDATE OF w";
+    let ahead = "DELETE FROM need WHERE waiter = ANY($1) RETURNING needed, waiter";
+    let found = tx.pipe(&[(behind, &[&ids]), (ahead, &[&ids])]).await?;
+    let ties = |rows: &[Row]| -> Result<Vec<Tie>, Fault> {
+        rows.iter().map(|row| Ok(Tie { needed: RunId(row.try_get(0)?), waiter: RunId(row.try_get(1)?) })).collect()
+    };
+    let inherited = inherited(&ended, &ties(&found[1])?, &ties(&found[0])?);
+    if !inherited.is_empty() {
+        let (needed, waiters): (Vec<Uuid>, Vec<Uuid>) =
+            inherited.iter().map(|tie| (tie.needed.0, tie.waiter.0)).unzip();
+        tx.rows(INHERIT, &[&needed, &waiters]).await?;
+    }
+    Ok(())
+}
+
+/// Ties to runs that are still there, and those who are tied wait for so many more.
+const INHERIT: &str = "WITH tied AS (INSERT INTO need (needed, waiter) \
+         SELECT u.needed, u.waiter FROM unnest($1::uuid[], $2::uuid[]) u (needed, waiter) \
+         JOIN run r ON r.id = u.needed ON CONFLICT DO NOTHING RETURNING waiter) \
+     UPDATE run r SET pending = r.pending + t.more \
+     FROM (SELECT waiter, count(*)::smallint AS more FROM tied GROUP BY waiter) t WHERE r.id = t.waiter";
 
 /// The moves among these changes: what they mean is taken in, and they are owed
 /// to the store.

@@ -98,6 +98,7 @@ impl Bed {
             unique: None,
             parent: None,
             after: Vec::new(),
+            follows: false,
             rearms: false,
             redrive: None,
         }

@@ -5,7 +5,7 @@
 //! a run (success, cancel, expiry, loss) has the same consequences.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::LazyLock,
 };
 
@@ -15,7 +15,7 @@ use rota_core::{
     ids::{JobId, NodeId, Partition, RunId, ScheduleId},
     lane::LaneMode,
     rollup::{Ended, Rollup, hour_of},
-    run::{Change, Finish, Move, Run, RunState, SlotUse, Status, TRAIL_BYTES_MAX, Verdict, WaitFor},
+    run::{Change, Finish, Move, Run, RunState, SlotUse, Status, TRAIL_BYTES_MAX, Tie, Verdict, WaitFor, inherited},
     slot::Slot,
     store::{EndedRun, Ends, Enqueued, StoreError, Woken, Write},
 };
@@ -26,7 +26,7 @@ use super::{
     after, dead, failed,
     fire::put_cursor,
     history,
-    insert::{NewRow, insert_rows, make_follower},
+    insert::{NewRow, insert_rows, make_follower, tie},
     rows::{live_row, live_rows, select_run},
 };
 use crate::{
@@ -168,6 +168,9 @@ impl<'c> Work<'c> {
     /// Ends a run: its row moves to history, no later than the next
     /// [`Work::flush`].
     pub fn finish(&mut self, row: &Brief, finish: &Finish) -> Result<(), StoreError> {
+        if row.status == status::NEEDS {
+            self.vacate(row)?;
+        }
         self.ending.push((row.id, finish.clone()));
         self.over.push(after::over(row.job, row.id, finish));
         self.woken.remove(&row.id);
@@ -184,6 +187,34 @@ impl<'c> Work<'c> {
             None if finish.verdict == Verdict::Dead => dead::open(self.connection, row.id, finish.ended_at),
             None => Ok(()),
         }
+    }
+
+    /// A run ends while it waits for others: whoever of its schedule is behind it waits
+    /// for them instead.
+    fn vacate(&mut self, row: &Brief) -> Result<(), StoreError> {
+        self.flush()?;
+        let needed = related(self.connection, "DELETE FROM need WHERE waiter = ?1 RETURNING needed", row.id)?;
+        if row.flags & flag::NEEDED == 0 || row.schedule.is_none() {
+            return Ok(());
+        }
+        let sql = "SELECT need.waiter FROM need JOIN run ON run.id = need.waiter \
+             WHERE need.needed = ?1 AND run.schedule = (SELECT schedule FROM run WHERE id = ?1)";
+        let waiters = related(self.connection, sql, row.id)?;
+        let gone = RunId(row.id);
+        let ahead: Vec<Tie> = needed.iter().map(|id| Tie { needed: RunId(*id), waiter: gone }).collect();
+        let behind: Vec<Tie> = waiters.iter().map(|id| Tie { needed: gone, waiter: RunId(*id) }).collect();
+        let ties = inherited(&BTreeSet::from([gone]), &ahead, &behind);
+        tie(self.connection, ties.iter().map(|tie| (tie.needed.0, tie.waiter.0)))?;
+        for waiter in waiters {
+            let more = ties.iter().filter(|tie| tie.waiter.0 == waiter).count() as u16;
+            if let Some(row) = self.row(waiter)? {
+                let run = row.clone().run()?;
+                if let Ok(change) = run.wait_for_more(more) {
+                    self.change(&row, &run, &change)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn moved(&mut self, row: &RunRow, after: &Run, next: &Move) -> Result<(), StoreError> {
@@ -385,12 +416,7 @@ impl<'c> Work<'c> {
     pub fn join(&mut self, ended: Uuid, parent: Option<Uuid>, needed: bool) -> Result<(), StoreError> {
         let mut waiters: Vec<Uuid> = parent.into_iter().collect();
         if needed {
-            let sql = "DELETE FROM need WHERE needed = ?1 RETURNING waiter";
-            let mut delete = self.connection.prepare_cached(sql).map_err(failed)?;
-            let found = delete.query_map([ended.as_bytes()], |row| super::rows::uuid_at(row, 0)).map_err(failed)?;
-            for waiter in found {
-                waiters.push(waiter.map_err(failed)?);
-            }
+            waiters.extend(related(self.connection, "DELETE FROM need WHERE needed = ?1 RETURNING waiter", ended)?);
         }
         waiters.sort();
         for waiter in waiters {
@@ -493,6 +519,13 @@ impl<'c> Work<'c> {
 
 static WAITING: LazyLock<String> =
     LazyLock::new(|| select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id"));
+
+/// Runs that a statement finds by another.
+fn related(connection: &Connection, sql: &str, run: Uuid) -> Result<Vec<Uuid>, StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(failed)?;
+    let found = statement.query_map([run.as_bytes()], |row| super::rows::uuid_at(row, 0)).map_err(failed)?;
+    found.collect::<Result<_, _>>().map_err(failed)
+}
 
 /// Leaves a notice for the owner of a partition.
 pub fn notify_owner(connection: &Connection, part: i16, run: Uuid) -> Result<(), StoreError> {

@@ -93,7 +93,9 @@ pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued,
     if let Some(of) = standing_in_the_way(work, new)? {
         return Ok(Enqueued::Duplicate { of });
     }
-    let needs = count_needs(work, new)?;
+    let needed = needed(work, new)?;
+    let needs = u16::try_from(needed.len())
+        .map_err(|_| super::not_applied("enqueue runs", "a run waits for too many others"))?;
     let entry = match new.enters_now(needs, work.now) {
         Some(ask) => {
             let entry = work.slot(ask.key.0, Some(ask.limit as i32))?.enter(ask);
@@ -104,9 +106,7 @@ pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued,
         None => None,
     };
     let Some(state) = new.first_state(needs, entry, work.now) else { return Ok(Enqueued::Full) };
-    if needs > 0 {
-        insert_needs(work, new)?;
-    }
+    tie(work.connection, needed.iter().map(|needed| (*needed, new.id.0)))?;
     take_unique(work, new)?;
     let row = new_row(work, new, version, &state)?;
     work.insert(row);
@@ -142,30 +142,44 @@ fn standing_in_the_way(work: &Work<'_>, new: &NewRun) -> Result<Option<RunId>, S
         .map_err(failed)
 }
 
-/// Marks those it waits for that still live, and counts them.
-fn count_needs(work: &mut Work<'_>, new: &NewRun) -> Result<u16, StoreError> {
-    if new.after.is_empty() {
-        return Ok(0);
+/// Those it waits for that still live, which are marked as such.
+fn needed(work: &mut Work<'_>, new: &NewRun) -> Result<BTreeSet<Uuid>, StoreError> {
+    // A need that is named twice ends once.
+    let mut named: BTreeSet<Uuid> = new.after.iter().map(|id| id.0).collect();
+    if let Some(schedule) = new.trigger.schedule.filter(|_| new.follows) {
+        work.flush()?;
+        named.extend(last_of_chain(work.connection, schedule.0)?);
+    }
+    if named.is_empty() {
+        return Ok(named);
     }
     work.flush()?;
-    let mut live = 0;
-    // A need that is named twice ends once.
-    let named: BTreeSet<&RunId> = new.after.iter().collect();
-    for needed in named {
-        live += work
-            .connection
-            .prepare_cached("UPDATE run SET flags = flags | 1 WHERE id = ?1")
-            .and_then(|mut update| update.execute([needed.0.as_bytes()]))
-            .map_err(failed)?;
+    let sql = "UPDATE run SET flags = flags | ?2 WHERE id = ?1";
+    let mut update = work.connection.prepare_cached(sql).map_err(failed)?;
+    let mut live = BTreeSet::new();
+    for id in named {
+        if update.execute(params![id.as_bytes(), flag::NEEDED]).map_err(failed)? == 1 {
+            live.insert(id);
+        }
     }
-    u16::try_from(live).map_err(|_| super::not_applied("enqueue runs", "a run waits for too many others"))
+    Ok(live)
 }
 
-fn insert_needs(work: &Work<'_>, new: &NewRun) -> Result<(), StoreError> {
-    let sql = "INSERT OR IGNORE INTO need (needed, waiter) SELECT id, ?2 FROM run WHERE id = ?1";
-    for needed in &new.after {
-        let row = params![needed.0.as_bytes(), new.id.0.as_bytes()];
-        work.connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+/// The live runs of a schedule that no other of its runs waits for.
+fn last_of_chain(connection: &Connection, schedule: i64) -> Result<Vec<Uuid>, StoreError> {
+    let sql = "SELECT id FROM run WHERE schedule = ?1 AND NOT EXISTS (SELECT 1 FROM need \
+         JOIN run AS waiter ON waiter.id = need.waiter WHERE need.needed = run.id AND waiter.schedule = ?1)";
+    let mut select = connection.prepare_cached(sql).map_err(failed)?;
+    let found = select.query_map([schedule], |row| super::rows::uuid_at(row, 0)).map_err(failed)?;
+    found.collect::<Result<_, _>>().map_err(failed)
+}
+
+/// Ties runs to those they wait for.
+pub fn tie(connection: &Connection, ties: impl Iterator<Item = (Uuid, Uuid)>) -> Result<(), StoreError> {
+    let sql = "INSERT OR IGNORE INTO need (needed, waiter) VALUES (?1, ?2)";
+    for (needed, waiter) in ties {
+        let row = params![needed.as_bytes(), waiter.as_bytes()];
+        connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use rota_core::{
     fire::{SkipRange, SkipReason},
-    ids::{Partition, ScheduleId},
-    run::{Change, NewRun, Outcome, Run, Source, Status, Trigger, UniqueAsk, Verdict},
+    ids::{Partition, RunId, ScheduleId},
+    run::{Block, Change, NewRun, Outcome, Run, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
     slot::{UniqueKey, WhenFull},
     store::{
         DueCursor, Enqueued, FireItem, Fired, Guarded, LiveRun, Pause, PauseTarget, RunQuery, SchedulePut,
@@ -405,6 +405,110 @@ pub async fn a_jittered_cursor_is_due_later_than_planned(h: &Harness) {
     let due = h.store.due(&all_parts(), at(700), 10).await.unwrap();
     assert_eq!(due.iter().map(|due| due.cursor).collect::<Vec<_>>(), [jittered]);
     assert_eq!(h.cursors(&[put.id]).await, [Some(jittered)]);
+}
+
+/// Runs of a schedule that queues, each behind the one before.
+async fn chain(h: &Harness, schedule: ScheduleId, count: i64) -> Vec<RunId> {
+    let mut made = Vec::new();
+    for n in 0..count {
+        let mut item = due_item(h, schedule, at(n * 1_000), Some(at(n * 1_000 + 1_000))).await;
+        item.runs[0].follows = true;
+        let status = if n == 0 { Status::Queued } else { Status::Blocked };
+        assert_eq!(fire(h, &item, at(n * 1_000)).await, Fired::Fired(vec![Enqueued::Made { status, handed: false }]));
+        made.push(item.runs[0].id);
+    }
+    made
+}
+
+/// Forty live runs must not be tied to each other by seven hundred rows.
+pub async fn a_chain_of_runs_has_a_tie_for_each(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let runs = chain(h, schedule, 40).await;
+    for run in &runs[1..] {
+        assert_eq!(h.record(*run).await.run.state, RunState::Blocked(Block::Needs(1)));
+    }
+    // They start one after the other, in order.
+    for (n, id) in runs.iter().enumerate().take(4) {
+        let claimed = h.claim(h.worker(), 9, at(50_000)).await;
+        assert_eq!(claimed.iter().map(|run| run.id).collect::<Vec<_>>(), [*id], "{n}");
+        h.succeed(&claimed[0], at(50_000)).await;
+    }
+}
+
+/// One of the chain that ends early must not let the next one past those before it.
+pub async fn the_end_of_a_waiting_run_lets_nobody_past_those_before_it(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let runs = chain(h, schedule, 7).await;
+    let cancel = async |ids: &[usize]| {
+        let ids: Vec<RunId> = ids.iter().map(|n| runs[*n]).collect();
+        h.store.request_cancel(&h.write(at(20_000)), &ids, &ask()).await.unwrap();
+    };
+    cancel(&[2]).await;
+    cancel(&[4, 3]).await;
+    // And one that is made afterwards waits for the last.
+    let mut item = due_item(h, schedule, at(7_000), Some(at(8_000))).await;
+    item.runs[0].follows = true;
+    fire(h, &item, at(20_000)).await;
+    for id in [runs[0], runs[1], runs[5], runs[6], item.runs[0].id] {
+        let claimed = h.claim(h.worker(), 9, at(50_000)).await;
+        assert_eq!(claimed.iter().map(|run| run.id).collect::<Vec<_>>(), [id]);
+        h.succeed(&claimed[0], at(50_000)).await;
+    }
+    assert_eq!(h.store.mend_joins(&h.write(at(60_000))).await.unwrap(), 0);
+}
+
+/// Several of one fire follow each other, one that was refused among them, and all of
+/// them those before.
+pub async fn runs_of_one_fire_follow_each_other(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let first = chain(h, schedule, 1).await.remove(0);
+    let mut runs: Vec<NewRun> = (1..5).map(|n| run_of(h, schedule, at(n * 1_000))).collect();
+    for run in &mut runs {
+        run.follows = true;
+    }
+    let holder = h.make(h.keyed(1, 1), at(0)).await;
+    runs[1].unique = Some(UniqueAsk { key: UniqueKey(1), until: at(900_000) });
+    let taken = NewRun { unique: runs[1].unique, ..h.new_run(h.owned) };
+    h.make(taken, at(0)).await;
+    let item = item(h, schedule, Some(at(9_000)), runs).await;
+    let Fired::Fired(answers) = fire(h, &item, at(5_000)).await else { panic!("stale") };
+    assert!(matches!(answers[1], Enqueued::Duplicate { .. }), "{answers:?}");
+    h.store.request_cancel(&h.write(at(5_000)), &[holder], &ask()).await.unwrap();
+    for id in [first, item.runs[0].id, item.runs[2].id, item.runs[3].id] {
+        let claimed = h.claim(h.worker(), 9, at(50_000)).await;
+        assert_eq!(claimed.iter().map(|run| run.id).collect::<Vec<_>>(), [id]);
+        h.succeed(&claimed[0], at(50_000)).await;
+    }
+}
+
+/// Whoever ends one of a chain while another is made: nobody is let past.
+pub async fn a_chain_holds_while_its_runs_end_and_are_made_at_once(h: &Harness) {
+    let second = h.second().await;
+    for round in 0..10 {
+        let schedule = h.schedule(&format!("s{round}")).await;
+        let runs = chain(h, schedule, 4).await;
+        let mut item = due_item(h, schedule, at(4_000), Some(at(5_000))).await;
+        item.runs[0].follows = true;
+        let revision = h.store.pauses().await.unwrap().revision;
+        let (a, b, c) = (h.write(at(20_000)), h.write(at(20_000)), h.write(at(20_000)));
+        let (items, last, middle) = ([item.clone()], [runs[3]], [runs[2], runs[1]]);
+        let stop = ask();
+        let (made, one, two) = tokio::join!(
+            h.store.fire(&a, revision, &items),
+            second.request_cancel(&b, &last, &stop),
+            second.request_cancel(&c, &middle, &stop),
+        );
+        made.unwrap();
+        one.unwrap();
+        two.unwrap();
+        assert_eq!(h.status(item.runs[0].id).await, Status::Blocked, "the first has not ended");
+        assert_eq!(h.store.mend_joins(&h.write(at(30_000))).await.unwrap(), 0);
+        for id in [runs[0], item.runs[0].id] {
+            let claimed = h.claim(h.worker(), 9, at(50_000)).await;
+            assert_eq!(claimed.iter().map(|run| run.id).collect::<Vec<_>>(), [id]);
+            h.succeed(&claimed[0], at(50_000)).await;
+        }
+    }
 }
 
 /// An `after_finish` schedule that is armed, and the run of its first fire.

@@ -236,6 +236,7 @@ impl Harness {
             unique: None,
             parent: None,
             after: Vec::new(),
+            follows: false,
             rearms: false,
             redrive: None,
         }

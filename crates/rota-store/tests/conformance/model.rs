@@ -134,6 +134,7 @@ impl Model {
             work.woken.push(id);
         }
         if let Change::Finish(finish) = change {
+            self.vacate(work, &before);
             work.ended.push(id);
             self.rearm(id, finish);
             if let Some(new) = &finish.follower {
@@ -171,6 +172,39 @@ impl Model {
             let at = Span::millis(delay).after(finish.ended_at);
             schedule.cursor = Some(Cursor { planned_at: at, due_at: at, fired: schedule.fired });
         }
+    }
+
+    /// Whoever of its schedule is behind a run that ends while it waits takes its place.
+    fn vacate(&mut self, work: &mut Work, ended: &Run) {
+        if !matches!(ended.state, RunState::Blocked(rota_core::run::Block::Needs(_))) {
+            return;
+        }
+        let ahead: Vec<RunId> =
+            self.needs.iter().filter(|(_, waiters)| waiters.contains(&ended.id)).map(|(id, _)| *id).collect();
+        let behind = self.needs.get(&ended.id).cloned().unwrap_or_default();
+        let schedule = ended.trigger.schedule;
+        let same = |id: &RunId| schedule.is_some() && self.runs[id].run.trigger.schedule == schedule;
+        let heirs: Vec<RunId> = behind.into_iter().filter(same).collect();
+        for needed in ahead {
+            let waiters = self.needs.entry(needed).or_default();
+            waiters.remove(&ended.id);
+            for heir in &heirs {
+                let more = self.needs.entry(needed).or_default().insert(*heir);
+                if let Some(change) = self.live_run(*heir).and_then(|run| run.wait_for_more(u16::from(more)).ok()) {
+                    self.change(work, *heir, &change);
+                }
+            }
+        }
+    }
+
+    /// The live runs of a schedule that no other of its runs waits for.
+    fn last_of_chain(&self, schedule: ScheduleId) -> BTreeSet<RunId> {
+        let of_schedule = |run: &Run| run.trigger.schedule == Some(schedule);
+        let waited_for = |id: RunId| {
+            let mut waiters = self.needs.get(&id).into_iter().flatten();
+            waiters.any(|waiter| self.live_run(*waiter).is_some_and(|run| of_schedule(&run)))
+        };
+        self.live().filter(|run| of_schedule(run) && !waited_for(run.id)).map(|run| run.id).collect()
     }
 
     /// Children that ended before their parent came to wait are not waited for.
@@ -294,7 +328,10 @@ impl Model {
         {
             return Enqueued::Duplicate { of: *of };
         }
-        let needed: BTreeSet<RunId> = new.after.iter().copied().filter(|id| self.live_run(*id).is_some()).collect();
+        let mut needed: BTreeSet<RunId> = new.after.iter().copied().filter(|id| self.live_run(*id).is_some()).collect();
+        if let Some(schedule) = new.trigger.schedule.filter(|_| new.follows) {
+            needed.extend(self.last_of_chain(schedule));
+        }
         let needs = u16::try_from(needed.len()).expect("few needs");
         let entry = new.enters_now(needs, work.now).copied().map(|ask| {
             let entry = self.slots.entry(ask.key).or_insert(Slot::empty(ask.limit)).enter(&ask);

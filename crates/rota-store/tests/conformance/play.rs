@@ -320,6 +320,7 @@ impl<'h> Play<'h> {
         run.trigger =
             Trigger { schedule: Some(id), planned_at: Some(read.planned_at), ..Trigger::plain(Source::Schedule) };
         run.rearms = after;
+        run.follows = self.dice.chance(70);
         let cancel = self.live_where(|run| run.trigger.schedule == Some(id)).map(|run| run.id);
         let next = cursor(plus(read.planned_at, 1_000), read.fired + 1);
         let item = FireItem {

@@ -147,11 +147,11 @@ pub async fn a_deadline_ends_whatever_waits(h: &Harness) {
     let joined = h.make(NewRun { after: vec![delayed], ..timed(h.new_run(h.owned)) }, at(0)).await;
     h.make(h.keyed(1, 1), at(0)).await;
     let blocked = h.make(timed(h.keyed(1, 1)), at(0)).await;
-    let (parked, slept, running) =
+    let (parked, napping, running) =
         (timed(h.new_run(h.claimed)), timed(h.new_run(h.claimed)), timed(h.new_run(h.claimed)));
-    let waits = [parked.id, slept.id, running.id];
+    let waits = [parked.id, napping.id, running.id];
     h.store.request_cancel(&h.write(at(0)), &[queued], &ask()).await.unwrap();
-    h.enqueue(&[parked, slept, running], at(0)).await;
+    h.enqueue(&[parked, napping, running], at(0)).await;
     let runs = h.claim(h.worker(), 4, at(1)).await;
     let of = |id| runs.iter().find(|run| run.id == id).unwrap();
     h.settle(of(waits[0]), Outcome::Parked { on: WaitFor::Callback, until: None }, at(2)).await;

@@ -224,6 +224,7 @@ impl Planted {
             unique: None,
             parent: None,
             after: Vec::new(),
+            follows: false,
             rearms: false,
             redrive: None,
         };

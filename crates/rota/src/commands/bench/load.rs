@@ -92,6 +92,7 @@ impl Load {
             unique: None,
             parent: None,
             after: Vec::new(),
+            follows: false,
             rearms: false,
             redrive: None,
         }
