@@ -16,7 +16,7 @@ use rota_core::{
     fire::{Cursor, Progress, Stored, arm, edit},
     heat::{HotSecond, hottest, second_of},
     ids::{JobId, ScheduleId, TenantId},
-    job::JobDocument,
+    job::{JobDocument, unbuilt},
     ports::Topic,
     problem::Problem,
     quota::Refusal,
@@ -93,7 +93,7 @@ pub async fn save_jobs(
     expect: Expect,
     write: &Write,
 ) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
-    let mut refused: Vec<Option<SaveError>> = documents.iter().map(|document| bad_input(document)).collect();
+    let mut refused: Vec<Option<SaveError>> = documents.iter().map(|document| unfit(document)).collect();
     refuse_over_quota(node, tenant, documents, &mut refused, write.now).await?;
     let fit = documents.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
     let fit: Vec<&JobDocument> = fit.map(|(document, _)| *document).collect();
@@ -105,8 +105,15 @@ pub async fn save_jobs(
     Ok(refused.into_iter().map(answer).collect())
 }
 
-fn bad_input(document: &JobDocument) -> Option<SaveError> {
-    let problems = input_problems(document);
+/// What keeps a document from being saved, whatever is stored.
+pub fn problems_of(document: &JobDocument) -> Vec<Problem> {
+    let mut problems = unbuilt(document);
+    problems.extend(input_problems(document));
+    problems
+}
+
+fn unfit(document: &JobDocument) -> Option<SaveError> {
+    let problems = problems_of(document);
     (!problems.is_empty()).then_some(SaveError::BadDocument { problems })
 }
 

@@ -26,6 +26,7 @@ pub mod size;
 pub mod step;
 pub mod template;
 pub mod terms;
+mod unbuilt;
 
 use serde_json::Value;
 
@@ -35,6 +36,7 @@ pub use self::{
     effective::StepPolicy,
     flow::after_cycle,
     terms::RunTerms,
+    unbuilt::unbuilt,
 };
 use crate::problem::Problem;
 
