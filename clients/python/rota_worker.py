@@ -44,6 +44,7 @@ LOG_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 32 * 1024
 FINISHED_MAX = 2_000
 WORDS_MAX = 1_000
+OVER_MAX = 2_000
 
 Lease = Tuple[str, int]
 Json = Dict[str, Any]
@@ -166,6 +167,7 @@ class Worker:
         self._handlers: Dict[str, Handler] = {}
         self._changed = threading.Condition()
         self._running: Dict[Lease, Call] = {}
+        self._over: Dict[Lease, None] = {}  # the last ones that are over, oldest first
         self._finished: List[Tuple[Json, int]] = []  # report, pieces of log before it
         self._pieces: List[_Piece] = []
         self._pieces_gone = 0
@@ -229,10 +231,8 @@ class Worker:
 
     def _begin(self, attempt: Json) -> None:
         call = Call(self, attempt)
-        known = call.lease in self._running or any(
-            (report["run"], report["fence"]) == call.lease for report, _ in self._finished
-        )
-        if known:
+        # A server that takes its answer for lost hands an attempt over again.
+        if call.lease in self._running or call.lease in self._over:
             return
         self._running[call.lease] = call
         if self._draining:
@@ -264,6 +264,9 @@ class Worker:
         if self._running.get(call.lease) is not call:
             return
         del self._running[call.lease]
+        self._over[call.lease] = None
+        while len(self._over) > OVER_MAX:
+            del self._over[next(iter(self._over))]
         self._words.pop(call.lease, None)
         call.cancelled.set()
         if outcome is not None:

@@ -117,6 +117,7 @@ const LOG_BYTES = 4 * 1024 * 1024;
 const PIECE_BYTES = 32 * 1024;
 const FINISHED_MAX = 2_000;
 const WORDS_MAX = 1_000;
+const OVER_MAX = 2_000;
 
 const keyOf = (lease: Lease): string => `${lease.run}/${lease.fence}`;
 const bare = ({ run, fence }: Lease): Lease => ({ run, fence });
@@ -169,6 +170,8 @@ export class Worker {
   readonly #slots: number;
   readonly #handlers = new Map<string, Handler>();
   readonly #running = new Map<string, Call>();
+  /** The last ones that are over, oldest first. */
+  readonly #over = new Set<string>();
   #finished: { report: Finished; behind: number }[] = [];
   #pieces: { report: LogPiece; bytes: number; sent: boolean }[] = [];
   #piecesGone = 0;
@@ -244,7 +247,8 @@ export class Worker {
 
   #begin(attempt: Attempt): void {
     const key = keyOf(attempt);
-    if (this.#running.has(key) || this.#finished.some(({ report }) => keyOf(report) === key)) return;
+    // A server that takes its answer for lost hands an attempt over again.
+    if (this.#running.has(key) || this.#over.has(key)) return;
     const call = new Call(this, attempt);
     this.#running.set(key, call);
     if (this.#draining) return this.#end(call, { outcome: "handed_back" });
@@ -279,6 +283,11 @@ export class Worker {
     const key = keyOf(call.attempt);
     if (this.#running.get(key) !== call) return;
     this.#running.delete(key);
+    this.#over.add(key);
+    for (const oldest of this.#over) {
+      if (this.#over.size <= OVER_MAX) break;
+      this.#over.delete(oldest);
+    }
     this.#words.delete(key);
     call.timers.forEach(clearTimeout);
     call.stop.abort();

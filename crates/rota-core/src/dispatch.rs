@@ -15,11 +15,13 @@
 //! Nothing here reads the store or knows workers; a closed lane (paused, no
 //! room) is a predicate handed in.
 
+mod alone;
 mod backlog;
 mod claims;
 mod shares;
 
 pub use self::{
+    alone::{APART, Doors, Start, WAIT},
     backlog::{Backlog, Window},
     claims::{ClaimPlan, Share, ahead},
     shares::FairShare,

@@ -3,13 +3,14 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use jiff::Timestamp;
 use rota_core::{
+    dispatch::{Doors, Start},
     ids::{Partition, RunId},
     run::Lease,
     store::By,
@@ -43,16 +44,20 @@ pub(crate) struct Slow {
     pub stop: watch::Sender<Option<Why>>,
 }
 
+/// Suspects, each to be executed with nothing beside it.
+#[derive(Debug, Default)]
+struct Apart {
+    waiting: VecDeque<Ready>,
+    doors: Doors,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Executing {
     running: AtomicUsize,
     unsettled: AtomicUsize,
     slow: Mutex<HashMap<RunId, Slow>>,
-    /// Suspects, each to be executed with nothing beside it.
-    alone: Mutex<VecDeque<Ready>>,
-    /// One of them is under way.
-    alone_now: AtomicBool,
+    apart: Mutex<Apart>,
     draining: AtomicBool,
     /// Rung when attempts end or are settled, for one who waits for the last.
     pub(crate) moved: Notify,
@@ -127,31 +132,44 @@ impl Executing {
         self.stop_all(Why::Lost, |_| true);
     }
 
+    fn apart(&self) -> MutexGuard<'_, Apart> {
+        self.apart.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sets a suspect aside until it can be executed alone.
     pub(crate) fn set_apart(&self, ready: Ready) {
-        self.alone.lock().unwrap_or_else(PoisonError::into_inner).push_back(ready);
+        self.apart().waiting.push_back(ready);
     }
 
-    /// Whether a suspect is under way, or waits until nothing else is: then
-    /// nothing else is started.
-    pub(crate) fn is_reserved(&self) -> bool {
-        if self.alone_now.load(Ordering::Relaxed) && self.unsettled() == 0 {
-            self.alone_now.store(false, Ordering::Relaxed);
-        }
-        self.alone_now.load(Ordering::Relaxed) || !self.alone.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    /// Whether nothing is started, for the sake of a suspect that is under way or waits.
+    pub(crate) fn is_reserved(&self, now: Timestamp) -> bool {
+        let Apart { waiting, doors } = &mut *self.apart();
+        doors.look(!waiting.is_empty(), self.unsettled() > 0, now) != Start::Anything
     }
 
-    /// The suspect whose turn it is, if nothing is under way or unsettled.
-    pub(crate) fn next_alone(&self) -> Option<Ready> {
-        if self.alone_now.load(Ordering::Relaxed) || self.unsettled() > 0 {
+    /// The suspect whose turn it is.
+    pub(crate) fn next_alone(&self, now: Timestamp) -> Option<Ready> {
+        let Apart { waiting, doors } = &mut *self.apart();
+        let busy = self.unsettled() > 0;
+        if doors.look(!waiting.is_empty(), busy, now) != Start::Suspect {
             return None;
         }
-        let next = self.alone.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        self.alone_now.store(next.is_some(), Ordering::Relaxed);
-        next
+        doors.take(busy, now);
+        waiting.pop_front()
+    }
+
+    /// Whether the suspect whose turn it is must wait after all: others have begun.
+    pub(crate) fn must_wait(&self) -> bool {
+        self.unsettled() > 0 && !self.apart().doors.lets_in_beside_others()
+    }
+
+    /// When suspects or those they hold up are to be looked at again.
+    pub(crate) fn apart_at(&self) -> Option<Timestamp> {
+        let apart = self.apart();
+        apart.doors.next_at(!apart.waiting.is_empty())
     }
 
     pub(crate) fn take_apart(&self) -> Vec<Ready> {
-        self.alone.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+        self.apart().waiting.drain(..).collect()
     }
 }

@@ -75,13 +75,13 @@ impl Launch {
         let (options, executing) = (&self.node.options, &self.node.executing);
         let waiting = self.held.len() + self.pending.as_ref().map_or(0, |asked| asked.runs.len());
         !options.executes
-            || executing.is_reserved()
+            || executing.is_reserved(self.node.clock.now())
             || executing.unsettled() >= options.unsettled_max
             || waiting >= options.dispatch_batch * 4
     }
 
     pub fn next_at(&self) -> Option<Timestamp> {
-        self.held.keys().next().map(|(at, _)| *at)
+        [self.held.keys().next().map(|(at, _)| *at), self.node.executing.apart_at()].into_iter().flatten().min()
     }
 
     /// Goes on with what was held back.
@@ -91,7 +91,7 @@ impl Launch {
         if let Some(asked) = self.pending.take() {
             done += self.ask_for_leases(asked, now).await?;
         }
-        if let Some(alone) = self.node.executing.next_alone() {
+        if let Some(alone) = self.node.executing.next_alone(now) {
             done += self.start_alone(alone, now).await?;
         }
         let mut due = Vec::new();
@@ -162,7 +162,7 @@ impl Launch {
             able.into_iter().partition(|able| able.ready.run.losses >= alone_from);
         let mut ended = Vec::new();
         for Able { ready, .. } in apart {
-            if ready.by == By::Lease && self.node.executing.is_reserved() {
+            if ready.by == By::Lease && self.node.executing.is_reserved(now) {
                 ended.push(put_off(&self.node, ready, now));
             } else {
                 self.node.executing.set_apart(ready);
@@ -261,7 +261,7 @@ impl Launch {
             }
         }
         node.post(ended);
-        if asked.alone && node.executing.unsettled() > 0 {
+        if asked.alone && node.executing.must_wait() {
             // The answer was so late that others have begun.
             for able in able {
                 node.executing.set_apart(able.ready);

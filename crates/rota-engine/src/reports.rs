@@ -63,9 +63,17 @@ impl Gathered {
         work(&mut self.piles.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub fn take_progress(&self) -> Vec<(Lease, String)> {
-        let taken = self.with(|piles| std::mem::take(&mut piles.progress));
-        taken.into_values().map(|(lease, progress)| (lease, text(&progress))).collect()
+    pub fn take_progress(&self) -> Vec<(Lease, Progress)> {
+        self.with(|piles| std::mem::take(&mut piles.progress)).into_values().collect()
+    }
+
+    /// Puts back words of progress that the store did not take. What was said since counts.
+    pub fn keep_progress(&self, words: impl IntoIterator<Item = (Lease, Progress)>) {
+        self.with(|piles| {
+            for (lease, progress) in words {
+                piles.progress.entry(lease.run).or_insert((lease, progress));
+            }
+        });
     }
 
     /// Writes away what was logged before this was asked for, whoever is at it.
@@ -219,7 +227,14 @@ mod tests {
             reports.progress(Progress { percent: Some(percent), ..Progress::default() });
         }
         let taken = reports.gathered.take_progress();
-        assert_eq!(taken, [(reports.lease, "{\"percent\":100}".to_owned())]);
+        assert_eq!(taken.iter().map(|(_, progress)| text(progress)).collect::<Vec<_>>(), ["{\"percent\":100}"]);
         assert!(reports.gathered.take_progress().is_empty());
+        reports.gathered.keep_progress(taken);
+        reports.progress(Progress { percent: Some(7), ..Progress::default() });
+        let taken = reports.gathered.take_progress();
+        assert_eq!(taken[0].1.percent, Some(7), "what was said since");
+        reports.progress(Progress { percent: Some(8), ..Progress::default() });
+        reports.gathered.keep_progress(taken);
+        assert_eq!(reports.gathered.take_progress()[0].1.percent, Some(8));
     }
 }

@@ -15,6 +15,9 @@ use super::Outcome;
 
 /// Bytes of outputs and log lines that one exchange carries.
 const SAY_BYTES_MAX: usize = 512 << 10;
+/// So many attempts that are over are remembered: a server that takes its answer for
+/// lost hands them over again.
+const OVER_MAX: usize = 2_000;
 /// Bytes of log lines that wait; what comes on top is left out.
 const LOG_BYTES_MAX: usize = 4 << 20;
 /// A piece of log is closed at this size.
@@ -58,6 +61,8 @@ struct Piece {
 #[derive(Debug, Default)]
 struct Papers {
     running: HashMap<LeaseRef, Running>,
+    /// The last ones that are over.
+    over: VecDeque<LeaseRef>,
     finished: VecDeque<Waiting>,
     pieces: VecDeque<Piece>,
     /// Pieces that were sent and kept.
@@ -92,13 +97,12 @@ impl Desk {
         work(&mut self.papers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes an attempt in hand. None for one that is in hand already, or was
-    /// and is yet to be reported.
+    /// Takes an attempt in hand. None for one that is in hand already, or was: a server
+    /// that takes its answer for lost hands an attempt over again.
     pub fn begin(&self, attempt: &Attempt) -> Option<watch::Receiver<Option<Order>>> {
         let lease = lease(attempt);
         self.with(|papers| {
-            let reported = |waiting: &Waiting| waiting.report.run == lease.run && waiting.report.fence == lease.fence;
-            if papers.running.contains_key(&lease) || papers.finished.iter().any(reported) {
+            if papers.running.contains_key(&lease) || papers.over.contains(&lease) {
                 return None;
             }
             let (order, told) = watch::channel(None);
@@ -112,7 +116,10 @@ impl Desk {
     pub fn end(&self, attempt: &Attempt, outcome: Option<Outcome>) {
         let lease = lease(attempt);
         self.with(|papers| {
-            papers.running.remove(&lease);
+            if papers.running.remove(&lease).is_some() {
+                papers.over.push_back(lease);
+                papers.over.drain(..papers.over.len().saturating_sub(OVER_MAX));
+            }
             papers.progress.remove(&(lease.run, lease.fence));
             if let Some(outcome) = outcome {
                 let report = report(lease, outcome);
@@ -327,7 +334,7 @@ mod tests {
 
     /// A server that thinks its answer was lost hands an attempt over again.
     #[test]
-    fn an_attempt_is_begun_once_until_its_report_is_answered() {
+    fn an_attempt_is_begun_once() {
         let desk = Desk::default();
         let one = attempt(1);
         assert!(desk.begin(&one).is_some() && desk.begin(&one).is_none());
@@ -340,6 +347,13 @@ mod tests {
         assert_eq!(say.finished.len(), 1, "pending is said again");
         desk.heard(&say, &answer(ReportStatus::Stale, &say.finished));
         assert!(!desk.has_something_to_say() && desk.is_reported());
+        assert!(desk.begin(&one).is_none(), "another node may not have heard yet");
+        for n in 2..2 + OVER_MAX as u64 {
+            let next = attempt(n);
+            drop(desk.begin(&next));
+            desk.end(&next, None);
+        }
+        assert!(desk.begin(&one).is_some(), "so many are remembered");
     }
 
     /// Lines under a lease that is settled would be refused.

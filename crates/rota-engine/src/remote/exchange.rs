@@ -18,6 +18,7 @@ use std::{
 
 use jiff::Timestamp;
 use rota_core::{
+    dispatch::APART,
     duration::Span,
     ids::WorkerId,
     job::failure::{ErrorKind, Failure},
@@ -62,12 +63,15 @@ pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<Answer, Excha
         let back = node.remote.sessions().take_mail(worker);
         hand_back(node, back, now);
     }
-    let poll = Poll::begin(node, &asked);
-    wait(node, &asked, &poll, &slip, &news, &mut answer).await?;
+    let poll = Poll::begin(node, &asked, now);
+    wait(&asked, &poll, &slip, &news, &mut answer).await?;
+    if node.remote.sessions().has_old_mail(worker, node.options.extend_every.before(node.clock.now())) {
+        compare(&poll, &asked, &mut answer, node.clock.now()).await?;
+    }
     answer.reports = slip.read();
     check_stale(node, &asked, &mut answer.reports).await?;
     answer.elsewhere = node.executing.is_draining();
-    answer.drain = node.remote.sessions().standing(worker, poll.number).drain;
+    answer.drain = node.remote.sessions().standing(worker, poll.number, node.clock.now()).drain;
     answer.attempts = node.remote.sessions().fetch(worker, poll.number);
     if asked.leaving {
         node.remote.sessions().remove(worker);
@@ -84,18 +88,27 @@ struct Poll<'n> {
     node: &'n Arc<Node>,
     worker: WorkerId,
     number: u64,
+    /// What the worker lists, it lists as of then.
+    began_at: Timestamp,
 }
 
 impl<'n> Poll<'n> {
     /// One who only reports takes nobody's place.
-    fn begin(node: &'n Arc<Node>, asked: &Exchange) -> Self {
+    fn begin(node: &'n Arc<Node>, asked: &Exchange, began_at: Timestamp) -> Self {
         let worker = asked.hello.worker;
         let free = if asked.hello.draining { 0 } else { asked.free };
         let number = if free > 0 || asked.wait.is_some() { node.remote.sessions().begin_poll(worker, free) } else { 0 };
         if free > 0 {
             node.bells.lend.notify_one();
         }
-        Self { node, worker, number }
+        Self { node, worker, number, began_at }
+    }
+
+    /// Whether its worker has something in hand, as far as anybody knows.
+    fn holds_any(&self, asked: &Exchange) -> bool {
+        let given =
+            || self.node.remote.sessions().get_mut(self.worker).is_some_and(|session| !session.given.is_empty());
+        !asked.leases.is_empty() || given()
     }
 }
 
@@ -106,36 +119,39 @@ impl Drop for Poll<'_> {
 }
 
 async fn wait(
-    node: &Arc<Node>,
     asked: &Exchange,
     poll: &Poll<'_>,
     slip: &Slip,
     news: &Notify,
     answer: &mut Answer,
 ) -> Result<(), StoreError> {
+    let node = poll.node;
     let began_at = node.clock.now();
     let settle_until = SETTLE_WAIT.after(began_at);
-    let longest = if asked.leases.is_empty() { WAIT_MAX } else { node.options.extend_every };
+    let longest = if poll.holds_any(asked) { node.options.extend_every } else { WAIT_MAX };
     let until = asked.wait.map_or(began_at, |wait| wait.min(longest).after(began_at));
     loop {
         let heard = news.notified();
         tokio::pin!(heard);
         heard.as_mut().enable();
         let now = node.clock.now();
-        compare(node, asked, answer, now).await?;
-        let stands = node.remote.sessions().standing(asked.hello.worker, poll.number);
+        compare(poll, asked, answer, now).await?;
+        let stands = node.remote.sessions().standing(asked.hello.worker, poll.number, now);
         let gone = node.executing.is_draining();
         let told = slip.is_done() || now >= settle_until || gone && node.is_store_away();
         // One who said something, or cannot wait, is answered as soon as work was
         // looked for: what it has to say next waits for that.
         let in_haste = asked.says_something() || asked.wait.is_none();
-        let something = stands.mail || !answer.stops.is_empty() || !answer.lost.is_empty();
+        // What it holds now, it says when it is answered.
+        let unheard_at = stands.unheard_since.map(|since| node.options.extend_every.after(since));
+        let doubted = unheard_at.is_some_and(|at| at <= now);
+        let something = stands.mail || !answer.stops.is_empty() || !answer.lost.is_empty() || doubted;
         let late = now >= until && (stands.tried || now >= settle_until);
         if told && (something || late || stands.superseded || stands.drain || gone || (in_haste && stands.tried)) {
             return Ok(());
         }
         let wake_at = if told && stands.tried { until } else { settle_until };
-        let wake_at = stands.unheard_since.map_or(wake_at, |at| wake_at.min(node.options.extend_every.after(at)));
+        let wake_at = unheard_at.map_or(wake_at, |at| wake_at.min(at));
         tokio::select! {
             () = heard => {}
             () = node.clock.sleep_until(wake_at.max(Span::millis(1).after(now))) => {}
@@ -275,26 +291,31 @@ async fn report(node: &Arc<Node>, asked: &Exchange, slip: &Arc<Slip>, now: Times
     if unknown.is_empty() {
         return Ok(());
     }
-    let found = find(node, asked, &unknown, now).await;
-    let mut sessions = node.remote.sessions();
-    match found {
-        Ok(found) => {
-            let mut ended = Vec::new();
-            for (n, found) in unknown.into_iter().zip(found) {
-                match found {
-                    Found::UnderWay(one) => ended.push(*one),
-                    Found::Told(told) => sessions.told(asked.finished[n].0, told),
-                }
-            }
-            drop(sessions);
-            node.post(ended);
-            Ok(())
+    let mut unsent = Unsent { node, leases: unknown.iter().map(|n| asked.finished[*n].0).collect() };
+    let found = find(node, asked, &unknown, now).await?;
+    unsent.leases.clear();
+    let mut ended = Vec::new();
+    for (n, found) in unknown.into_iter().zip(found) {
+        match found {
+            Found::UnderWay(one) => ended.push(*one),
+            Found::Told(told) => node.remote.sessions().told(asked.finished[n].0, told),
         }
-        Err(error) => {
-            for n in unknown {
-                sessions.told(asked.finished[n].0, Told::Pending);
-            }
-            Err(error)
+    }
+    node.post(ended);
+    Ok(())
+}
+
+/// Reports that are being looked at and not yet sent on. If their worker hangs up, or
+/// the store does not answer, they are to be made again.
+struct Unsent<'n> {
+    node: &'n Arc<Node>,
+    leases: Vec<Lease>,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        for lease in &self.leases {
+            self.node.remote.sessions().told(*lease, Told::Pending);
         }
     }
 }
@@ -363,8 +384,8 @@ pub(crate) fn hand_back(node: &Node, back: Vec<Given>, now: Timestamp) {
 
 /// Extends the worker's leases and compares its list with the store's, if it is
 /// time.
-async fn compare(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer, now: Timestamp) -> Result<(), StoreError> {
-    let worker = asked.hello.worker;
+async fn compare(poll: &Poll<'_>, asked: &Exchange, answer: &mut Answer, now: Timestamp) -> Result<(), StoreError> {
+    let Poll { node, worker, .. } = *poll;
     let held: Vec<Lease> = {
         let mut sessions = node.remote.sessions();
         let Some(session) = sessions.get_mut(worker) else { return Ok(()) };
@@ -372,7 +393,9 @@ async fn compare(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer, now: T
         let due = session.extended_at.is_none_or(|at| now >= node.options.extend_every.after(at));
         // One that this node has not met may be leased what it never heard of.
         let something = !asked.leases.is_empty() || !session.given.is_empty() || session.may_not_have_heard();
-        if !(session.compare || something && (due || !known)) {
+        // What this exchange lists was said before or after that.
+        let judges = session.is_to_be_judged(poll.began_at, node.options.extend_every.before(now));
+        if !(session.compare || judges || something && (due || !known)) {
             return Ok(());
         }
         session.compare = false;
@@ -382,23 +405,25 @@ async fn compare(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer, now: T
     let extended = node.store.extend(worker, until, &held, now).await?;
     let lost: HashSet<_> = extended.lost.iter().copied().collect();
     let (lost, held): (Vec<Lease>, Vec<Lease>) = held.into_iter().partition(|lease| lost.contains(&lease.run));
-    let strangers = take_compared(node, asked, answer, &lost, &extended.unlisted, now);
+    let strangers = take_compared(poll, asked, answer, &lost, &extended.unlisted, now);
     adopt(node, asked, answer, &held, &extended.cancelling, now).await?;
     hand_over_again(node, &asked.hello, strangers, now).await?;
     stop_overdue(node, worker, &held, answer, now);
     Ok(())
 }
 
-/// Takes in what a comparison brought, and answers the leases that were not in
-/// the worker's list twice: their handing over was not heard.
+/// Takes in what a comparison brought, and answers the leases whose handing over was
+/// not heard: the store had them before the worker made its list, for longer than they
+/// can be in another node's mail, and the list has not.
 fn take_compared(
-    node: &Arc<Node>,
+    poll: &Poll<'_>,
     asked: &Exchange,
     answer: &mut Answer,
     lost: &[Lease],
     unlisted: &[Lease],
     now: Timestamp,
 ) -> Vec<Lease> {
+    let Poll { node, began_at, .. } = *poll;
     let reported: HashSet<Lease> = asked.finished.iter().map(|(lease, _)| *lease).collect();
     let mut sessions = node.remote.sessions();
     let on_its_way: HashSet<Lease> =
@@ -412,14 +437,18 @@ fn take_compared(
     let kept: HashSet<Lease> = session.kept_leases().collect();
     let unlisted: HashSet<Lease> =
         unlisted.iter().copied().filter(|lease| !kept.contains(lease) && !on_its_way.contains(lease)).collect();
-    let again = unlisted.iter().copied().filter(|lease| session.strangers.contains(lease)).collect();
+    let since = |lease: &Lease| session.strangers.get(lease).copied().unwrap_or(now);
+    let strangers: HashMap<Lease, Timestamp> = unlisted.iter().map(|lease| (*lease, since(lease))).collect();
+    let long_ago = node.options.extend_every.before(now);
+    let unheard = |since: Timestamp| since < began_at && since <= long_ago;
+    let again = strangers.iter().filter(|(_, since)| unheard(**since)).map(|(lease, _)| *lease).collect();
     // What is neither listed nor in the store's list is over.
     let listed: HashSet<Lease> = asked.leases.iter().copied().collect();
     session.given.retain(|_, given| {
         let lease = given.run.lease();
         listed.contains(&lease) || unlisted.contains(&lease) || on_its_way.contains(&lease)
     });
-    session.strangers = unlisted;
+    session.strangers = strangers;
     again
 }
 
@@ -459,6 +488,9 @@ async fn adopt(
         let deadline_at = timeout.map(|timeout| timeout.after(run.state.started_at().unwrap_or(now)));
         let mut sessions = node.remote.sessions();
         if let Some(session) = sessions.get_mut(asked.hello.worker) {
+            if run.losses >= node.options.alone_from {
+                session.alone = Some((run.lease(), APART.after(now)));
+            }
             let given = Given { run, job, deadline_at, log_bytes: 0 };
             session.given.entry(given.run.id).or_insert(given);
         }
@@ -490,7 +522,7 @@ async fn hand_over_again(
                 Some(session) => {
                     session.given.remove(&run.id);
                     session.strangers.remove(&run.lease());
-                    session.put(parcel(run, job, prepared));
+                    session.put(parcel(run, job, prepared, now));
                     None
                 }
                 None => Some(run),
@@ -506,7 +538,7 @@ async fn hand_over_again(
 }
 
 /// What is handed to a worker.
-pub(crate) fn parcel(run: Run, job: Arc<crate::catalog::JobVersion>, prepared: Prepared) -> Parcel {
+pub(crate) fn parcel(run: Run, job: Arc<crate::catalog::JobVersion>, prepared: Prepared, put_at: Timestamp) -> Parcel {
     let bytes = 512 + run.payload.as_ref().map_or(0, |payload| payload.len()) + job.size;
     let deadline_at = prepared.attempt.deadline_at;
     let work = super::Work {
@@ -519,7 +551,7 @@ pub(crate) fn parcel(run: Run, job: Arc<crate::catalog::JobVersion>, prepared: P
         cancelable: job.step.as_ref().is_none_or(|step| step.cancelable),
         alone: false,
     };
-    Parcel { given: Given { run, job, deadline_at, log_bytes: 0 }, work, bytes }
+    Parcel { given: Given { run, job, deadline_at, log_bytes: 0 }, work, bytes, put_at }
 }
 
 /// A worker stops its attempts at their deadline itself. One that does not, and

@@ -21,8 +21,9 @@ use tokio::sync::Notify;
 use super::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, Hello, Offer, Work};
 use crate::catalog::{Gate, JobVersion};
 
-/// Mail that nobody fetched for so long goes back.
-const MAIL_KEPT: Span = Span::secs(2);
+/// Mail that nobody fetched for so long goes back: before another node can take it for
+/// lost and hand it over again.
+const MAIL_KEPT: Span = Span::secs(1);
 /// A worker that has said nothing for so long is forgotten.
 const SESSION_KEPT: Span = Span::secs(12);
 
@@ -75,6 +76,7 @@ pub(crate) struct Parcel {
     pub work: Work,
     /// About how much it adds to an answer.
     pub bytes: usize,
+    pub put_at: Timestamp,
 }
 
 /// An attempt that a worker has.
@@ -129,20 +131,22 @@ pub(crate) struct Session {
     pub held: HashSet<Lease>,
     pub given: HashMap<RunId, Given>,
     /// Leases that the store had for it and its list had not, at the last look.
-    pub strangers: HashSet<Lease>,
+    /// Since when.
+    pub strangers: HashMap<Lease, Timestamp>,
     pub extended_at: Option<Timestamp>,
     /// Somebody may have asked one of its runs to stop.
     pub compare: bool,
     pub drain_asked: bool,
-    /// A suspect waits until the worker has nothing else in hand.
-    pub reserved_until: Option<Timestamp>,
+    /// A run that is to be executed with nothing beside it: it is held until the worker
+    /// has nothing else in hand, then its, and for so long nothing is given out beside it.
+    pub alone: Option<(Lease, Timestamp)>,
     pub news: Arc<Notify>,
 }
 
 impl Session {
     fn room(&self, now: Timestamp) -> u32 {
-        let reserved = self.reserved_until.is_some_and(|until| now < until) && !self.is_idle();
-        let poll = self.poll.as_ref().filter(|_| !self.hello.draining && !self.drain_asked && !reserved);
+        let open = !self.hello.draining && !self.drain_asked && !self.is_reserved(now);
+        let poll = self.poll.as_ref().filter(|_| open);
         poll.map_or(0, |poll| poll.free.min(ATTEMPTS_MAX).saturating_sub(self.mail.len() as u32))
     }
 
@@ -152,9 +156,26 @@ impl Session {
         self.extended_at.is_none() || !self.strangers.is_empty()
     }
 
-    /// Whether it has nothing in hand.
-    pub fn is_idle(&self) -> bool {
-        self.listed == 0 && self.mail.is_empty() && self.held.is_empty() && self.given.is_empty()
+    /// Whether a list that was made then can tell of leases that have been strange since
+    /// before `long_ago`.
+    pub fn is_to_be_judged(&self, listed_at: Timestamp, long_ago: Timestamp) -> bool {
+        self.strangers.values().any(|since| *since < listed_at && *since <= long_ago)
+    }
+
+    /// Whether it has nothing in hand but this.
+    pub fn is_free_for(&self, lease: Lease) -> bool {
+        let else_held = self.held.iter().any(|held| *held != lease);
+        self.listed == 0 && self.mail.is_empty() && self.given.is_empty() && !else_held
+    }
+
+    /// Whether it waits for a run that is to be alone, or has it.
+    pub fn is_reserved(&self, now: Timestamp) -> bool {
+        self.alone.is_some_and(|(lease, until)| now < until && self.holds(lease))
+    }
+
+    /// Whether it has a run that is to be alone.
+    pub fn has_alone(&self, now: Timestamp) -> bool {
+        self.is_reserved(now) && self.alone.is_some_and(|(lease, _)| !self.held.contains(&lease))
     }
 
     pub fn put(&mut self, parcel: Parcel) {
@@ -194,7 +215,7 @@ pub(crate) struct Standing {
     pub mail: bool,
     pub tried: bool,
     pub drain: bool,
-    /// When leases were seen that it does not list: to be looked for again.
+    /// Since when the store has had leases that it does not list.
     pub unheard_since: Option<Timestamp>,
 }
 
@@ -253,11 +274,11 @@ impl Sessions {
             mail: VecDeque::new(),
             held: HashSet::new(),
             given: HashMap::new(),
-            strangers: HashSet::new(),
+            strangers: HashMap::new(),
             extended_at: None,
             compare: false,
             drain_asked: false,
-            reserved_until: None,
+            alone: None,
             news: Arc::default(),
         });
         if session.hello.tenant != hello.tenant {
@@ -289,7 +310,7 @@ impl Sessions {
         }
     }
 
-    pub fn standing(&self, worker: WorkerId, number: u64) -> Standing {
+    pub fn standing(&self, worker: WorkerId, number: u64, now: Timestamp) -> Standing {
         let Some(session) = self.by_worker.get(&worker) else {
             return Standing { superseded: true, mail: false, tried: true, drain: false, unheard_since: None };
         };
@@ -297,9 +318,10 @@ impl Sessions {
         Standing {
             superseded: poll.is_none(),
             mail: poll.is_some_and(|poll| poll.free > 0) && !session.mail.is_empty(),
-            tried: poll.is_none_or(|poll| poll.tried || poll.free == 0),
+            // Where there is no room nothing is looked for.
+            tried: poll.is_none_or(|poll| poll.tried || poll.free == 0) || session.is_reserved(now),
             drain: session.drain_asked,
-            unheard_since: session.extended_at.filter(|_| !session.strangers.is_empty()),
+            unheard_since: session.strangers.values().min().copied(),
         }
     }
 
@@ -366,6 +388,15 @@ impl Sessions {
 
     fn drop_groups(&mut self) {
         self.groups.retain(|_, group| Arc::strong_count(group) > 1);
+    }
+
+    /// Whether mail has lain there since then: its leases may have run out, or another
+    /// node may have handed it over.
+    pub fn has_old_mail(&mut self, worker: WorkerId, before: Timestamp) -> bool {
+        let Some(session) = self.by_worker.get_mut(&worker) else { return false };
+        let old = session.mail.iter().any(|parcel| parcel.put_at <= before);
+        session.compare |= old;
+        old
     }
 
     /// Takes back what a worker has not fetched.

@@ -27,6 +27,7 @@ use crate::{
     executing::Why,
     node::Node,
     outbox::{End, Ended},
+    reports,
 };
 
 pub struct Execute {
@@ -172,14 +173,32 @@ impl Execute {
         Ok(())
     }
 
+    /// Writes away the latest word of progress of each attempt. It may be the last one, so
+    /// it is kept where the store cannot be reached, or does not know yet that the attempt
+    /// has begun.
+    async fn write_progress(&self) -> Result<usize, StoreError> {
+        let words = self.node.reports.take_progress();
+        if words.is_empty() {
+            return Ok(0);
+        }
+        let said: Vec<(Lease, String)> = words.iter().map(|(lease, word)| (*lease, reports::text(word))).collect();
+        let answers = match self.node.store.progress(&said).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                self.node.reports.keep_progress(words);
+                return Err(error);
+            }
+        };
+        let count = words.len();
+        let goes_on = |lease: &Lease| self.node.desk.is_flying(lease.run) == Some(*lease);
+        let untold = words.into_iter().zip(answers).filter(|(_, answer)| *answer == Guarded::Stale);
+        self.node.reports.keep_progress(untold.map(|(word, _)| word).filter(|(lease, _)| goes_on(lease)));
+        Ok(count)
+    }
+
     /// Writes away what attempts have said. Also asked for before a stop.
     pub async fn write_reports(&self) -> Result<usize, StoreError> {
-        let progress = self.node.reports.take_progress();
-        let mut done = progress.len();
-        if !progress.is_empty() {
-            // A word of progress that is lost is overtaken by the next.
-            self.node.store.progress(&progress).await?;
-        }
+        let mut done = self.write_progress().await?;
         done += self.node.reports.write_logs(self.node.store.as_ref()).await?;
         Ok(done)
     }

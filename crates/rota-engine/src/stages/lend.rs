@@ -16,7 +16,7 @@ use std::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
-    dispatch::{Pair, Share},
+    dispatch::{APART, Pair, Share, WAIT},
     duration::Span,
     ids::{LaneId, RunId, WorkerId},
     run::{Hold, Outcome, Run, RunState},
@@ -41,6 +41,8 @@ const BEAT_KEPT: Span = Span::secs(7);
 const COMPARE_EVERY: Span = Span::millis(300);
 /// Runs held back for their rate; beyond that nothing is claimed.
 const HELD_MAX: usize = 4_000;
+/// Whether it has is looked at so often.
+const ALONE_LOOK: Span = Span::millis(200);
 /// A step of a kind that its worker does not execute is put off for so long.
 const PUT_OFF: Span = Span::secs(5);
 
@@ -51,13 +53,24 @@ pub struct Lend {
     pending: Option<(Write, Vec<Claim>)>,
     /// Leased runs that may go on at a later time.
     held: BTreeMap<(Timestamp, RunId), (WorkerId, Run)>,
+    /// Leased runs that wait until their worker has nothing else in hand.
+    suspects: Vec<(WorkerId, Run)>,
     doubts: bool,
+}
+
+/// What became of a leased run.
+enum Sent {
+    /// It is in its worker's mail.
+    On,
+    /// It waits until its worker has nothing else in hand.
+    Waits(Run),
+    Ended(Ended),
 }
 
 impl Lend {
     pub fn new(node: Arc<Node>) -> Self {
         let (look_at, beat_at) = (Timestamp::MIN, Timestamp::MIN);
-        Self { node, look_at, beat_at, pending: None, held: BTreeMap::new(), doubts: false }
+        Self { node, look_at, beat_at, pending: None, held: BTreeMap::new(), suspects: Vec::new(), doubts: false }
     }
 
     /// Says who works.
@@ -149,7 +162,9 @@ impl Lend {
 
     /// Sends leased runs on their way; answers how many.
     async fn start(&mut self, taken: Vec<(WorkerId, Run)>, now: Timestamp) -> Result<usize, StoreError> {
-        let (taken, late): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(_, run)| !is_overdue(run, now));
+        let (mut taken, late): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(_, run)| !is_overdue(run, now));
+        // Whatever is to be alone comes after what was leased with it.
+        taken.sort_by_key(|(_, run)| run.losses);
         self.node.post(late.iter().filter_map(|(_, run)| overdue(run, By::Lease, now)).collect());
         if taken.is_empty() {
             return Ok(0);
@@ -184,8 +199,9 @@ impl Lend {
             match rates.next().flatten() {
                 Some(at) => self.hold(worker, run, at),
                 None => match self.post(worker, run, job, now) {
-                    Some(end) => ended.push(end),
-                    None => done += 1,
+                    Sent::On => done += 1,
+                    Sent::Waits(run) => self.suspects.push((worker, run)),
+                    Sent::Ended(end) => ended.push(end),
                 },
             }
         }
@@ -213,11 +229,12 @@ impl Lend {
         Ok(found)
     }
 
-    /// Puts an attempt into its worker's mail, or says how it ended instead.
-    fn post(&self, worker: WorkerId, run: Run, job: Arc<JobVersion>, now: Timestamp) -> Option<Ended> {
+    /// Puts an attempt into its worker's mail, or says what became of it instead.
+    fn post(&self, worker: WorkerId, run: Run, job: Arc<JobVersion>, now: Timestamp) -> Sent {
         let node = &self.node;
-        let end =
-            |run: Run, job, end| Some(Ended { run, by: By::Lease, end, at: now, job: Some(job), executed: false });
+        let end = |run: Run, job, end| {
+            Sent::Ended(Ended { run, by: By::Lease, end, at: now, job: Some(job), executed: false })
+        };
         let prepared = match prepare(node, &run, &job, now) {
             Ok(prepared) => prepared,
             Err(outcome) => return end(run, job, End::Outcome(outcome)),
@@ -230,26 +247,48 @@ impl Lend {
             let outcome = Outcome::Deferred { until: PUT_OFF.after(now), reason };
             return end(run, job, End::Outcome(outcome));
         }
+        let lease = run.lease();
         let alone = run.losses >= node.options.alone_from;
-        if alone && !session.is_idle() {
-            let until = node.options.run_lease.after(now);
-            session.reserved_until = Some(node.options.run_lease.after(until));
-            let outcome = Outcome::Deferred { until, reason: "it waits to be executed alone".into() };
-            return end(run, job, End::Outcome(outcome));
-        }
-        if alone {
-            // Nothing is given out beside it.
-            session.reserved_until = Some(Timestamp::MAX);
-        } else if session.is_idle() {
-            session.reserved_until = None;
-        } else if session.reserved_until == Some(Timestamp::MAX) {
+        let another = session.is_reserved(now) && session.alone.is_none_or(|(alone, _)| alone != lease);
+        if session.has_alone(now) || alone && another {
             return end(run, job, End::HandedBack);
         }
+        if alone {
+            // Nothing more is given out beside it.
+            session.alone = Some((lease, APART.after(WAIT.after(now))));
+            if !session.is_free_for(lease) && now < alone_at(&run) {
+                session.held.insert(lease);
+                return Sent::Waits(run);
+            }
+        }
         tell_started(node, &run, now);
-        let mut parcel = parcel(run, job, prepared);
+        let mut parcel = parcel(run, job, prepared, now);
         parcel.work.alone = alone;
         session.put(parcel);
-        None
+        Sent::On
+    }
+
+    /// Goes on with runs that waited to be alone, or have waited long enough for it.
+    async fn go_on_alone(&mut self, now: Timestamp) -> Result<usize, StoreError> {
+        let mut due = Vec::new();
+        for (worker, run) in std::mem::take(&mut self.suspects) {
+            let lease = run.lease();
+            let mut sessions = self.node.remote.sessions();
+            match sessions.get_mut(worker) {
+                // Its lease was lost meanwhile.
+                Some(session) if !session.held.contains(&lease) => {}
+                Some(session) if !session.is_free_for(lease) && now < alone_at(&run) => {
+                    self.suspects.push((worker, run));
+                }
+                Some(session) => {
+                    session.held.remove(&lease);
+                    due.push((worker, run));
+                }
+                // It goes back.
+                None => due.push((worker, run)),
+            }
+        }
+        self.start(due, now).await
     }
 
     /// Goes on with what was held back.
@@ -296,7 +335,7 @@ impl Lend {
     fn give_back(&mut self, now: Timestamp) {
         let back = self.node.remote.sessions().drain();
         hand_back(&self.node, back, now);
-        let held = std::mem::take(&mut self.held).into_values();
+        let held = std::mem::take(&mut self.held).into_values().chain(std::mem::take(&mut self.suspects));
         let back = held.map(|(_, run)| Ended {
             run,
             by: By::Lease,
@@ -307,6 +346,11 @@ impl Lend {
         });
         self.node.post(back.collect());
     }
+}
+
+/// So long a run that is to be alone waits for its worker to have nothing else in hand.
+fn alone_at(run: &Run) -> Timestamp {
+    WAIT.after(run.state.started_at().unwrap_or(run.ready_at))
 }
 
 fn holder(run: &Run) -> Option<WorkerId> {
@@ -379,7 +423,8 @@ impl Stage for Lend {
             return Ok(PassReport::idle());
         }
         self.beat(now).await?;
-        if !self.node.remote.is_used() && self.held.is_empty() && self.pending.is_none() {
+        let holds_any = !self.held.is_empty() || !self.suspects.is_empty();
+        if !self.node.remote.is_used() && !holds_any && self.pending.is_none() {
             return Ok(PassReport::until(self.beat_at));
         }
         let silent = self.node.remote.sessions().forget_silent(now);
@@ -388,13 +433,15 @@ impl Stage for Lend {
             self.node.remote.sessions().doubt(COMPARE_EVERY.before(now));
         }
         let mut done = self.go_on(now).await?;
+        done += self.go_on_alone(now).await?;
         if self.node.remote.sessions().take_news() || now >= self.look_at {
             self.look(now).await?;
         }
         let (lent, more) = self.lend(now).await?;
         done += lent;
         let held_at = self.held.keys().next().map(|(at, _)| *at);
-        let next_at = [Some(self.look_at), Some(self.beat_at), held_at].into_iter().flatten().min();
+        let alone_at = (!self.suspects.is_empty()).then(|| ALONE_LOOK.after(now));
+        let next_at = [Some(self.look_at), Some(self.beat_at), held_at, alone_at].into_iter().flatten().min();
         Ok(PassReport { done, more, next_at })
     }
 

@@ -269,7 +269,7 @@ impl Settle {
             self.node.executing.settle(executed);
         }
         self.node.executing.moved.notify_waiters();
-        if self.node.executing.is_reserved() {
+        if self.node.executing.is_reserved(self.node.clock.now()) {
             self.node.bells.dispatch.notify_one();
         }
     }

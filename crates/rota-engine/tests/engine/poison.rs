@@ -121,6 +121,43 @@ async fn a_poison_run_is_dead_after_few_deaths_and_its_neighbours_are_whole() {
     }
 }
 
+/// One that takes hours, or waits for one that does, holds up nobody for long.
+#[tokio::test]
+async fn a_suspect_that_does_not_end_holds_up_nobody() {
+    let bed = Bed::new().await;
+    let options = || Options { alone_from: 1, ..Options::default() };
+    let mut first = bed.node_with(options()).await;
+    bed.save(&first.node, job("long", "wait")).await;
+    let suspect = first.enqueue(&bed, "long").await;
+    first.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.go(1_000);
+    first.execute().await;
+    die(&bed, first).await;
+    let mut second = bed.node_with(options()).await;
+    second.settle().await;
+    bed.go(1);
+    let before = second.enqueue(&bed, "long").await;
+    second.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    second.beat_for(&bed, 1_000).await;
+    second.promote().await;
+    for _ in 0..2 {
+        second.dispatch().await;
+        second.let_run().await;
+    }
+    assert_eq!((bed.work.calls_of(before), bed.work.calls_of(suspect)), (1, 1), "it waits for the other");
+    let late = second.enqueue(&bed, "long").await;
+    for _ in 0..12 {
+        second.beat_for(&bed, 1_000).await;
+        second.dispatch().await;
+        second.let_run().await;
+    }
+    assert_eq!(bed.work.calls_of(suspect), 2, "it does not wait for ever");
+    assert_eq!(bed.work.calls_of(late), 1, "nor do others for it");
+    bed.work.open();
+}
+
 /// From its second loss on a suspect has the process to itself.
 #[tokio::test]
 async fn a_run_that_lost_two_workers_is_executed_alone() {

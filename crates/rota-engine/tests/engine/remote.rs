@@ -1,6 +1,6 @@
 //! Remote workers: exchanges against stages that are called by hand.
 
-use std::sync::Arc;
+use std::{sync::Arc, task::Poll};
 
 use rota_core::{
     duration::Span,
@@ -206,10 +206,12 @@ async fn an_attempt_whose_handing_over_was_not_heard_is_handed_over_again() {
     far_job(&bed, &far.hands.node.clone(), json!({})).await;
     let lease = given(&bed, &mut far, 1).await;
     // Two looks apart, so that what is only on its way is not given out twice.
-    let waiting = far.begin(wants(&bed, 1, 1));
-    far.unanswered(&waiting).await;
-    drop(waiting);
-    far.hands.beat_for(&bed, 2_000).await;
+    for _ in 0..2 {
+        let waiting = far.begin(wants(&bed, 1, 1));
+        far.unanswered(&waiting).await;
+        far.hands.beat_for(&bed, 2_000).await;
+        assert_eq!(far.answered(waiting).await.attempts.len(), 0, "its list was made before");
+    }
     let answer = far.exchange(wants(&bed, 1, 1)).await;
     assert_eq!(answer.attempts[0].attempt.lease, lease);
     assert_eq!(far.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [Told::Applied]);
@@ -227,7 +229,103 @@ async fn what_a_node_that_died_handed_over_in_vain_is_handed_over_by_the_next() 
     let waiting = next.begin(wants(&bed, 1, 1));
     next.unanswered(&waiting).await;
     next.hands.beat_for(&bed, 2_000).await;
-    assert_eq!(next.answered(waiting).await.attempts[0].attempt.lease, lease);
+    assert_eq!(next.answered(waiting).await.attempts.len(), 0, "its list was made before");
+    assert_eq!(next.exchange(wants(&bed, 1, 1)).await.attempts[0].attempt.lease, lease);
+}
+
+/// A worker that speaks to several nodes: what one of them handed over after another
+/// was given the worker's list is not unheard of, and must not come a second time.
+#[tokio::test]
+async fn what_another_node_handed_over_meanwhile_is_not_handed_over_again() {
+    let bed = Bed::new().await;
+    let (mut one, mut two) = (Far::new(&bed).await, Far::new(&bed).await);
+    far_job(&bed, &one.hands.node.clone(), json!({})).await;
+    let first = given(&bed, &mut one, 1).await;
+    let waiting = one.begin(Exchange { leases: vec![first], ..wants(&bed, 1, 1) });
+    one.unanswered(&waiting).await;
+    bed.go(100);
+    let second = given(&bed, &mut two, 1).await;
+    for _ in 0..5 {
+        bed.go(400);
+        one.lend.doubt();
+        one.turn().await;
+    }
+    let answer = one.answered(waiting).await;
+    assert_eq!(answer.attempts.len(), 0, "the worker has {second:?}, and its list is older");
+    assert_eq!(answer.lost, []);
+    // It has come to its end, and the next list is right not to have it.
+    assert_eq!(two.exchange(says(&bed, 1, second, succeeded(&json!(1)))).await.reports, [Told::Applied]);
+    let answer = one.exchange(Exchange { leases: vec![first], wait: None, ..wants(&bed, 1, 1) }).await;
+    assert_eq!(answer.attempts.len(), 0);
+}
+
+/// A worker that hangs up while the store is slow is not held up with its next report.
+#[tokio::test]
+async fn an_exchange_that_is_broken_off_leaves_no_report_behind() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let mut other = Far::new(&bed).await;
+    let node = Arc::clone(&other.hands.node);
+    let report = || says(&bed, 1, lease, succeeded(&json!(1)));
+    {
+        let mut broken_off = Box::pin(remote::exchange(&node, report()));
+        let begun = std::future::poll_fn(|context| Poll::Ready(broken_off.as_mut().poll(context))).await;
+        assert!(begun.is_pending(), "the store is asked for a lease that this node does not know");
+    }
+    assert_eq!(other.exchange(report()).await.reports, [Told::Applied]);
+    assert_eq!(bed.status(lease.run).await, ended(Verdict::Succeeded));
+}
+
+/// A run that lost its worker twice, and may have been the reason.
+async fn suspect(bed: &Bed, far: &mut Far) -> RunId {
+    let lease = given(bed, far, 7).await;
+    for lost in 1..=2 {
+        far.hands.beat_for(bed, 20_000).await;
+        assert_eq!(far.hands.reap().await.done, 1);
+        far.hands.beat_for(bed, 1_000).await;
+        far.hands.promote().await;
+        if lost < 2 {
+            assert_eq!(far.exchange(wants(bed, 7, 1)).await.attempts[0].attempt.lease.run, lease.run);
+        }
+    }
+    assert_eq!(bed.record(lease.run).await.run.losses, 2);
+    lease.run
+}
+
+/// Each gets its turn by itself as soon as its worker has nothing else in hand, and
+/// whoever reports meanwhile is answered at once.
+#[tokio::test]
+async fn runs_that_are_to_be_alone_get_their_turn_beside_others() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let first = suspect(&bed, &mut far).await;
+    let busy = far.hands.enqueue(&bed, "far").await;
+    // Both are claimed together: the ordinary one is handed over, the other waits.
+    let answer = far.exchange(wants(&bed, 1, 4)).await;
+    assert_eq!(answer.attempts.iter().map(|work| work.attempt.lease.run).collect::<Vec<_>>(), [busy]);
+    let held = answer.attempts[0].attempt.lease;
+    let others: Vec<RunId> = vec![far.hands.enqueue(&bed, "far").await, far.hands.enqueue(&bed, "far").await];
+    bed.go(500);
+    let answer = far.exchange(Exchange { leases: vec![held], wait: None, ..wants(&bed, 1, 3) }).await;
+    assert_eq!(answer.attempts.len(), 0, "nothing more is given out before it");
+    let report = Exchange { finished: vec![(held, succeeded(&json!(1)))], ..wants(&bed, 1, 4) };
+    let answer = far.exchange(report).await;
+    assert_eq!(answer.reports, [Told::Applied], "at once, and not when the store has been waited for");
+    let answer = if answer.attempts.is_empty() { far.exchange(wants(&bed, 1, 4)).await } else { answer };
+    let alone: Vec<_> = answer.attempts.iter().map(|work| (work.attempt.lease.run, work.alone)).collect();
+    assert_eq!(alone, [(first, true)]);
+    let alone = answer.attempts[0].attempt.lease;
+    let answer = far.exchange(Exchange { leases: vec![alone], wait: None, ..wants(&bed, 1, 3) }).await;
+    assert_eq!(answer.attempts.len(), 0, "nothing is given out beside it");
+    let report = Exchange { finished: vec![(alone, succeeded(&json!(1)))], ..wants(&bed, 1, 4) };
+    let answer = far.exchange(report).await;
+    assert_eq!(answer.reports, [Told::Applied]);
+    let answer = if answer.attempts.is_empty() { far.exchange(wants(&bed, 1, 4)).await } else { answer };
+    assert_eq!(answer.attempts.iter().map(|work| work.attempt.lease.run).collect::<Vec<_>>(), others);
+    assert_eq!(bed.record(others[0]).await.run.losses, 0);
 }
 
 /// Sub-second for a worker that waits: on this node at once, of another node's
