@@ -35,6 +35,7 @@ fn leased() -> Run {
         payload: None,
         slot: None,
         unique: None,
+        once: None,
         parent: None,
         after: Vec::new(),
         follows: false,

@@ -297,6 +297,7 @@ fn born_edges() -> BTreeSet<Edge> {
             payload: None,
             slot: None,
             unique: None,
+            once: None,
             parent: None,
             after: Vec::new(),
             follows: false,

@@ -25,6 +25,8 @@ pub enum Error {
     Payload(#[source] serde_json::Error),
     #[error("there is no job `{0}`")]
     NoJob(String),
+    #[error("the job `{0}` says `triggers.manual: false`: only its schedules and other jobs start it")]
+    NotManual(String),
     /// Its concurrency key has no room, and its policy is to refuse.
     #[error("the job `{0}` takes no more runs now")]
     Full(String),

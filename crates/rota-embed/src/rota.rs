@@ -116,6 +116,7 @@ impl Rota {
             Made::Run { id, .. } | Made::Duplicate { of: id } => Ok(id),
             Made::Full => Err(Error::Full(job.to_owned())),
             Made::NoJob => Err(Error::NoJob(job.to_owned())),
+            Made::NotManual => Err(Error::NotManual(job.to_owned())),
             Made::BadKey(why) => Err(Error::Key { job: job.to_owned(), why }),
             Made::OverQuota(refusal) => Err(Error::Quota { job: job.to_owned(), refusal: Box::new(refusal) }),
         }

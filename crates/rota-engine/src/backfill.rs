@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use rota_core::{
     calendar::Calendar,
     duration::Span,
-    ids::ScheduleId,
+    ids::{JobId, ScheduleId},
     preview::between,
     run::{NewRun, Source, Trigger, UniqueAsk},
     slot::UniqueKey,
@@ -69,6 +69,8 @@ pub enum Refusal {
     Future,
     #[error("there are more than {INSTANTS_MAX} instants in the range; take it in parts")]
     TooMany,
+    #[error("the job has had so many runs since then that those of the range cannot be told; take a later start")]
+    TooMuchHistory,
     #[error("a schedule that counts from its last run's end has no instants in the past")]
     NoInstants,
     #[error("there is no such schedule, or it cannot be read: {0}")]
@@ -81,7 +83,7 @@ impl Refusal {
     /// The field that is wrong.
     pub const fn path(&self) -> &'static str {
         match self {
-            Self::Empty => "from",
+            Self::Empty | Self::TooMuchHistory => "from",
             Self::Future | Self::TooMany => "to",
             Self::NoInstants | Self::NoSchedule(_) | Self::BadPayload { .. } => "",
         }
@@ -107,7 +109,11 @@ impl Handle {
             Ok(instants) => instants,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let fired = if ask.again { HashSet::new() } else { fired(node, &ask).await? };
+        let fired = if ask.again { Ok(HashSet::new()) } else { fired(node, job.record.id, &ask).await? };
+        let fired = match fired {
+            Ok(fired) => fired,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let wanted: Vec<Timestamp> = instants.iter().copied().filter(|at| !fired.contains(at)).collect();
         let mut done = Done {
             planned: instants.len() as u64,
@@ -148,7 +154,7 @@ impl Handle {
                 let key = format!("backfill/{}/{}", ask.schedule, at.as_microsecond());
                 let key = UniqueKey::new(run.tenant, run.job, &key);
                 let remembered = (!ask.again).then(|| UniqueAsk { key, until: REMEMBERED.after(now) });
-                NewRun { unique: run.unique.or(remembered), ..run }
+                NewRun { once: remembered, ..run }
             })
         });
         self.make(named.collect(), node.write(now)).await
@@ -188,9 +194,14 @@ async fn instants(
 }
 
 /// The instants of the range that made a run, as far as history reaches.
-async fn fired(node: &Node, ask: &Ask) -> Result<HashSet<Timestamp>, StoreError> {
-    let mut query =
-        RunQuery { schedule: Some(ask.schedule), from: Some(ask.from), limit: 1_000, ..RunQuery::default() };
+async fn fired(node: &Node, job: JobId, ask: &Ask) -> Result<Result<HashSet<Timestamp>, Refusal>, StoreError> {
+    let mut query = RunQuery {
+        job: Some(job),
+        schedule: Some(ask.schedule),
+        from: Some(ask.from),
+        limit: 1_000,
+        ..RunQuery::default()
+    };
     let mut found = HashSet::new();
     for _ in 0..PAGES_MAX {
         let page = node.store.list_runs(&query).await?;
@@ -198,10 +209,10 @@ async fn fired(node: &Node, ask: &Ask) -> Result<HashSet<Timestamp>, StoreError>
         found.extend(planned.filter(|at| (ask.from..ask.to).contains(at)));
         match page.next {
             Some(next) => query.after = Some(next),
-            None => break,
+            None => return Ok(Ok(found)),
         }
     }
-    Ok(found)
+    Ok(Err(Refusal::TooMuchHistory))
 }
 
 fn run_ask(node: &Node, entry: &ScheduleEntry, job: &JobEntry, ask: &Ask, at: Timestamp) -> Result<RunAsk, Refusal> {

@@ -470,6 +470,7 @@ mod tests {
             payload: None,
             slot: None,
             unique: None,
+            once: None,
             parent: None,
             after: Vec::new(),
             follows: false,

@@ -8,14 +8,14 @@ use std::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{JobId, RunId, TenantId, WorkerId},
+    ids::{RunId, TenantId, WorkerId},
     job::JobDocument,
     ports::{Clock, Executor, Hints, Random, Relay, Seeded, Topic},
     rate::Rate,
-    run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
+    run::{CancelAsk, NewRun, RunState, Source, Trigger},
     store::{
-        CancelAnswer, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunQuery, Store, StoreError,
-        Write,
+        CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunQuery, Store,
+        StoreError, Write,
     },
 };
 use serde_json::json;
@@ -267,26 +267,35 @@ impl Handle {
     /// Deletes a job: its schedules end, what has not started is cancelled, and
     /// what runs is asked to stop unless it is to be kept. History stays. Answers
     /// how many runs that were; none where there is no such job.
-    pub async fn delete_job(&self, job: JobId, ask: &CancelAsk, keep: bool) -> Result<Option<u64>, EngineError> {
+    ///
+    /// The deletion is remembered with what it asks of the runs: whoever dies before all
+    /// of them were asked leaves the rest to the scanner.
+    pub async fn delete_job(&self, deletion: &Deletion) -> Result<Option<u64>, EngineError> {
         let write = self.node.write(self.node.clock.now());
-        let jobs = [job];
-        let gone = self.until_known(|| self.node.store.delete_jobs(&write, &jobs)).await?;
+        let jobs = std::slice::from_ref(deletion);
+        let gone = self.until_known(|| self.node.store.delete_jobs(&write, jobs)).await?;
         if gone != [Guarded::Applied] {
             return Ok(None);
         }
-        self.node.catalog.forget_job(job);
+        self.node.catalog.forget_job(deletion.job);
         self.node.hints.wake(Topic::Schedules);
-        let mut statuses = vec![Status::Scheduled, Status::Blocked, Status::Queued];
-        if !keep {
-            statuses.extend([Status::Running, Status::Waiting]);
-        }
-        let query = RunQuery { job: Some(job), statuses, ..RunQuery::default() };
-        Ok(Some(self.cancel_all(query, ask, u64::MAX).await?.asked))
+        Ok(Some(self.stop_deleted(deletion).await?))
+    }
+
+    /// Stops the runs of a deleted job, as far as they are to be; answers how many
+    /// were told.
+    pub(crate) async fn stop_deleted(&self, deletion: &Deletion) -> Result<u64, StoreError> {
+        let query = RunQuery { job: Some(deletion.job), statuses: deletion.stops(), ..RunQuery::default() };
+        Ok(self.stop_all(query, &deletion.ask, u64::MAX).await?.asked)
     }
 
     /// Asks the live runs that `query` finds to stop, up to `most` of them. They are
     /// counted as they are asked, so what is answered is what was done.
     pub async fn cancel_all(&self, query: RunQuery, ask: &CancelAsk, most: u64) -> Result<CancelledMany, EngineError> {
+        Ok(self.stop_all(query, ask, most).await?)
+    }
+
+    async fn stop_all(&self, query: RunQuery, ask: &CancelAsk, most: u64) -> Result<CancelledMany, StoreError> {
         let mut query = query;
         let mut done = CancelledMany::default();
         loop {
@@ -295,7 +304,7 @@ impl Handle {
             let runs: Vec<RunId> = page.runs.iter().map(|record| record.run.id).collect();
             done.found += runs.len() as u64;
             if !runs.is_empty() {
-                let answers = self.cancel(&runs, ask).await?;
+                let answers = self.stop_runs(&runs, ask).await?;
                 let hit = |answer: &&CancelAnswer| matches!(answer, CancelAnswer::Cancelled | CancelAnswer::Asked);
                 done.asked += answers.iter().filter(hit).count() as u64;
             }
@@ -383,6 +392,10 @@ impl Handle {
 
     /// Asks runs to stop.
     pub async fn cancel(&self, runs: &[RunId], ask: &CancelAsk) -> Result<Vec<CancelAnswer>, EngineError> {
+        Ok(self.stop_runs(runs, ask).await?)
+    }
+
+    async fn stop_runs(&self, runs: &[RunId], ask: &CancelAsk) -> Result<Vec<CancelAnswer>, StoreError> {
         let write = self.node.write(self.node.clock.now());
         let answers = self.until_known(|| self.node.store.request_cancel(&write, runs, ask)).await?;
         self.node.ended_by(&write);

@@ -88,6 +88,8 @@ pub enum Made {
     Full,
     /// There is no such job.
     NoJob,
+    /// The job says `triggers.manual: false`.
+    NotManual,
     /// The payload does not satisfy the job's schema, or a key of the job cannot
     /// be made from it.
     BadKey(String),
@@ -176,6 +178,7 @@ impl Blueprint<'_> {
             payload: payload.map(|payload| payload.to_string().into()),
             slot,
             unique,
+            once: None,
             parent: None,
             after: Vec::new(),
             follows: false,
@@ -259,6 +262,9 @@ pub async fn plan(node: &Node, asks: Vec<RunAsk>, now: Timestamp) -> Result<Vec<
     let planned = asks.into_iter().map(|ask| {
         let (record, job) = jobs.get(&(ask.tenant, ask.job)).ok_or(Made::NoJob)?;
         let lane = *lanes.get(&record.id).ok_or(Made::NoJob)?;
+        if !job.document.is_open_to(ask.trigger.source) {
+            return Err(Made::NotManual);
+        }
         let quotas = quotas.get(&ask.tenant).map(|quotas| &**quotas);
         if let Some(refusal) = quotas.and_then(|quotas| quotas.run(None, ask.priority)) {
             return Err(Made::OverQuota(refusal));
@@ -293,10 +299,9 @@ pub struct Redrive {
 
 /// A run that ended, to be made again.
 pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Result<Result<NewRun, Made>, StoreError> {
-    let version = match (how.latest, node.store.jobs(&[run.job]).await?.pop().flatten()) {
-        (true, Some(record)) => record.version,
-        _ => run.version,
-    };
+    let record = node.store.jobs(&[run.job]).await?.pop().flatten().filter(|record| !record.deleted);
+    let Some(record) = record else { return Ok(Err(Made::NoJob)) };
+    let version = if how.latest { record.version } else { run.version };
     let Some(job) = node.catalog.version(run.job, version).await? else { return Ok(Err(Made::NoJob)) };
     let lanes = node.catalog.lanes(&[&job.terms.lane], |key| node.lane_mode(key), |key| node.is_able(key)).await?;
     let Some(lane) = lanes.first().copied() else { return Ok(Err(Made::NoJob)) };

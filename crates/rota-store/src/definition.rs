@@ -1,4 +1,5 @@
-//! What the stored definition of a schedule says, where a store has to ask: what a
+//! What stored definitions say. Of a deleted job, what its live runs are told; of a
+//! schedule, where a store has to ask: what a
 //! deleted one still owed, and what the end of its run leaves an `after_finish` one.
 
 use jiff::Timestamp;
@@ -6,8 +7,23 @@ use rota_core::{
     fire::{self, Cursor, Progress, SkipRange, SkipReason},
     ids::ScheduleId,
     schedule::ScheduleSpec,
+    store::Deletion,
     timing::Schedule,
 };
+
+use crate::codec::time;
+
+/// What is remembered of a deletion.
+pub fn deletion_text(deletion: &Deletion) -> String {
+    serde_json::to_string(deletion).unwrap_or_default()
+}
+
+/// The deletions of these rows: when, and what was remembered. One that cannot be read
+/// is passed over.
+pub fn deletions(rows: Vec<(i64, String)>) -> Vec<(Timestamp, Deletion)> {
+    let read = |(at, text): (i64, String)| Some((time(at).ok()?, serde_json::from_str(&text).ok()?));
+    rows.into_iter().filter_map(read).collect()
+}
 
 /// A schedule as it is stored; none where what is stored cannot be read.
 fn compiled(id: ScheduleId, spec: &str, enabled: bool) -> Option<Schedule> {

@@ -12,7 +12,7 @@ use super::{
     retry::{RetryPolicy, RetryRule, StatusPattern},
     step::{Foreach, OnFailure, Step},
 };
-use crate::{duration::Span, lane::LaneKey, order::Priority, slot::WhenFull};
+use crate::{duration::Span, lane::LaneKey, order::Priority, run::Source, slot::WhenFull};
 
 pub const DEFAULT_QUEUE: &str = "default";
 pub const DEFAULT_TIMEOUT: Span = Span::secs(300);
@@ -69,6 +69,17 @@ impl JobDocument {
     /// Whether a person or the API may start it.
     pub fn is_manual(&self) -> bool {
         self.triggers.as_ref().and_then(|triggers| triggers.manual).unwrap_or(true)
+    }
+
+    /// Whether runs may be made that come from there. What makes a run again, or for a
+    /// past instant, starts nothing that a schedule or another job had not.
+    pub fn is_open_to(&self, source: Source) -> bool {
+        match source {
+            Source::Manual | Source::Api => self.is_manual(),
+            Source::Schedule | Source::Webhook | Source::Job | Source::Backfill | Source::Redrive | Source::Retry => {
+                true
+            }
+        }
     }
 
     /// The step that is the run itself, where it is not executed as a flow.

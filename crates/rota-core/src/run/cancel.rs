@@ -7,7 +7,7 @@ use super::{Change, Finish, Move, Refusal, Run, RunState, TrailEntry, TrailKind,
 use crate::{duration::Span, lane::LaneMode};
 
 /// Someone wants a run to stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelAsk {
     pub by: Option<String>,
     pub reason: Option<String>,

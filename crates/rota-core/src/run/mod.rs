@@ -399,6 +399,8 @@ pub struct NewRun {
     pub payload: Option<Box<str>>,
     pub slot: Option<SlotAsk>,
     pub unique: Option<UniqueAsk>,
+    /// A second unique key, of whoever makes it: what it is made for is made once.
+    pub once: Option<UniqueAsk>,
     pub parent: Option<Parent>,
     /// Runs that must end before it; those that have ended already count as
     /// such.
@@ -418,6 +420,11 @@ pub struct UniqueAsk {
 }
 
 impl NewRun {
+    /// The keys that no other run may have while they last.
+    pub fn unique_keys(&self) -> impl Iterator<Item = UniqueAsk> + use<> {
+        self.unique.into_iter().chain(self.once)
+    }
+
     /// When somebody must look at it, as long as it has not started: see
     /// [`Run::due_at`].
     pub fn due_at(&self) -> Option<Timestamp> {
@@ -435,7 +442,16 @@ impl NewRun {
     #[must_use]
     pub fn bare(&self, now: Timestamp) -> Self {
         let ready_at = Span::millis(1).after(self.ready_at.max(now));
-        Self { slot: None, unique: None, after: Vec::new(), follows: false, rearms: false, ready_at, ..self.clone() }
+        Self {
+            slot: None,
+            unique: None,
+            once: None,
+            after: Vec::new(),
+            follows: false,
+            rearms: false,
+            ready_at,
+            ..self.clone()
+        }
     }
 
     /// The run's first state, given how many it waits for and what its slot

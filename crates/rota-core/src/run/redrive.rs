@@ -86,6 +86,7 @@ impl Run {
                 max_queued: None,
             }),
             unique: Some(UniqueAsk::redrive(self.tenant, self.job, self.id, at)),
+            once: None,
             parent: None,
             after: Vec::new(),
             follows: false,

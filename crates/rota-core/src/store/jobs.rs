@@ -11,6 +11,7 @@ use crate::{
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
     job::After,
     lane::{Lane, LaneKey, LaneMode},
+    run::{CancelAsk, Status},
 };
 
 /// A tenant's class, which sets its weight and its [quotas](crate::quota).
@@ -49,6 +50,27 @@ pub struct Tenant {
     pub name: String,
     pub tier: Tier,
     pub quotas: Option<String>,
+}
+
+/// A job is deleted, and its live runs with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deletion {
+    pub job: JobId,
+    /// What its runs are told.
+    pub ask: CancelAsk,
+    /// What runs may go on to its end.
+    pub keep_running: bool,
+}
+
+impl Deletion {
+    /// The runs that are to stop.
+    pub fn stops(&self) -> Vec<Status> {
+        let mut stops = vec![Status::Scheduled, Status::Blocked, Status::Queued];
+        if !self.keep_running {
+            stops.extend([Status::Running, Status::Waiting]);
+        }
+        stops
+    }
 }
 
 /// What the saver believes to be there.
@@ -433,8 +455,15 @@ pub trait JobStore: Send + Sync {
     async fn put_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError>;
 
     /// Deletes jobs: their schedules end, the rest of their instants are
-    /// recorded as deleted, history stays.
-    async fn delete_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError>;
+    /// recorded as deleted, history stays. What is to become of their live runs is
+    /// remembered, until [`forget_deletions`](Self::forget_deletions).
+    async fn delete_jobs(&self, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError>;
+
+    /// Deletions whose runs may still live, each with when it was; longest ago first.
+    async fn deletions(&self, limit: u32) -> Result<Vec<(Timestamp, Deletion)>, StoreError>;
+
+    /// Nothing of these deleted jobs lives any more.
+    async fn forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError>;
 
     /// Jobs by id, deleted ones included.
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError>;

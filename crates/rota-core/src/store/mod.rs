@@ -30,9 +30,9 @@ pub use self::{
         Standing, Tend, Tended, TimeRange,
     },
     jobs::{
-        Calendar, CalendarPut, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobStore,
-        JobVersion, Pause, PauseTarget, Pauses, ReviewPage, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery,
-        ScheduleRecord, ScheduleSaved, SchedulesPut, SkipRecord, Tenant, TenantPut, Tier,
+        Calendar, CalendarPut, Deletion, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved,
+        JobStore, JobVersion, Pause, PauseTarget, Pauses, ReviewPage, ScheduleGuard, SchedulePage, SchedulePut,
+        ScheduleQuery, ScheduleRecord, ScheduleSaved, SchedulesPut, SkipRecord, Tenant, TenantPut, Tier,
     },
     leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk, Worker, WorkerBeat, WorkerInfo},
     runs::{

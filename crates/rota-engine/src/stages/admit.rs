@@ -160,6 +160,7 @@ fn request(tenant: TenantId, key: String, item: &InboxItem) -> Request {
 fn why(made: &Made) -> String {
     match made {
         Made::NoJob => "there is no such job".into(),
+        Made::NotManual => "the job says `triggers.manual: false`".into(),
         Made::BadKey(why) => why.clone(),
         Made::OverQuota(refusal) => refusal.to_string(),
         Made::Run { .. } | Made::Duplicate { .. } | Made::Full => format!("{made:?}"),

@@ -21,17 +21,20 @@ use std::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
+    duration::Span,
     fire::{self, Around, LastRun},
     ids::{RunId, ScheduleId},
     ports::Topic,
-    run::{Lease, Run, RunState},
+    run::{Lease, Run, RunState, Status},
     store::{
-        By, DueCursor, Guarded, OpenDead, Pauses, RunRecord, SchedulePut, ScheduleRecord, ScheduleSaved, StoreError,
+        By, DueCursor, Guarded, OpenDead, Pauses, RunQuery, RunRecord, SchedulePut, ScheduleRecord, ScheduleSaved,
+        StoreError,
     },
 };
 
 use super::{PassReport, Stage};
 use crate::{
+    Handle,
     catalog::{JobEntry, ScheduleEntry},
     events::{Event, Finding},
     node::Node,
@@ -46,6 +49,10 @@ const RUNS: u32 = 1_000;
 const OVERDUE_MAX: u32 = 100;
 /// Slots are recounted at every so many passes: it looks at every live run.
 const RECOUNT_EVERY: u32 = 10;
+/// Deletions that are gone on with in one pass.
+const DELETIONS: u32 = 100;
+/// So long after its deletion a job may get a run from somebody who had read it before.
+const DELETION_KEPT: Span = Span::secs(300);
 /// Dead letters that are counted for those who watch; more are as many.
 const DEAD_COUNTED_MAX: u32 = 100_000;
 
@@ -266,6 +273,25 @@ impl Scan {
         Ok(count)
     }
 
+    /// Goes on with deletions of jobs whose runs were not all stopped, because whoever
+    /// deleted them died, or because a run was made at the same moment.
+    async fn deletions(&self, now: Timestamp) -> Result<(), StoreError> {
+        let mut over = Vec::new();
+        for (deleted_at, deletion) in self.node.store.deletions(DELETIONS).await? {
+            Handle::new(Arc::clone(&self.node)).stop_deleted(&deletion).await?;
+            let live = vec![Status::Scheduled, Status::Blocked, Status::Queued, Status::Running, Status::Waiting];
+            let live = RunQuery { job: Some(deletion.job), statuses: live, limit: 1, ..RunQuery::default() };
+            let lives = !self.node.store.list_runs(&live).await?.runs.is_empty();
+            if !lives && deleted_at <= DELETION_KEPT.before(now) {
+                over.push(deletion.job);
+            }
+        }
+        if !over.is_empty() {
+            self.node.store.forget_deletions(&over).await?;
+        }
+        Ok(())
+    }
+
     async fn joins(&self, now: Timestamp) -> Result<usize, StoreError> {
         let count = self.node.store.mend_joins(&self.node.write(now)).await?;
         if count > 0 {
@@ -290,6 +316,7 @@ impl Scan {
         if self.node.territory.is_steward() {
             oldest = self.node.store.oldest_queued().await?;
             dead = self.node.store.open_dead(DEAD_COUNTED_MAX).await?;
+            self.deletions(now).await?;
             if self.passes.is_multiple_of(RECOUNT_EVERY) {
                 found += self.slots(now).await?;
                 found += self.joins(now).await?;

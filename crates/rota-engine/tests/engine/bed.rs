@@ -12,11 +12,11 @@ use std::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{RunId, ScheduleId, TenantId},
+    ids::{JobId, RunId, ScheduleId, TenantId},
     job::JobDocument,
     ports::{Clock, Seeded},
     run::{CancelAsk, Status, Verdict},
-    store::{CancelAnswer, Expect, RunQuery, RunRecord, SkipRecord, Store, TenantPut, Tier},
+    store::{CancelAnswer, Deletion, Expect, RunQuery, RunRecord, SkipRecord, Store, TenantPut, Tier},
 };
 use rota_engine::{
     Engine, Handle, JobRef, Made, Options, RunAsk,
@@ -279,6 +279,12 @@ impl Bed {
         };
         self.store.request_cancel(&write, &[run], &ask).await.unwrap()[0]
     }
+}
+
+/// A job goes, and all its runs.
+pub fn deletion(job: JobId) -> Deletion {
+    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    Deletion { job, ask, keep_running: false }
 }
 
 pub fn ended(verdict: Verdict) -> Status {

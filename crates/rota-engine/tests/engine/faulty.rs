@@ -76,7 +76,7 @@ pub trait Tap: Send + Sync {
         wait(store.put_jobs(write, jobs))
     }
 
-    fn delete_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+    fn delete_jobs(&self, store: &dyn Store, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError> {
         wait(store.delete_jobs(write, jobs))
     }
 
@@ -443,9 +443,18 @@ impl JobStore for Faulty {
         self.call("put_jobs", Kind::Named, move |store, tap| tap.put_jobs(store, &write, &jobs)).await
     }
 
-    async fn delete_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+    async fn delete_jobs(&self, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError> {
         let (write, jobs) = (write.clone(), jobs.to_vec());
         self.call("delete_jobs", Kind::Named, move |store, tap| tap.delete_jobs(store, &write, &jobs)).await
+    }
+
+    async fn deletions(&self, limit: u32) -> Result<Vec<(Timestamp, Deletion)>, StoreError> {
+        self.call("deletions", Kind::Read, move |store, _| wait(store.deletions(limit))).await
+    }
+
+    async fn forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        let jobs = jobs.to_vec();
+        self.call("forget_deletions", Kind::Named, move |store, _| wait(store.forget_deletions(&jobs))).await
     }
 
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError> {

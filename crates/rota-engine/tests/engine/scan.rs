@@ -2,8 +2,10 @@
 
 use rota_core::{
     fire::{Progress, Stored},
+    run::{Status, Verdict},
     store::{SchedulePut, ScheduleSaved},
 };
+use rota_engine::{JobRef, Made, Redrive, RunAsk, backfill::Ask, making};
 use serde_json::json;
 
 use crate::bed::*;
@@ -16,6 +18,76 @@ async fn lose_cursor(bed: &Bed, hands: &Hands, id: rota_core::ids::ScheduleId) {
     let put = SchedulePut { stored, ..SchedulePut::moving(record, Some(held.cursor), None) };
     let saved = bed.store.put_schedules(&hands.node.write(bed.now()), &[put]).await.unwrap();
     assert!(matches!(saved[..], [ScheduleSaved::Saved { .. }]));
+}
+
+/// Whoever deletes a job may die before its runs were told, and somebody who had read
+/// the job before may make a run of it afterwards.
+#[tokio::test]
+async fn the_deletion_of_a_job_is_brought_to_its_end() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let (gone, kept) =
+        (bed.save(&node.node, job("gone", "noop")).await, bed.save(&node.node, job("kept", "noop")).await);
+    let early = node.enqueue(&bed, "gone").await;
+    let late = making::plan(&node.node, vec![RunAsk::of(bed.tenant, JobRef::Id(gone.job))], bed.now()).await.unwrap();
+    let late = late.into_iter().map(Result::unwrap).collect::<Vec<_>>();
+    // It dies here.
+    bed.store.delete_jobs(&node.node.write(bed.now()), &[deletion(gone.job)]).await.unwrap();
+    node.scan().await;
+    node.drain_cancelled().await;
+    assert_eq!(bed.status(early).await, ended(Verdict::Cancelled));
+    bed.store.enqueue(&node.node.write(bed.now()), &late, &[]).await.unwrap();
+    node.scan().await;
+    node.drain_cancelled().await;
+    assert_eq!(bed.status(late[0].id).await, ended(Verdict::Cancelled));
+    assert_eq!(bed.store.deletions(9).await.unwrap().len(), 1, "one more may come");
+    node.beat_for(&bed, 301_000).await;
+    node.scan().await;
+    assert_eq!(bed.store.deletions(9).await.unwrap(), []);
+    let other = node.enqueue(&bed, "kept").await;
+    node.scan().await;
+    assert_eq!(bed.status(other).await, Status::Queued, "{kept:?}");
+}
+
+/// What was deleted does not come back by a retry.
+#[tokio::test]
+async fn a_run_of_a_deleted_job_is_not_made_again() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let gone = bed.save(&node.node, job("gone", "noop")).await;
+    let run = node.enqueue(&bed, "gone").await;
+    node.work().await;
+    assert_eq!(bed.status(run).await, ended(Verdict::Succeeded));
+    node.handle().delete_job(&deletion(gone.job)).await.unwrap();
+    for latest in [false, true] {
+        let how = Redrive { latest, ..Redrive::default() };
+        assert_eq!(node.handle().redrive(&[run], &how).await.unwrap(), [Some(Made::NoJob)]);
+    }
+}
+
+/// The job takes one run of each payload a minute; a backfill makes each instant once
+/// all the same, however long that is ago.
+#[tokio::test]
+async fn a_backfill_is_remembered_beside_the_unique_key_of_its_job() {
+    let bed = Bed::new().await;
+    bed.go(400_000_000);
+    let node = bed.node().await;
+    let payload = json!({ "day": "{{ schedule.planned_at | date }}" });
+    let schedules = json!([{ "name": "half", "cron": "0 */12 * * *", "payload": payload, "enabled": false }]);
+    let unique = json!({ "by": ["payload.day"], "within": "1m" });
+    let saved =
+        bed.save(&node.node, with(job("tick", "noop"), json!({ "unique": unique, "schedules": schedules }))).await;
+    let schedule = bed.schedule(saved, "half").await;
+    let ask = Ask { schedule, from: at(0), to: at(260_000_000), again: false, dry_run: false, by: None };
+    let backfill = async || node.handle().backfill(ask.clone()).await.unwrap().unwrap();
+    let first = backfill().await;
+    assert_eq!((first.planned, first.runs), (6, 4), "the job takes one of each day");
+    assert_eq!(backfill().await.runs, 0, "the minute is not over");
+    bed.go(61_000);
+    let second = backfill().await;
+    assert_eq!(first.runs + second.runs, first.planned, "the others of each day, and none twice");
+    bed.go(61_000);
+    assert_eq!(backfill().await.runs, 0);
 }
 
 /// Whatever its kind, and nothing else is touched by it.

@@ -100,7 +100,7 @@ async fn a_paused_disabled_or_deleted_job_is_kept_as_skipped() {
     bed.store.set_pauses(&write, &[PauseTarget::Job(paused.job)], Some(&pause)).await.unwrap();
     node.enqueue(&bed, "load").await;
     node.work().await;
-    bed.store.delete_jobs(&node.node.write(bed.now()), &[deleted.job]).await.unwrap();
+    bed.store.delete_jobs(&node.node.write(bed.now()), &[deletion(deleted.job)]).await.unwrap();
     node.trigger().await;
     for (saved, why) in [(paused, "paused"), (disabled, "paused"), (deleted, "deleted")] {
         let made = runs_of(&bed, saved).await;

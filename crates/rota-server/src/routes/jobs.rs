@@ -24,7 +24,7 @@ use rota_core::{
     rollup::{Rollup, hour_of},
     run::{CancelAsk, Source, Trigger},
     schedule::{LABEL_KEY_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, ScheduleSpec},
-    store::{Expect, JobQuery, JobRecord, PauseTarget, Request, ScheduleQuery},
+    store::{Deletion, Expect, JobQuery, JobRecord, PauseTarget, Request, ScheduleQuery},
     timing,
 };
 use rota_engine::{Engine, JobRef, Made, RunAsk};
@@ -397,7 +397,8 @@ pub async fn delete(
     let grace = grace_of(&record);
     let by = Some(may.caller.who.clone());
     let ask = CancelAsk { by, reason: Some("its job was deleted".to_owned()), grace };
-    let cancelled = may.engine.delete_job(record.id, &ask, query.keep_running).await?;
+    let deletion = Deletion { job: record.id, ask, keep_running: query.keep_running };
+    let cancelled = may.engine.delete_job(&deletion).await?;
     let cancelled = cancelled.ok_or_else(|| Problem::no_such("job"))?;
     may.changed("job.delete", format_args!("job/{}", record.id), record_kept(&record), None);
     Ok(Json(Deleted { cancelled }))
@@ -435,11 +436,6 @@ pub async fn trigger(
     bytes: TriggerBody,
 ) -> Result<Response, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    let document: JobDocument = serde_json::from_value(wire::json(&record.document)?)
-        .map_err(|error| rota_core::store::StoreError::Corrupt(error.to_string()))?;
-    if !document.is_manual() {
-        return Err(Problem::new(Code::NotManual, format!("the job `{}` says triggers.manual: false", record.name)));
-    }
     let request = once.request(may.caller.tenant, &may.engine, &bytes.bytes);
     let ask = run_ask(may.caller.tenant, JobRef::Id(record.id), bytes.request, Source::Manual, &may.caller.who)?;
     let made = may.engine.enqueue_once(vec![ask], request).await?;
@@ -524,6 +520,7 @@ pub fn made_run(made: Made, now: jiff::Timestamp) -> Result<RunMade, Problem> {
         }
         Made::Full => Err(Problem::new(Code::Full, "the job's concurrency key has no room for another run")),
         Made::NoJob => Err(Problem::no_such("job")),
+        Made::NotManual => Err(Problem::new(Code::NotManual, "the job says `triggers.manual: false`")),
         Made::BadKey(why) => Err(Problem::new(Code::BadPayload, why)),
         Made::OverQuota(refusal) => Err(Problem::over_quota("no run was made", &[refusal], now)),
     }

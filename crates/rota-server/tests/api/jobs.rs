@@ -146,6 +146,22 @@ async fn a_job_that_is_not_to_be_triggered_is_not() {
     bed.put("/jobs/mail", document).await.ok();
     assert_eq!(bed.post("/jobs/mail/trigger", json!({})).await.problem(), (409, "not_manual".to_owned()));
     assert_eq!(bed.post("/jobs/nobody/trigger", json!({})).await.problem().0, 404);
+    let line = [("content-type", "application/x-ndjson")];
+    let answers = bed.send(Method::POST, "/bulk/runs", &line, "{\"job\": \"mail\"}\n").await.lines();
+    assert_eq!(answers[0]["error"]["code"], "not_manual", "{answers:?}");
+    assert_eq!(bed.get("/runs").await.ok()["items"], json!([]));
+}
+
+/// What nobody executes yet would be saved, look well and do nothing.
+#[tokio::test]
+async fn a_job_that_cannot_be_executed_yet_is_not_saved() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "hello");
+    document["notify"] = json!([{ "on": ["dead"], "channel": "ops" }]);
+    let answer = bed.put("/jobs/mail", document).await;
+    assert_eq!(answer.problem(), (422, "bad_document".to_owned()));
+    assert_eq!(answer.json()["errors"][0]["code"], "not_supported_yet");
+    assert_eq!(bed.get("/jobs/mail").await.status, StatusCode::NOT_FOUND);
 }
 
 /// A double click, fifty times at once: one run, and everybody is told which.

@@ -17,7 +17,7 @@ use rota_core::{
     ids::{RunId, ScheduleId},
     lane::LaneMode,
     order::OrderKey,
-    run::{Block, CancelAsk, NewRun, Run, RunState, Status},
+    run::{Block, CancelAsk, NewRun, Run, RunState, Status, UniqueAsk},
     slot::Entry,
     store::{Enqueued, StoreError, Write},
 };
@@ -199,7 +199,7 @@ struct Plan<'a> {
     /// Unique keys that are ours to give, and in whose name they were taken.
     unique_for: BTreeMap<i64, usize>,
     /// Which run has each.
-    unique_by: HashMap<i64, usize>,
+    unique_by: HashMap<i64, (usize, UniqueAsk)>,
     slots: Slots,
     states: Vec<Option<RunState>>,
     /// Runs without a slot, a unique key or needs.
@@ -212,7 +212,7 @@ struct Plan<'a> {
 
 /// Whether a run asks nothing of anyone.
 fn is_free(run: &NewRun) -> bool {
-    run.slot.is_none() && run.unique.is_none() && run.after.is_empty() && !run.follows
+    run.slot.is_none() && run.unique_keys().next().is_none() && run.after.is_empty() && !run.follows
 }
 
 /// The live runs of schedules that no other of their runs waits for, read when these
@@ -302,19 +302,18 @@ impl<'a> Plan<'a> {
     /// Takes unique keys, in the name of the first run that asks for each. An
     /// expired key is free.
     async fn take_unique(&mut self, tx: &Tx) -> Result<(), Fault> {
-        let mut first: BTreeMap<i64, usize> = BTreeMap::new();
+        let mut first: BTreeMap<i64, (usize, UniqueAsk)> = BTreeMap::new();
         for (n, run) in self.runs.iter().enumerate() {
-            if let Some(ask) = run.unique {
-                first.entry(ask.key.0).or_insert(n);
+            for ask in run.unique_keys() {
+                first.entry(ask.key.0).or_insert((n, ask));
             }
         }
         if first.is_empty() {
             return Ok(());
         }
         let keys: Vec<i64> = first.keys().copied().collect();
-        let ids: Vec<Uuid> = first.values().map(|n| self.runs[*n].id.0).collect();
-        let untils: Vec<i64> =
-            first.values().filter_map(|n| self.runs[*n].unique).map(|ask| micros(ask.until)).collect();
+        let ids: Vec<Uuid> = first.values().map(|(n, _)| self.runs[*n].id.0).collect();
+        let untils: Vec<i64> = first.values().map(|(_, ask)| micros(ask.until)).collect();
         let answers = tx
             .pipe(&[
                 (TAKE_UNIQUE, &[&keys, &ids, &untils, &micros(self.write.now)]),
@@ -323,13 +322,13 @@ impl<'a> Plan<'a> {
             .await?;
         for row in &answers[1] {
             let (key, holder): (i64, Uuid) = (row.try_get(0)?, row.try_get(1)?);
-            if self.runs[first[&key]].id.0 != holder {
+            if self.runs[first[&key].0].id.0 != holder {
                 first.remove(&key);
-                let asks = |n: &usize| self.runs[*n].unique.is_some_and(|ask| ask.key.0 == key);
+                let asks = |n: &usize| self.runs[*n].unique_keys().any(|ask| ask.key.0 == key);
                 self.duplicates.extend((0..self.runs.len()).filter(asks).map(|n| (n, RunId(holder))));
             }
         }
-        self.unique_for = first;
+        self.unique_for = first.into_iter().map(|(key, (n, _))| (key, n)).collect();
         Ok(())
     }
 
@@ -345,7 +344,7 @@ impl<'a> Plan<'a> {
 
     fn decide_one(&mut self, n: usize, batch: &HashMap<RunId, usize>) {
         let run = self.runs[n];
-        if let Some(first) = run.unique.and_then(|ask| self.unique_by.get(&ask.key.0)) {
+        if let Some((first, _)) = run.unique_keys().find_map(|ask| self.unique_by.get(&ask.key.0)) {
             self.duplicates.insert(n, self.runs[*first].id);
         }
         if self.duplicates.contains_key(&n) {
@@ -372,8 +371,8 @@ impl<'a> Plan<'a> {
             }
         }
         self.states[n] = run.first_state(needs, entry, self.write.now);
-        if let (Some(ask), Some(_)) = (run.unique, &self.states[n]) {
-            self.unique_by.insert(ask.key.0, n);
+        if self.states[n].is_some() {
+            self.unique_by.extend(run.unique_keys().map(|ask| (ask.key.0, (n, ask))));
         }
     }
 
@@ -516,11 +515,10 @@ impl<'a> Plan<'a> {
         let mut left = (Vec::new(), Vec::new(), Vec::new());
         for (key, first) in &self.unique_for {
             let taken = self.unique_by.get(key);
-            if taken != Some(first) {
-                let run = taken.map(|n| self.runs[*n]);
+            if taken.is_none_or(|(n, _)| n != first) {
                 left.0.push(*key);
-                left.1.push(run.map(|run| run.id.0));
-                left.2.push(run.and_then(|run| run.unique).map(|ask| micros(ask.until)));
+                left.1.push(taken.map(|(n, _)| self.runs[*n].id.0));
+                left.2.push(taken.map(|(_, ask)| micros(ask.until)));
             }
         }
         left
@@ -569,7 +567,7 @@ pub(super) fn make_followers(now: Timestamp, runs: &[NewRun]) -> Vec<Late> {
         columns.push(run, &RunState::Scheduled, false);
     }
     columns.thin();
-    let asked = || runs.iter().filter_map(|run| Some((run.id.0, run.unique?)));
+    let asked = || runs.iter().flat_map(|run| run.unique_keys().map(|ask| (run.id.0, ask)));
     let keys: Vec<i64> = asked().map(|(_, ask)| ask.key.0).collect();
     let ids: Vec<Uuid> = asked().map(|(id, _)| id).collect();
     let untils: Vec<i64> = asked().map(|(_, ask)| micros(ask.until)).collect();

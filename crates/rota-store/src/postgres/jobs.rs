@@ -10,8 +10,8 @@ use rota_core::{
     ids::{JobId, LaneId, ScheduleId, TenantId},
     lane::{Lane, LaneKey, LaneMode},
     store::{
-        Calendar, CalendarPut, Expect, Guarded, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobVersion,
-        Pause, PauseTarget, Pauses, SchedulePut, ScheduleSaved, StoreError, Tenant, TenantPut, Tier, Write,
+        Calendar, CalendarPut, Deletion, Expect, Guarded, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved,
+        JobVersion, Pause, PauseTarget, Pauses, SchedulePut, ScheduleSaved, StoreError, Tenant, TenantPut, Tier, Write,
     },
 };
 use tokio_postgres::Row;
@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     codec::{corrupt, micros, mode, mode_code, time, to_json},
+    definition,
     filter::{PAGE_MAX, changed_pause},
     kept,
 };
@@ -166,7 +167,21 @@ impl PostgresStore {
         }
     }
 
-    pub(super) async fn remove_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+    pub(super) async fn kept_deletions(&self, limit: u32) -> Result<Vec<(Timestamp, Deletion)>, Fault> {
+        let sql = "SELECT updated_at, deletion FROM job WHERE deletion IS NOT NULL ORDER BY updated_at LIMIT $1";
+        let rows = self.read(sql, &[&i64::from(limit.min(PAGE_MAX))]).await?;
+        let rows: Vec<_> =
+            rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<_, Fault>>()?;
+        Ok(definition::deletions(rows))
+    }
+
+    pub(super) async fn drop_deletions(&self, jobs: &[JobId]) -> Result<(), Fault> {
+        let ids: Vec<i64> = jobs.iter().map(|job| job.0).collect();
+        self.read("UPDATE job SET deletion = NULL WHERE id = ANY($1) AND deleted", &[&ids]).await?;
+        Ok(())
+    }
+
+    pub(super) async fn remove_jobs(&self, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError> {
         match self.once(write, "delete jobs", |tx| remove_jobs_once(tx, write, jobs)).await? {
             Once::New(answers, _) => Ok(answers),
             Once::Known(kept) => kept::guarded_again(kept.as_deref(), jobs.len()),
@@ -384,18 +399,21 @@ async fn edit_jobs(
     Ok(())
 }
 
-async fn remove_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[JobId]) -> Result<(Vec<Guarded>, Ending), Fault> {
-    let ids: Vec<i64> = jobs.iter().map(|job| job.0).collect();
+async fn remove_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[Deletion]) -> Result<(Vec<Guarded>, Ending), Fault> {
+    let (ids, texts): (Vec<i64>, Vec<String>) =
+        jobs.iter().map(|deletion| (deletion.job.0, definition::deletion_text(deletion))).unzip();
     let mut answers = tx
         .pipe(&[
             ("SELECT 1 FROM job WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&ids]),
             (
-                "WITH gone AS (UPDATE job SET deleted = true, revision = revision + 1, updated_at = $2 \
-                               WHERE id = ANY($1) AND NOT deleted RETURNING id, tenant), \
+                "WITH gone AS (UPDATE job SET deleted = true, revision = revision + 1, updated_at = $2, \
+                                              deletion = u.text \
+                               FROM unnest($1::bigint[], $3::text[]) u (id, text) \
+                               WHERE job.id = u.id AND NOT deleted RETURNING job.id, tenant), \
                  e AS (INSERT INTO event (at, tenant, subject, kind) \
                        SELECT $2, tenant, 'job/' || id, 'deleted' FROM gone) \
                  SELECT id FROM gone",
-                &[&ids, &micros(write.now)],
+                &[&ids, &micros(write.now), &texts],
             ),
         ])
         .await?;

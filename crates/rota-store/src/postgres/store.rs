@@ -14,8 +14,8 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
-        FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
+        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, Deletion, DueCursor, Enqueued, Epoch, Extended, FireItem,
+        Fired, FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
         PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage, RunPage, RunQuery,
         RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved,
@@ -59,8 +59,16 @@ impl JobStore for PostgresStore {
         self.save_jobs(write, jobs).await
     }
 
-    async fn delete_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+    async fn delete_jobs(&self, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError> {
         self.remove_jobs(write, jobs).await
+    }
+
+    async fn deletions(&self, limit: u32) -> Result<Vec<(Timestamp, Deletion)>, StoreError> {
+        tried!("read deletions", self.kept_deletions(limit))
+    }
+
+    async fn forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        tried!("forget deletions", self.drop_deletions(jobs))
     }
 
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError> {

@@ -96,6 +96,7 @@ impl Bed {
             payload: Some("{\"n\":1}".into()),
             slot: None,
             unique: None,
+            once: None,
             parent: None,
             after: Vec::new(),
             follows: false,
@@ -431,7 +432,9 @@ async fn firing_is_guarded_and_after_finish_re_arms() {
     assert_eq!(bed.store.live_of(&[first, second]).await.unwrap()[1][0].id, armed.id);
     bed.store.settle(&bed.write(30), &[bed.settled(&armed, Verdict::Failed, 30)]).await.unwrap();
     assert_eq!(cursors(&[second]).await, [Some(Cursor { fired: 1, ..cursor(1_030) })]);
-    let deleted = bed.store.delete_jobs(&bed.write(1_100), &[bed.job]).await.unwrap();
+    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    let deletion = rota_core::store::Deletion { job: bed.job, ask, keep_running: false };
+    let deleted = bed.store.delete_jobs(&bed.write(1_100), &[deletion]).await.unwrap();
     assert_eq!(deleted, [Guarded::Applied]);
     assert_eq!(bed.store.due(&parts, at(9_999), 100).await.unwrap(), []);
     assert_eq!(bed.store.skips(second, None, 9).await.unwrap()[0].range.from, at(1_030));

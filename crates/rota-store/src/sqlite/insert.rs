@@ -124,22 +124,25 @@ pub fn make_follower(work: &mut Work<'_>, new: &NewRun) -> Result<(), StoreError
 }
 
 fn take_unique(work: &Work<'_>, new: &NewRun) -> Result<(), StoreError> {
-    let Some(unique) = new.unique else { return Ok(()) };
     let sql = "INSERT OR REPLACE INTO unique_key (key, run, until) VALUES (?1, ?2, ?3)";
-    let row = params![unique.key.0, new.id.0.as_bytes(), micros(unique.until)];
-    work.connection.prepare_cached(sql).and_then(|mut put| put.execute(row)).map_err(failed)?;
+    for unique in new.unique_keys() {
+        let row = params![unique.key.0, new.id.0.as_bytes(), micros(unique.until)];
+        work.connection.prepare_cached(sql).and_then(|mut put| put.execute(row)).map_err(failed)?;
+    }
     Ok(())
 }
 
 fn standing_in_the_way(work: &Work<'_>, new: &NewRun) -> Result<Option<RunId>, StoreError> {
-    let Some(unique) = new.unique else { return Ok(None) };
-    work.connection
-        .prepare_cached("SELECT run FROM unique_key WHERE key = ?1 AND until > ?2")
-        .and_then(|mut select| {
-            let key = params![unique.key.0, micros(work.now)];
-            select.query_row(key, |row| Ok(RunId(super::rows::uuid_at(row, 0)?))).optional()
-        })
-        .map_err(failed)
+    let sql = "SELECT run FROM unique_key WHERE key = ?1 AND until > ?2";
+    for unique in new.unique_keys() {
+        let mut select = work.connection.prepare_cached(sql).map_err(failed)?;
+        let key = params![unique.key.0, micros(work.now)];
+        let holder = select.query_row(key, |row| Ok(RunId(super::rows::uuid_at(row, 0)?))).optional();
+        if let Some(holder) = holder.map_err(failed)? {
+            return Ok(Some(holder));
+        }
+    }
+    Ok(None)
 }
 
 /// Those it waits for that still live, which are marked as such.

@@ -6,8 +6,8 @@ use rota_core::{
     ids::{JobId, LaneId, TenantId},
     lane::{Lane, LaneKey, LaneMode},
     store::{
-        Calendar, CalendarPut, Expect, Guarded, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved, JobVersion,
-        Pause, PauseTarget, Pauses, StoreError, Tenant, TenantPut, Write,
+        Calendar, CalendarPut, Deletion, Expect, Guarded, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved,
+        JobVersion, Pause, PauseTarget, Pauses, StoreError, Tenant, TenantPut, Write,
     },
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -15,6 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{SqliteStore, after, bump_meta, failed, meta, once::once, own::guarded, schedules, writer::Urgency};
 use crate::{
     codec::{self, from_json, micros, mode_code, time, to_json},
+    definition,
     filter::{PAGE_MAX, changed_pause},
     kept,
 };
@@ -112,14 +113,39 @@ impl SqliteStore {
             .await
     }
 
-    pub(super) async fn do_delete_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+    pub(super) async fn do_delete_jobs(&self, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError> {
         let (write, jobs) = (write.clone(), jobs.to_vec());
         let count = jobs.len();
         self.writer
             .write("delete jobs", Urgency::Prompt, move |connection| {
                 guarded(connection, &write, count, |connection| {
-                    jobs.iter().map(|job| delete_job(connection, *job, write.now)).collect()
+                    jobs.iter().map(|deletion| delete_job(connection, deletion, write.now)).collect()
                 })
+            })
+            .await
+    }
+
+    pub(super) async fn do_deletions(&self, limit: u32) -> Result<Vec<(Timestamp, Deletion)>, StoreError> {
+        self.read("read deletions", move |connection| {
+            let sql = "SELECT updated_at, deletion FROM job WHERE deletion IS NOT NULL ORDER BY updated_at LIMIT ?1";
+            let mut select = connection.prepare_cached(sql).map_err(failed)?;
+            let rows = select.query_map([limit.min(PAGE_MAX)], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
+            let rows: Vec<(i64, String)> = rows.collect::<Result<_, _>>().map_err(failed)?;
+            Ok(definition::deletions(rows))
+        })
+        .await
+    }
+
+    pub(super) async fn do_forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        let jobs = jobs.to_vec();
+        self.writer
+            .write("forget deletions", Urgency::Prompt, move |connection| {
+                let sql = "UPDATE job SET deletion = NULL WHERE id = ?1 AND deleted = 1";
+                let mut forget = connection.prepare_cached(sql).map_err(failed)?;
+                for job in &jobs {
+                    forget.execute([job.0]).map_err(failed)?;
+                }
+                Ok(())
             })
             .await
     }
@@ -445,13 +471,17 @@ pub fn record_event(
     Ok(())
 }
 
-fn delete_job(connection: &Connection, job: JobId, now: Timestamp) -> Result<Guarded, StoreError> {
+fn delete_job(connection: &Connection, deletion: &Deletion, now: Timestamp) -> Result<Guarded, StoreError> {
+    let job = deletion.job;
     let tenant: Option<i32> = connection
         .prepare_cached(
-            "UPDATE job SET deleted = 1, revision = revision + 1, updated_at = ?2 \
+            "UPDATE job SET deleted = 1, revision = revision + 1, updated_at = ?2, deletion = ?3 \
              WHERE id = ?1 AND deleted = 0 RETURNING tenant",
         )
-        .and_then(|mut update| update.query_row(params![job.0, micros(now)], |row| row.get(0)).optional())
+        .and_then(|mut update| {
+            let row = params![job.0, micros(now), definition::deletion_text(deletion)];
+            update.query_row(row, |row| row.get(0)).optional()
+        })
         .map_err(failed)?;
     let Some(tenant) = tenant else { return Ok(Guarded::Stale) };
     schedules::delete_of_job(connection, job, now)?;

@@ -21,6 +21,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0011_cursor_schedule.sql"),
     include_str!("migrations/0012_started.sql"),
     include_str!("migrations/0013_need_waiter.sql"),
+    include_str!("migrations/0014_deletion.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.

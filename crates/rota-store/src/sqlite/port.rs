@@ -11,8 +11,8 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, DueCursor, Enqueued, Epoch, Extended, FireItem, Fired,
-        FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
+        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, Deletion, DueCursor, Enqueued, Epoch, Extended, FireItem,
+        Fired, FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
         PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage, RunPage, RunQuery,
         RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved,
@@ -55,8 +55,16 @@ impl JobStore for SqliteStore {
         self.do_put_jobs(write, jobs).await
     }
 
-    async fn delete_jobs(&self, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+    async fn delete_jobs(&self, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError> {
         self.do_delete_jobs(write, jobs).await
+    }
+
+    async fn deletions(&self, limit: u32) -> Result<Vec<(Timestamp, Deletion)>, StoreError> {
+        self.do_deletions(limit).await
+    }
+
+    async fn forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        self.do_forget_deletions(jobs).await
     }
 
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError> {

@@ -210,7 +210,7 @@ pub async fn an_edit_or_a_delete_ends_the_waiting(h: &Harness) {
     h.succeed(&run, at(3)).await;
     assert_eq!(h.store.job_ends(100).await.unwrap(), JobEnds::default(), "after an edit");
     h.save(put(h, "then", &["report"], AfterEnd::Succeeded), at(4)).await;
-    h.store.delete_jobs(&h.write(at(5)), &[job]).await.unwrap();
+    h.store.delete_jobs(&h.write(at(5)), &[deletion(job)]).await.unwrap();
     let (_, run) = h.leased(at(6)).await;
     h.succeed(&run, at(7)).await;
     assert_eq!(h.store.job_ends(100).await.unwrap(), JobEnds::default(), "after a delete");

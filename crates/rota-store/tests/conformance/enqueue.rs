@@ -82,6 +82,19 @@ fn unique(h: &Harness, key: i64, until: Timestamp) -> NewRun {
     NewRun { unique: Some(UniqueAsk { key: UniqueKey(key), until }), ..h.new_run(h.claimed) }
 }
 
+/// Either key of another stands in its way, and then it holds neither.
+pub async fn a_run_may_have_two_unique_keys(h: &Harness) {
+    let ask = |key| Some(UniqueAsk { key: UniqueKey(key), until: at(1_000) });
+    let both = |one, two| NewRun { unique: ask(one), once: ask(two), ..h.new_run(h.claimed) };
+    let (first, third) = (both(1, 11), both(3, 13));
+    let made = h.enqueue(&[first.clone(), both(2, 11), both(1, 12), both(2, 12), third.clone()], at(0)).await;
+    let duplicate = Enqueued::Duplicate { of: first.id };
+    assert_eq!(made, [QUEUED, duplicate, duplicate, QUEUED, QUEUED], "one batch");
+    assert_eq!(h.enqueue(&[both(4, 13), both(4, 14)], at(1)).await, [Enqueued::Duplicate { of: third.id }, QUEUED]);
+    assert_eq!(h.enqueue(&[both(3, 15)], at(2)).await, [Enqueued::Duplicate { of: third.id }]);
+    assert_eq!(h.enqueue(&[both(5, 15)], at(3)).await, [QUEUED], "the refused one holds nothing");
+}
+
 /// A second run under a unique key is what `unique` is there to prevent.
 pub async fn a_unique_key_admits_one_until_its_time(h: &Harness) {
     let first = unique(h, 1, at(1_000));

@@ -200,7 +200,7 @@ pub async fn a_fire_planned_before_a_delete_is_stale(h: &Harness) {
     assert_stale(h, &item, "a deleted schedule").await;
     let schedule = h.schedule("t").await;
     let item = due_item(h, schedule, at(0), Some(at(60_000))).await;
-    assert_eq!(h.store.delete_jobs(&h.write(at(1)), &[h.job]).await.unwrap(), [Guarded::Applied]);
+    assert_eq!(h.store.delete_jobs(&h.write(at(1)), &[deletion(h.job)]).await.unwrap(), [Guarded::Applied]);
     assert_stale(h, &item, "a deleted job").await;
     assert_eq!(h.store.due(&all_parts(), Timestamp::MAX, 100).await.unwrap(), [], "what was deleted is never due");
 }
@@ -633,7 +633,7 @@ pub async fn the_end_of_a_run_arms_no_deleted_schedule(h: &Harness) {
     let (of_job, _) = after_finish(h, "t").await;
     let runs = h.claim(h.worker(), 2, at(100)).await;
     h.end_schedules(&[schedule], at(200)).await;
-    h.store.delete_jobs(&h.write(at(200)), &[h.job]).await.unwrap();
+    h.store.delete_jobs(&h.write(at(200)), &[deletion(h.job)]).await.unwrap();
     for run in &runs {
         assert!(matches!(h.settle(run, succeeded(), at(300)).await, Guarded::Applied));
     }

@@ -28,9 +28,9 @@ use rota_core::{
     run::{CancelAsk, Change, Labels, NewRun, Outcome, Run, RunState, SettlePolicy, Source, Status, Trigger},
     slot::{SlotAsk, SlotKey, WhenFull},
     store::{
-        By, CancelAnswer, Claim, Ends, Enqueued, Epoch, Expect, Guarded, JobPut, JobSaved, NodeBeat, Reap, Reaped,
-        Request, RunQuery, RunRecord, SchedulePut, ScheduleSaved, SchedulesPut, Settled, Settlement, Store, StoreError,
-        TenantPut, Tier, Write,
+        By, CancelAnswer, Claim, Deletion, Ends, Enqueued, Epoch, Expect, Guarded, JobPut, JobSaved, NodeBeat, Reap,
+        Reaped, Request, RunQuery, RunRecord, SchedulePut, ScheduleSaved, SchedulesPut, Settled, Settlement, Store,
+        StoreError, TenantPut, Tier, Write,
     },
 };
 use uuid::Uuid;
@@ -65,6 +65,12 @@ pub fn at(millis: i64) -> Timestamp {
 
 /// How long a worker's lease lasts here.
 pub const LEASE_MS: i64 = 6_000;
+
+/// A job goes, and all its runs.
+pub fn deletion(job: JobId) -> Deletion {
+    let ask = CancelAsk { by: Some("ann".into()), reason: None, grace: Span::secs(5) };
+    Deletion { job, ask, keep_running: false }
+}
 
 impl Harness {
     pub async fn open(backend: Backend) -> Self {
@@ -234,6 +240,7 @@ impl Harness {
             payload: None,
             slot: None,
             unique: None,
+            once: None,
             parent: None,
             after: Vec::new(),
             follows: false,

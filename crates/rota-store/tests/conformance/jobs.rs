@@ -5,8 +5,8 @@ use rota_core::{
     ids::{JobId, TenantId},
     lane::{LaneKey, LaneMode},
     store::{
-        CalendarPut, Expect, Guarded, JobQuery, JobSaved, Pause, PauseTarget, RunQuery, SchedulePut, ScheduleQuery,
-        TenantPut, Tier,
+        CalendarPut, Deletion, Expect, Guarded, JobQuery, JobSaved, Pause, PauseTarget, RunQuery, SchedulePut,
+        ScheduleQuery, TenantPut, Tier,
     },
 };
 
@@ -102,16 +102,32 @@ pub async fn racing_makers_of_one_name_make_one_job(h: &Harness) {
     assert_eq!(answers.iter().filter(|answer| answer.3).count(), 1);
 }
 
+/// Whoever deletes a job may die before its runs were told: what they are to be told
+/// is kept until somebody has done it.
+pub async fn what_a_deletion_asks_of_the_runs_is_kept(h: &Harness) {
+    let other = saved(&h.store.put_jobs(&h.write(at(0)), &[h.job_put("other", "{}")]).await.unwrap()[0]).0;
+    assert_eq!(h.store.deletions(10).await.unwrap(), []);
+    let kept = Deletion { keep_running: true, ..deletion(other) };
+    h.store.delete_jobs(&h.write(at(1)), &[deletion(h.job), deletion(JobId(-1))]).await.unwrap();
+    h.store.delete_jobs(&h.write(at(2)), std::slice::from_ref(&kept)).await.unwrap();
+    let expected = [(at(1), deletion(h.job)), (at(2), kept)];
+    assert_eq!(h.store.deletions(10).await.unwrap(), expected);
+    assert_eq!(h.store.deletions(1).await.unwrap(), expected[..1], "as many as were asked for");
+    h.store.forget_deletions(&[h.job, JobId(-1)]).await.unwrap();
+    assert_eq!(h.store.deletions(10).await.unwrap(), expected[1..]);
+    assert!(h.store.jobs(&[h.job]).await.unwrap()[0].as_ref().unwrap().deleted, "it stays deleted");
+}
+
 /// Deleting ends a job and its schedules; its history and versions stay.
 pub async fn deleting_a_job_ends_its_schedules_and_keeps_its_history(h: &Harness) {
     let schedule = h.schedule("s").await;
     let (_, run) = h.leased(at(0)).await;
     h.succeed(&run, at(1)).await;
     assert_eq!(
-        h.store.delete_jobs(&h.write(at(2)), &[h.job, JobId(-1)]).await.unwrap(),
+        h.store.delete_jobs(&h.write(at(2)), &[deletion(h.job), deletion(JobId(-1))]).await.unwrap(),
         [Guarded::Applied, Guarded::Stale]
     );
-    assert_eq!(h.store.delete_jobs(&h.write(at(3)), &[h.job]).await.unwrap(), [Guarded::Stale], "once");
+    assert_eq!(h.store.delete_jobs(&h.write(at(3)), &[deletion(h.job)]).await.unwrap(), [Guarded::Stale], "once");
     let record = h.store.jobs(&[h.job]).await.unwrap().remove(0).unwrap();
     assert!(record.deleted);
     assert_eq!(h.store.find_jobs(&[(h.tenant, "report".into())]).await.unwrap(), [None]);
@@ -131,7 +147,7 @@ pub async fn deleting_a_job_ends_its_schedules_and_keeps_its_history(h: &Harness
 
 /// The name of a deleted job is free; the new job is another one.
 pub async fn a_deleted_jobs_name_is_free(h: &Harness) {
-    h.store.delete_jobs(&h.write(at(1)), &[h.job]).await.unwrap();
+    h.store.delete_jobs(&h.write(at(1)), &[deletion(h.job)]).await.unwrap();
     let mut put = h.job_put("report", "{\"v\":1}");
     put.expect = Expect::Nothing;
     let new = saved(&h.save(put, at(2)).await);

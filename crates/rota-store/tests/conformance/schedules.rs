@@ -224,7 +224,7 @@ pub async fn a_job_is_saved_with_its_schedules_or_not_at_all(h: &Harness) {
     // Edited since, by somebody who saw the same.
     moved(h.store.put_jobs(&h.write(at(4)), std::slice::from_ref(&put)).await);
     // Deleted since: it would be another job.
-    h.store.delete_jobs(&h.write(at(5)), &[h.job]).await.unwrap();
+    h.store.delete_jobs(&h.write(at(5)), &[deletion(h.job)]).await.unwrap();
     moved(h.store.put_jobs(&h.write(at(6)), &[put]).await);
 }
 

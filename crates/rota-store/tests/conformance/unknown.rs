@@ -254,6 +254,6 @@ pub async fn every_definition_write_asked_again_answers_as_before(h: &Harness) {
     assert_eq!(again, first, "not: moved");
     let write = h.write(at(5));
     for _ in 0..2 {
-        assert_eq!(h.store.delete_jobs(&write, &[h.job]).await.unwrap(), [Guarded::Applied]);
+        assert_eq!(h.store.delete_jobs(&write, &[deletion(h.job)]).await.unwrap(), [Guarded::Applied]);
     }
 }

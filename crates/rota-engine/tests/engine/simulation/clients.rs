@@ -6,7 +6,7 @@ use rota_core::{
     ids::{RunId, TenantId},
     job::JobDocument,
     run::CancelAsk,
-    store::{Expect, Pause, PauseTarget},
+    store::{Deletion, Expect, Pause, PauseTarget},
 };
 use rota_engine::{EngineError, Handle, JobRef, RunAsk};
 use serde_json::{Value, json};
@@ -186,5 +186,5 @@ pub async fn resume(handle: Handle, target: PauseTarget) -> Result<(), EngineErr
 pub async fn delete_job(handle: Handle, tenant: TenantId, job: String, keep: bool) -> Result<(), EngineError> {
     let Some(job) = handle.store().find_jobs(&[(tenant, job)]).await?.remove(0) else { return Ok(()) };
     let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
-    handle.delete_job(job.id, &ask, keep).await.map(drop)
+    handle.delete_job(&Deletion { job: job.id, ask, keep_running: keep }).await.map(drop)
 }

@@ -222,6 +222,7 @@ impl Planted {
             payload: None,
             slot: Some(SlotAsk { when_full: WhenFull::Queue, max_queued: None, ..ask }),
             unique: None,
+            once: None,
             parent: None,
             after: Vec::new(),
             follows: false,

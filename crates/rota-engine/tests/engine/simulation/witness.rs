@@ -488,13 +488,14 @@ impl Tap for Witness {
         Ok(answers)
     }
 
-    fn delete_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobId]) -> Result<Vec<Guarded>, StoreError> {
+    fn delete_jobs(&self, store: &dyn Store, write: &Write, deleted: &[Deletion]) -> Result<Vec<Guarded>, StoreError> {
+        let jobs: Vec<JobId> = deleted.iter().map(|deletion| deletion.job).collect();
         let schedules: Vec<ScheduleId> = self.with(|seen| {
             let of_jobs = seen.books.iter().filter(|(_, book)| jobs.contains(&book.job) && !book.deleted);
             of_jobs.map(|(id, _)| *id).collect()
         });
         let cursors = wait(store.cursors(&schedules))?;
-        let answers = wait(store.delete_jobs(write, jobs))?;
+        let answers = wait(store.delete_jobs(write, deleted))?;
         self.with(|seen| {
             if !seen.is_news(write) {
                 return;

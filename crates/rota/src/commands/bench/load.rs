@@ -90,6 +90,7 @@ impl Load {
                 max_queued: None,
             }),
             unique: None,
+            once: None,
             parent: None,
             after: Vec::new(),
             follows: false,

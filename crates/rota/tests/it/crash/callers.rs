@@ -11,8 +11,10 @@ use rota_core::{
     job::JobDocument,
     lane::{LaneKey, LaneMode},
     ports::Progress,
-    run::{CancelAsk, Status, Verdict},
-    store::{CalendarPut, CancelAnswer, Expect, Pause, PauseTarget, SchedulePut, Store, TenantPut, Tier},
+    run::{CancelAsk, RunState, Status, Verdict},
+    store::{
+        CalendarPut, CancelAnswer, Deletion, Expect, Pause, PauseTarget, RunRecord, SchedulePut, Store, TenantPut, Tier,
+    },
 };
 use rota_engine::{Engine, JobRef, Made, Options, RunAsk, executors::Call};
 use rota_store::{
@@ -117,16 +119,14 @@ async fn call_everything(keeper: &Keeper, book: &str) {
         }
         until_ended(&engine, short).await;
         // Parked for an hour, and woken.
-        until(&engine, nap, |status| status == Status::Waiting).await;
+        until_seen(&engine, nap, "sleeps", |record| record.run.state.status() == Status::Waiting).await;
         let write = || engine.node().write(engine.now());
         store.wake(&write(), nap).await.unwrap();
         engine.cancel(nap, &stop).await.unwrap();
         until_ended(&engine, nap).await;
         // Until its progress is seen; then everything in hand is given back, as
         // by a worker that leaves, and it is started once more.
-        while store.runs(linger).await.unwrap()[0].as_ref().is_none_or(|record| record.progress.is_none()) {
-            tokio::task::yield_now().await;
-        }
+        until_seen(&engine, linger, "has said how far it is", |record| record.progress.is_some()).await;
         store.release(&write(), engine.node().worker).await.unwrap();
         engine.cancel(linger, &stop).await.unwrap();
         until_ended(&engine, linger).await;
@@ -144,7 +144,8 @@ async fn call_everything(keeper: &Keeper, book: &str) {
         let key = LaneKey::new(&format!("lane-{}", uuid::Uuid::now_v7()), None, &[]);
         let lane = store.lanes(&[key], LaneMode::Owned).await.unwrap()[0].id;
         store.turn_lane(lane, LaneMode::Claimed).await.unwrap();
-        store.delete_jobs(&write(), &[naps]).await.unwrap();
+        let deletion = Deletion { job: naps, ask: stop, keep_running: false };
+        store.delete_jobs(&write(), &[deletion]).await.unwrap();
     }
     // What those before left lying asleep or waiting to be told.
     let all = made(book);
@@ -164,16 +165,20 @@ fn made(path: &str) -> Vec<RunId> {
 }
 
 async fn until_ended(engine: &Engine, runs: &[RunId]) {
-    until(engine, runs, |status| matches!(status, Status::Ended(_))).await;
+    until_seen(engine, runs, "has ended", |record| matches!(record.run.state, RunState::Finished { .. })).await;
 }
 
-/// Waits for a state. Not everything that brings it about is told as an event.
-async fn until(engine: &Engine, runs: &[RunId], holds: impl Fn(Status) -> bool) {
+/// Waits for what is seen in the store: not everything that brings it about is told as an
+/// event. What does not come within the time of an attempt does not come.
+async fn until_seen(engine: &Engine, runs: &[RunId], what: &str, holds: impl Fn(&RunRecord) -> bool) {
+    let limit = Span::secs(240).after(engine.now());
     loop {
         let records = engine.store().runs(runs).await.unwrap();
-        if records.iter().flatten().all(|record| holds(record.run.state.status())) {
+        let left: Vec<_> = records.iter().flatten().filter(|record| !holds(record)).collect();
+        if left.is_empty() {
             return;
         }
+        assert!(engine.now() < limit, "of {} runs none {what}: {:#?}", left.len(), left[0]);
         tokio::task::yield_now().await;
     }
 }
