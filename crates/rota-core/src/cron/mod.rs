@@ -35,8 +35,9 @@ use crate::{
     schedule::{Fold, Gap, INTERVAL_MIN},
 };
 
-/// Longest expression accepted, in bytes.
-pub const EXPRESSION_BYTES_MAX: usize = 256;
+/// Longest expression accepted, in bytes. Every minute, hour and day written out takes
+/// 319; with seconds, months, weekdays and some years it is less than this.
+pub const EXPRESSION_BYTES_MAX: usize = 1_024;
 
 /// What happens to fixed local times around a clock change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -192,7 +192,7 @@ fn unusual_but_valid_text_is_accepted() {
 
 #[test]
 fn malformed_text_is_refused_with_a_stable_code() {
-    let long = format!("0 9 * * {}", "1,".repeat(200));
+    let long = format!("0 9 * * {}", "1,".repeat(510));
     for (text, code) in [
         ("", "cron_empty"),
         ("   ", "cron_empty"),
@@ -283,6 +283,19 @@ fn malformed_text_is_refused_with_a_stable_code() {
     }
 }
 
+/// Everything written out is an expression too, and not one that is cut off.
+#[test]
+fn an_expression_of_1024_bytes_is_taken_and_one_more_is_not() {
+    let all = |from: u32, to: u32| (from..=to).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let full = format!("{} {} {} * *", all(0, 59), all(0, 23), all(1, 31));
+    assert_eq!(full.len(), 319);
+    assert_eq!(next(&full, "2025-01-31T23:59:00Z"), "2025-02-01T00:00:00Z");
+    let longest = format!("{}5 * * * *", "5,".repeat(507));
+    let longest = format!("{longest}{}", " ".repeat(1_024 - longest.len()));
+    assert_eq!(next(&longest, "2025-01-31T23:59:00Z"), "2025-02-01T00:05:00Z");
+    assert_eq!(Cron::parse(&format!("{longest} "), b"").unwrap_err().kind, CronErrorKind::TooLong);
+}
+
 #[test]
 fn errors_point_at_the_item_to_blame() {
     let error = Cron::parse("  0 9 1,40 * *", b"").unwrap_err();
@@ -293,7 +306,8 @@ fn errors_point_at_the_item_to_blame() {
 /// Any input is answered long before anyone could notice.
 #[test]
 fn impossible_patterns_are_refused_quickly() {
-    let longest = format!("{} 30 2 ?", "1-59/2,".repeat(34));
+    let longest = format!("{}1 30 2 ?", "1-59/2,".repeat(144));
+    assert!(longest.len() <= EXPRESSION_BYTES_MAX);
     let started = Instant::now();
     for text in ["0 0 30 2 *", "0 0 0 29 2 ? 2023", "* * * 31 2,4,6,9,11 ? *", longest.as_str()] {
         assert!(Cron::parse(text, b"").is_err(), "{text}");
