@@ -42,7 +42,7 @@ pub struct TokenRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<Permission>,
     /// It ends then by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub expires_at: Option<Timestamp>,
     /// It may speak for every tenant.
     #[serde(default)]

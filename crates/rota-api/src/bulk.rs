@@ -26,7 +26,7 @@ pub struct TriggerLine {
     pub payload: Option<Value>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub run_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10)]
@@ -96,10 +96,10 @@ pub struct RunsFilter {
     #[param(style = Form, explode)]
     pub label: Vec<String>,
     /// Live ones created, and ended ones ended, at this instant or later.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub from: Option<Timestamp>,
     /// And before this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub to: Option<Timestamp>,
 }
 
@@ -160,7 +160,7 @@ pub struct BulkDiscard {
 #[serde(deny_unknown_fields)]
 pub struct BulkPause {
     pub filter: JobsFilter,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1000)]

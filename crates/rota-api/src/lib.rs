@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod bulk;
+pub mod instant;
 pub mod job;
 pub mod page;
 pub mod problem;
@@ -42,7 +43,7 @@ pub struct Pause {
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
     /// The pause ends by itself then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "instant::read_opt")]
     pub until: Option<jiff::Timestamp>,
     /// For people who wonder.
     #[serde(default, skip_serializing_if = "Option::is_none")]

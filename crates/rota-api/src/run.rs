@@ -189,7 +189,7 @@ pub struct TriggerRequest {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Not before this instant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub run_at: Option<Timestamp>,
     /// From 1, the most urgent, to 10; the job's own where it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]

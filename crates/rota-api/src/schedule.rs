@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::{Pause, run::JobRef};
+use crate::{Pause, instant, run::JobRef};
 
 /// When a job is to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -59,8 +59,10 @@ pub struct Skip {
 #[serde(deny_unknown_fields)]
 pub struct BackfillRequest {
     /// The first instant that counts.
+    #[serde(deserialize_with = "instant::read")]
     pub from: Timestamp,
     /// The end; an instant there does not count.
+    #[serde(deserialize_with = "instant::read")]
     pub to: Timestamp,
     /// Also instants that made a run already.
     #[serde(default)]

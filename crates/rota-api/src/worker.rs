@@ -132,7 +132,7 @@ pub struct Finished {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<AttemptError>,
     /// Of a deferral: not before this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub until: Option<Timestamp>,
     /// Of a deferral: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -14,6 +14,7 @@ pub mod duration;
 pub mod fire;
 pub mod heat;
 pub mod ids;
+pub mod instant;
 pub mod job;
 pub mod lane;
 pub mod order;

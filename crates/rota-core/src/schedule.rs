@@ -16,6 +16,7 @@ use crate::{
     choice::choices,
     cron::{Cron, YEARS, last_instant},
     duration::Span,
+    instant,
     problem::Problem,
     timing::Schedule,
 };
@@ -122,23 +123,23 @@ pub struct ScheduleSpec {
     pub every: Option<Span>,
     /// Where the rate of `every` is counted from; `starts_at` or else the Unix
     /// epoch when absent, so that an edit does not move the beat.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "instant::read_opt")]
     pub anchor: Option<Timestamp>,
     /// A fixed delay after the last run ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_finish: Option<Span>,
     /// Once.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "instant::read_opt")]
     pub at: Option<Timestamp>,
     /// An IANA name; local times and calendar days are in it.
     pub timezone: String,
     pub gap: Gap,
     pub fold: Fold,
     /// No instant before this one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "instant::read_opt")]
     pub starts_at: Option<Timestamp>,
     /// No instant after this one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "instant::read_opt")]
     pub ends_at: Option<Timestamp>,
     /// The schedule ends when it has made this many runs.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,10 @@
 //! Times as people say them, in and out.
 
 use jiff::{Timestamp, civil, tz::TimeZone};
-use rota_core::duration::Span;
+use rota_core::{
+    duration::Span,
+    instant::{self, BadInstant},
+};
 
 use crate::failure::Failure;
 
@@ -50,8 +53,10 @@ pub fn parse(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     if let Ok(ago) = text.trim_end_matches(" ago").parse::<Span>() {
         return Ok(ago.before(now));
     }
-    if let Ok(instant) = text.parse::<Timestamp>() {
-        return Ok(instant);
+    match instant::parse(text) {
+        Ok(instant) => return Ok(instant),
+        Err(error @ BadInstant::LeapSecond) => return Err(format!("`{text}`: {error}")),
+        Err(BadInstant::Unreadable(_)) => {}
     }
     let local = text.parse::<civil::DateTime>().or_else(|_| text.parse::<civil::Date>().map(Into::into));
     let local = local.ok().and_then(|local| TimeZone::system().to_timestamp(local).ok());
@@ -97,6 +102,9 @@ mod tests {
             ("2025-01-01T00:00:00+01:00", "2024-12-31T23:00:00Z"),
         ] {
             assert_eq!(parse(text, now), Ok(instant.parse().unwrap()), "{text}");
+        }
+        for leap in ["2026-12-31T23:59:60Z", "2026-12-31 23:59:60"] {
+            assert!(parse(leap, now).unwrap_err().contains("a leap second is not supported"), "{leap}");
         }
         assert!(parse("tomorrow", now).unwrap_err().contains("`tomorrow` is no time"));
     }

@@ -275,6 +275,12 @@ fn faults_of_form() -> Vec<Case> {
         (job(json!({ "concurrency": { "key": "k" } })), "concurrency.limit", "missing_field"),
         (job(json!({ "concurrency": { "limit": 1, "when_full": "panic" } })), "concurrency.when_full", "invalid_value"),
         (job(json!({ "schedules": [{ "every": "often" }] })), "schedules[0].every", "invalid_value"),
+        (job(json!({ "schedules": [{ "at": "2026-12-31T23:59:60Z" }] })), "schedules[0].at", "invalid_value"),
+        (
+            job(json!({ "schedules": [{ "every": "1h", "ends_at": "2026-12-31T23:59:60Z" }] })),
+            "schedules[0].ends_at",
+            "invalid_value",
+        ),
         (step(json!({})), "steps[0]", "invalid_value"),
         (step(json!({ "http": {}, })), "steps[0].http.url", "missing_field"),
         (http(json!({ "json": 1, "body": "x" })), "steps[0].http", "invalid_value"),

@@ -25,8 +25,10 @@ pub struct AuditFilter {
     /// Such as `job/12`.
     object: Option<String>,
     /// From then on.
+    #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     from: Option<Timestamp>,
     /// Before then.
+    #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     to: Option<Timestamp>,
 }
 

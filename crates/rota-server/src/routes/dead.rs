@@ -52,8 +52,10 @@ pub struct DeadFilter {
     #[param(style = Form, explode)]
     label: Vec<String>,
     /// That died at this instant or later.
+    #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     from: Option<Timestamp>,
     /// And before this one.
+    #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     to: Option<Timestamp>,
     /// `open` ones unless told: those that nobody has dealt with.
     state: Option<DeadState>,

@@ -576,8 +576,10 @@ pub async fn job_schedules(
 #[into_params(parameter_in = Query)]
 pub struct StatsQuery {
     /// From the hour of this instant on; a day ago unless told.
+    #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     from: Option<jiff::Timestamp>,
     /// To the hour of this instant; now unless told.
+    #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     to: Option<jiff::Timestamp>,
 }
 

@@ -112,6 +112,7 @@ pub async fn calendars(engine: &Engine, tenant: TenantId) -> Result<Calendars, P
 #[into_params(parameter_in = Query)]
 pub struct PreviewQuery {
     /// Strictly after this instant; now unless told.
+    #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     after: Option<jiff::Timestamp>,
     /// So many: 10 unless told, 1000 at most.
     #[param(minimum = 1)]

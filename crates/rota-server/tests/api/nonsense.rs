@@ -2,7 +2,7 @@
 //! document, and never 5xx.
 
 use axum::{body::Body, http::Method};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bed::Bed;
 
@@ -148,4 +148,36 @@ async fn a_list_is_no_filter() {
     let lines = [("content-type", "application/x-ndjson")];
     let answers = bed.send(Method::POST, "/bulk/runs", &lines, "[\"mail\"]\n").await.lines();
     assert_eq!(answers[0]["error"]["code"], "bad_document");
+}
+
+/// Second 60 was read as second 59, and a schedule ran at another time than was
+/// written.
+#[tokio::test]
+async fn a_leap_second_is_refused_wherever_a_time_is_given() {
+    let bed = Bed::new().await;
+    let leap = "2026-12-31T23:59:60Z";
+    let until = json!({ "until": leap });
+    let bodies = [
+        ("/jobs", json!({ "name": "a", "schedules": [{ "at": leap }], "steps": [{ "id": "a", "handler": "h" }] })),
+        ("/check", json!({ "name": "a", "schedules": [{ "at": leap }], "steps": [{ "id": "a", "handler": "h" }] })),
+        ("/preview", json!({ "at": leap })),
+        ("/jobs/demo/trigger", json!({ "run_at": leap })),
+        ("/jobs/demo/pause", until.clone()),
+        ("/queues/default/pause", until),
+        ("/schedules/1/backfill", json!({ "from": leap, "to": "2027-01-02T00:00:00Z" })),
+        ("/schedules/1/backfill", json!({ "from": "2026-01-01T00:00:00Z", "to": leap })),
+        ("/bulk/pause", json!({ "filter": {}, "until": leap })),
+        ("/bulk/cancel", json!({ "filter": { "from": leap } })),
+        ("/bulk/redrive", json!({ "filter": { "to": leap } })),
+        ("/tokens", json!({ "name": "a", "expires_at": leap })),
+    ];
+    for (path, body) in bodies {
+        let answer = bed.post(path, body).await;
+        assert!(answer.text.contains("a leap second is not supported"), "{path}: {} {}", answer.status, answer.text);
+        assert!(answer.status.is_client_error(), "{path}: {}", answer.status);
+    }
+    for query in ["/runs?from=", "/runs?to=", "/dead-letters?from=", "/audit?to=", "/jobs/demo/stats?from="] {
+        let answer = bed.get(&format!("{query}{leap}")).await;
+        assert!(answer.text.contains("a leap second is not supported"), "{query}: {} {}", answer.status, answer.text);
+    }
 }

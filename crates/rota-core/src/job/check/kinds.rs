@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{KEY_BYTES_MAX, report::Report};
 use crate::{
+    instant::{self, BadInstant},
     job::{
         kinds::{
             Approval, Command, File, FileFormat, FilePlace, Http, HttpAuth, HttpBody, Login, Places, Program, Sftp,
@@ -280,9 +281,13 @@ fn check_sub_job(path: &str, job: &SubJob, report: &mut Report) {
 fn check_sleep(path: &str, sleep: &Sleep, report: &mut Report) {
     if let Sleep::Until(text) = sleep
         && !has_tags(text)
-        && text.parse::<jiff::Timestamp>().is_err()
+        && let Err(error) = instant::parse(text)
     {
-        let message = "an instant such as 2030-01-01T09:00:00Z, or a template that yields one";
+        let form = "an instant such as 2030-01-01T09:00:00Z, or a template that yields one";
+        let message = match error {
+            BadInstant::Unreadable(_) => form.to_owned(),
+            BadInstant::LeapSecond => error.to_string(),
+        };
         report.add(format!("{path}.until"), "invalid_value", message);
     }
 }

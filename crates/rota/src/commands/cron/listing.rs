@@ -6,6 +6,7 @@
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use rota_core::{
     cron::{BadZone, Cron, DstPolicy, Instants, zone},
+    instant::{self, BadInstant},
     schedule::{Fold, Gap},
 };
 
@@ -86,8 +87,10 @@ impl Listing {
 
 /// An instant with an offset, or a local time of the zone.
 fn time(text: &str, zone: &TimeZone) -> Result<Timestamp, Refused> {
-    if let Ok(instant) = text.parse::<Timestamp>() {
-        return Ok(instant);
+    match instant::parse(text) {
+        Ok(instant) => return Ok(instant),
+        Err(error @ BadInstant::LeapSecond) => return Err(Refused::new("bad_time", error.to_string())),
+        Err(BadInstant::Unreadable(_)) => {}
     }
     let bad = || {
         let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
@@ -123,5 +126,8 @@ mod tests {
             assert_eq!(time(text, &zone).ok().map(|at| at.to_string()).as_deref(), Some(instant), "{text}");
         }
         assert!(time("yesterday", &zone).is_err());
+        for leap in ["2026-12-31T23:59:60Z", "2026-12-31T23:59:60"] {
+            assert!(time(leap, &zone).is_err_and(|error| error.message.contains("leap second")), "{leap}");
+        }
     }
 }
