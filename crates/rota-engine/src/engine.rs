@@ -14,7 +14,8 @@ use rota_core::{
     rate::Rate,
     run::{CancelAsk, NewRun, RunState, Source, Trigger},
     store::{
-        CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunQuery, Store,
+        CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunPlace, RunQuery,
+        Store,
         StoreError, Write,
     },
 };
@@ -310,9 +311,11 @@ impl Handle {
             }
             match page.next {
                 // What ended is beyond the live ones, and there is nothing to stop.
-                Some(next @ RunCursor::Live(_)) if done.found < most => query.after = Some(next),
+                Some(next @ RunCursor { place: RunPlace::Live(_), .. }) if done.found < most => {
+                    query.after = Some(next)
+                }
                 next => {
-                    done.more = matches!(next, Some(RunCursor::Live(_)));
+                    done.more = next.is_some_and(|next| matches!(next.place, RunPlace::Live(_)));
                     return Ok(done);
                 }
             }

@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 use crate::problem::Problem;
 
 const CHECK_BYTES: usize = 8;
-const BYTES_MAX: usize = 1_024;
+/// A list of runs names the transactions in flight when it began, up to 128 of them.
+const BYTES_MAX: usize = 4_096;
 
 /// The text of a cursor into the list that `filters` describe.
 pub fn write<F: Serialize, C: Serialize>(filters: &F, cursor: &C) -> String {
@@ -59,7 +60,7 @@ mod tests {
             let tampered = String::from_utf8(bytes).unwrap();
             assert!(tampered == text || read::<_, (i32, String)>(&("job", 7), &tampered).is_err(), "{tampered}");
         }
-        for nonsense in ["", "A", "!!!!", &"A".repeat(5_000)] {
+        for nonsense in ["", "A", "!!!!", &"A".repeat(8_000)] {
             assert!(read::<_, (i32, String)>(&("job", 7), nonsense).is_err(), "{nonsense}");
         }
     }

@@ -47,6 +47,10 @@ pub struct TimeRange {
 
 /// Which runs to list. Live ones come first, newest first; then ended ones by
 /// their end, latest first.
+///
+/// Each run is on one page only, also where it ends while the pages are read: a run
+/// that lived when the list began is listed by its id, whether it has ended since or
+/// not, and one that had ended by its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunQuery {
     pub tenant: Option<TenantId>,
@@ -62,6 +66,9 @@ pub struct RunQuery {
     pub to: Option<Timestamp>,
     /// Ended runs alone: where the history that the asker may see begins.
     pub ended_from: Option<Timestamp>,
+    /// When the list is begun, so that only recent history is searched for what ends
+    /// meanwhile; without it, all of history is.
+    pub now: Option<Timestamp>,
     pub after: Option<RunCursor>,
     pub limit: u32,
 }
@@ -74,10 +81,22 @@ impl RunQuery {
 }
 
 /// Where the next page begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunCursor {
+    pub place: RunPlace,
+    /// What had ended when the list began, as the store tells it. None where the list
+    /// is of live runs alone, or of ended ones alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<Box<str>>,
+}
+
+/// The last run that was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RunCursor {
+pub enum RunPlace {
+    /// Among those that lived when the list began.
     Live(RunId),
+    /// Among those that had ended.
     Ended(Timestamp, RunId),
 }
 

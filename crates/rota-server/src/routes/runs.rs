@@ -70,6 +70,7 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQue
         to: filter.to,
         // What is older than the tenant's history is there and not shown.
         ended_from: may.quotas.history_from(engine.now()),
+        now: Some(engine.now()),
         after: None,
         limit: 0,
     }))

@@ -7,11 +7,13 @@
 
 use std::collections::HashMap;
 
+use jiff::Timestamp;
 use rota_core::{
+    duration::Span,
     ids::{JobId, RunId},
     rollup::Rollup,
     run::{Run, RunState, Status, TrailEntry, Verdict},
-    store::{RunCursor, RunPage, RunQuery, RunRecord},
+    store::{RunCursor, RunPage, RunPlace, RunQuery, RunRecord},
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -30,6 +32,13 @@ use crate::{
 
 /// So many rows are examined where every row examined is also read, because its labels decide.
 const LOOK_LABELS_MAX: i64 = 2_000;
+
+/// So long after its end a run is in history, unless the store was away. One that
+/// takes longer may be on a page twice, but is never on none.
+const LATE_MAX: Span = Span::secs(60);
+
+/// Transactions in flight that the cursor of a list names.
+const IN_FLIGHT_MAX: usize = 128;
 
 macro_rules! live_columns {
     () => {
@@ -120,34 +129,36 @@ impl PostgresStore {
 
     pub(super) async fn page_of_runs(&self, query: &RunQuery) -> Result<RunPage, Fault> {
         let limit = query.limit.clamp(1, PAGE_MAX) as usize;
-        let mut page = RunPage { runs: Vec::new(), next: None };
         let sought = Sought::new(query, None);
-        let live = live_codes(&query.statuses);
-        let ended = verdict_codes(&query.statuses);
-        if sought.live() && !matches!(query.after, Some(RunCursor::Ended(..))) {
-            let look = self.look_live(query, &live, limit).await?;
-            look.fill(&mut page, (&sought, query), limit, |run| RunCursor::Live(run.id));
-            if page.next.is_some() {
-                return Ok(page);
+        let mut page = Filling { sought: &sought, query, limit, runs: Vec::new(), next: None };
+        let mut began = query.after.as_ref().and_then(|after| Began::read(after.began.as_deref()?));
+        let place = query.after.as_ref().map(|after| after.place);
+        if sought.live() && !matches!(place, Some(RunPlace::Ended(..))) {
+            let (mut look, snapshot) = self.look_live(query, limit).await?;
+            if query.after.is_none() && sought.ended() {
+                began = Began::by(&snapshot, query.now);
+            } else if let Some(began) = &began {
+                // After the look at live runs, so that none is in neither.
+                look = look.with(self.look_ended_since(query, began, limit).await?);
             }
-            if page.runs.len() >= limit && sought.ended() {
+            page.fill(look, |run| RunPlace::Live(run.id));
+            if page.next.is_none() && page.runs.len() >= limit && sought.ended() {
                 // Full to the brim: history begins on the next page.
-                page.next = page.runs.last().map(|record| RunCursor::Live(record.run.id));
-                return Ok(page);
+                page.next = page.runs.last().map(|record| RunPlace::Live(record.run.id));
             }
         }
-        if sought.ended() {
-            let look = self.look_ended(query, &ended, limit - page.runs.len()).await?;
-            look.fill(&mut page, (&sought, query), limit, ended_cursor);
+        if sought.ended() && page.next.is_none() {
+            let look = self.look_ended(query, began.as_ref(), limit - page.runs.len()).await?;
+            page.fill(look, ended_place);
         }
-        Ok(page)
+        let began = began.map(|began| began.written());
+        Ok(RunPage { runs: page.runs, next: page.next.map(|place| RunCursor { place, began }) })
     }
 
-    async fn look_live(&self, query: &RunQuery, codes: &[i16], limit: usize) -> Result<Look, Fault> {
-        let after = match query.after {
-            Some(RunCursor::Live(id)) => id.0,
-            _ => Uuid::max(),
-        };
+    /// Live runs, and the snapshot that they were seen in.
+    async fn look_live(&self, query: &RunQuery, limit: usize) -> Result<(Look, String), Fault> {
+        let codes = live_codes(&query.statuses);
+        let after = live_after(query);
         // A schedule has few live runs and an index; the rest is looked through
         // from the newest on.
         let source = match query.schedule {
@@ -162,8 +173,8 @@ impl PostgresStore {
                       AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$7::text])) \
                       AND r.created_at >= $8 AND r.created_at < $9 AND (NOT $11 OR r.extra IS NOT NULL) \
                       ORDER BY r.id DESC LIMIT $10) \
-             SELECT found.*, edge.id FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true \
-             ORDER BY found.id DESC",
+             SELECT found.*, edge.id, pg_current_snapshot()::text \
+             FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true ORDER BY found.id DESC",
             live_columns!()
         );
         let (look, most) = bounds(query, limit);
@@ -175,21 +186,43 @@ impl PostgresStore {
         let rows = self
             .read(&sql, &[&after, &look, &tenant, &job, &codes, &schedule, &query.tag, &from, &to, &most, &labelled])
             .await?;
-        let mut found = Look::default();
+        let (mut found, mut snapshot) = (Look::default(), String::new());
         for row in &rows {
             if let Some(edge) = row.try_get::<_, Option<Uuid>>(RECORD_COLUMNS)? {
-                found.edge = Some(RunCursor::Live(RunId(edge)));
+                found.edge = Some(RunPlace::Live(RunId(edge)));
             }
             if row.try_get::<_, Option<Uuid>>(0)?.is_some() {
                 found.records.push(record(row)?);
             }
+            snapshot = row.try_get(RECORD_COLUMNS + 1)?;
         }
-        Ok(found)
+        Ok((found, snapshot))
     }
 
-    async fn look_ended(&self, query: &RunQuery, codes: &[i16], limit: usize) -> Result<Look, Fault> {
-        let (after_at, after_id) = match query.after {
-            Some(RunCursor::Ended(at, id)) => (micros(at), id.0),
+    /// Runs that have ended since the list began, by their ids.
+    async fn look_ended_since(&self, query: &RunQuery, began: &Began, limit: usize) -> Result<Look, Fault> {
+        let sql = format!(
+            "SELECT {} FROM history r WHERE r.id < $1 AND ($2::int IS NULL OR r.tenant = $2) \
+               AND ($3::bigint IS NULL OR r.job = $3) \
+               AND ($4::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$4::text])) \
+               AND r.ended_at >= $6 AND NOT {} ORDER BY r.id DESC LIMIT $5",
+            ended_columns!(),
+            seen("r", 7)
+        );
+        let after = live_after(query);
+        let (_, most) = bounds(query, limit);
+        let (tenant, job) = (query.tenant.map(|tenant| tenant.0), query.job.map(|job| job.0));
+        let Began { since, first, next, in_flight } = began;
+        let rows = self.read(&sql, &[&after, &tenant, &job, &query.tag, &most, since, first, next, in_flight]).await?;
+        let records = rows.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+        let edge = records.last().filter(|_| records.len() as i64 >= most).map(|last| RunPlace::Live(last.run.id));
+        Ok(Look { records, edge })
+    }
+
+    async fn look_ended(&self, query: &RunQuery, began: Option<&Began>, limit: usize) -> Result<Look, Fault> {
+        let codes = verdict_codes(&query.statuses);
+        let (after_at, after_id) = match query.after.as_ref().map(|after| after.place) {
+            Some(RunPlace::Ended(at, id)) => (micros(at), id.0),
             _ => (i64::MAX, Uuid::max()),
         };
         let (groups, filter) = self.groups(query).await?;
@@ -201,7 +234,8 @@ impl PostgresStore {
         let sql = format!(
             "WITH look AS MATERIALIZED (SELECT r.*, g.k FROM unnest($1::bigint[]) g (k), LATERAL ( \
                       SELECT * FROM history h WHERE {filter} AND h.ended_at <= $2 AND (h.ended_at, h.id) < ($2, $3) \
-                          AND h.ended_at >= $4 AND h.ended_at < $5 ORDER BY h.ended_at DESC, h.id DESC LIMIT $6) r), \
+                          AND h.ended_at >= $4 AND h.ended_at < $5 AND (h.ended_at < $13 OR {}) \
+                          ORDER BY h.ended_at DESC, h.id DESC LIMIT $6) r), \
                   edge AS (SELECT x.ended_at, x.id FROM ( \
                           SELECT DISTINCT ON (k) k, ended_at, id, count(*) OVER (PARTITION BY k) AS n \
                           FROM look ORDER BY k, ended_at, id) x \
@@ -215,8 +249,11 @@ impl PostgresStore {
                       ORDER BY r.ended_at DESC, r.id DESC LIMIT $11) \
              SELECT found.*, edge.ended_at, edge.id FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true \
              ORDER BY found.ended_at DESC, found.id DESC",
+            seen("h", 14),
             ended_columns!()
         );
+        let all = Began { since: i64::MAX, ..Began::default() };
+        let Began { since, first, next, in_flight } = began.unwrap_or(&all);
         let tenant = query.tenant.map(|tenant| tenant.0);
         let schedule = query.schedule.map(|schedule| schedule.0);
         let (from, to) = (query.earliest_end().map_or(i64::MIN, micros), query.to.map_or(i64::MAX, micros));
@@ -226,14 +263,14 @@ impl PostgresStore {
                 &sql,
                 &[
                     &groups, &after_at, &after_id, &from, &to, &each, &tenant, &schedule, &codes, &query.tag, &most,
-                    &labelled,
+                    &labelled, since, first, next, in_flight,
                 ],
             )
             .await?;
         let mut found = Look::default();
         for row in &rows {
             if let Some(at) = row.try_get::<_, Option<i64>>(RECORD_COLUMNS)? {
-                found.edge = Some(RunCursor::Ended(time(at)?, RunId(row.try_get(RECORD_COLUMNS + 1)?)));
+                found.edge = Some(RunPlace::Ended(time(at)?, RunId(row.try_get(RECORD_COLUMNS + 1)?)));
             }
             if row.try_get::<_, Option<Uuid>>(0)?.is_some() {
                 found.records.push(record(row)?);
@@ -327,36 +364,114 @@ fn bounds(query: &RunQuery, limit: usize) -> (i64, i64) {
     if query.labels.is_empty() { (LOOK_MAX as i64, limit as i64 + 1) } else { (LOOK_LABELS_MAX, LOOK_LABELS_MAX) }
 }
 
-fn ended_cursor(run: &Run) -> RunCursor {
-    match run.state {
-        RunState::Finished { at, .. } => RunCursor::Ended(at, run.id),
-        _ => RunCursor::Live(run.id),
+/// The id that live runs are listed behind.
+fn live_after(query: &RunQuery) -> Uuid {
+    match query.after.as_ref().map(|after| after.place) {
+        Some(RunPlace::Live(id)) => id.0,
+        _ => Uuid::max(),
     }
+}
+
+fn ended_place(run: &Run) -> RunPlace {
+    match run.state {
+        RunState::Finished { at, .. } => RunPlace::Ended(at, run.id),
+        _ => RunPlace::Live(run.id),
+    }
+}
+
+/// What had ended when a list began: the runs whose rows its snapshot has. An end is
+/// no measure of that, because it is written a little after it.
+#[derive(Default)]
+struct Began {
+    /// What ended before this was in history.
+    since: i64,
+    /// Transactions before this one had ended.
+    first: i64,
+    /// Transactions from this one on had not begun.
+    next: i64,
+    /// Of those in between, the ones that had not ended.
+    in_flight: Vec<i64>,
+}
+
+impl Began {
+    /// `snapshot` as the server writes it: `first:next:in,flight`.
+    fn by(snapshot: &str, now: Option<Timestamp>) -> Option<Self> {
+        let mut parts = snapshot.split(':');
+        let (first, next) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let in_flight = parts.next()?.split(',').filter(|text| !text.is_empty()).take(IN_FLIGHT_MAX);
+        let in_flight = in_flight.map(|text| text.parse().ok()).collect::<Option<_>>()?;
+        Some(Self { since: now.map_or(i64::MIN, |now| micros(LATE_MAX.before(now))), first, next, in_flight })
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let (since, snapshot) = text.split_once('@')?;
+        Some(Self { since: since.parse().ok()?, ..Self::by(snapshot, None)? })
+    }
+
+    fn written(&self) -> Box<str> {
+        let in_flight: Vec<String> = self.in_flight.iter().map(ToString::to_string).collect();
+        format!("{}@{}:{}:{}", self.since, self.first, self.next, in_flight.join(",")).into()
+    }
+}
+
+/// Whether the snapshot in the parameters from `$n` on has the row: the first
+/// transaction that may be missing, the next one to begin, and those in flight.
+///
+/// A row names the transaction that wrote it by 32 bits, which are taken for the
+/// nearest to the snapshot; nobody asks this of a row that is older than minutes.
+fn seen(row: &str, n: usize) -> String {
+    let (first, next, in_flight) = (n, n + 1, n + 2);
+    let tx = format!(
+        "(${next}::bigint + (({row}.xmin::text::bigint - ${next}::bigint) % 4294967296 + 6442450944) % 4294967296 \
+          - 2147483648)"
+    );
+    format!("({tx} < ${first}::bigint OR ({tx} < ${next}::bigint AND {tx} <> ALL(${in_flight}::bigint[])))")
 }
 
 /// What a look found, and the last row it examined if there may be more.
 #[derive(Default)]
 struct Look {
     records: Vec<RunRecord>,
-    edge: Option<RunCursor>,
+    edge: Option<RunPlace>,
 }
 
 impl Look {
+    /// Both as one, by id: as far as either of them reaches. A run that is in both
+    /// has ended between the looks, and `ended` knows more of it.
+    fn with(self, ended: Self) -> Self {
+        let id = |edge: Option<RunPlace>| match edge {
+            Some(RunPlace::Live(id)) => Some(id),
+            Some(RunPlace::Ended(..)) | None => None,
+        };
+        let edge = id(self.edge).max(id(ended.edge));
+        let mut records = ended.records;
+        records.extend(self.records);
+        records.retain(|record| edge.is_none_or(|edge| record.run.id >= edge));
+        records.sort_by_key(|record| std::cmp::Reverse(record.run.id));
+        records.dedup_by_key(|record| record.run.id);
+        Self { records, edge: edge.map(RunPlace::Live) }
+    }
+}
+
+/// A page under way.
+struct Filling<'q> {
+    sought: &'q Sought,
+    query: &'q RunQuery,
+    limit: usize,
+    runs: Vec<RunRecord>,
+    next: Option<RunPlace>,
+}
+
+impl Filling<'_> {
     /// Adds what was found to the page, and says where the next one begins.
-    fn fill(
-        self,
-        page: &mut RunPage,
-        (sought, query): (&Sought, &RunQuery),
-        limit: usize,
-        cursor: impl Fn(&Run) -> RunCursor,
-    ) {
-        for record in self.records.into_iter().filter(|record| sought.has(query, record)) {
-            if page.runs.len() == limit {
-                page.next = page.runs.last().map(|last| cursor(&last.run));
+    fn fill(&mut self, look: Look, place: impl Fn(&Run) -> RunPlace) {
+        for record in look.records.into_iter().filter(|record| self.sought.has(self.query, record)) {
+            if self.runs.len() == self.limit {
+                self.next = self.runs.last().map(|last| place(&last.run));
                 return;
             }
-            page.runs.push(record);
+            self.runs.push(record);
         }
-        page.next = self.edge;
+        self.next = look.edge;
     }
 }

@@ -15,7 +15,7 @@ use rota_core::{
     ids::{JobId, RunId},
     rollup::Rollup,
     run::{Finish, RunState, TRAIL_BYTES_MAX, TrailEntry},
-    store::{RunCursor, RunPage, RunQuery, RunRecord, StoreError},
+    store::{RunCursor, RunPage, RunPlace, RunQuery, RunRecord, StoreError},
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
@@ -439,12 +439,14 @@ struct Page<'q> {
     limit: usize,
     looked: usize,
     runs: Vec<RunRecord>,
-    next: Option<RunCursor>,
+    next: Option<RunPlace>,
+    /// None where the list cannot have a run in two places.
+    began: Option<Began>,
 }
 
 impl Page<'_> {
     /// Takes in a record; true when the page is full.
-    fn take(&mut self, record: RunRecord, at: RunCursor) -> bool {
+    fn take(&mut self, record: RunRecord, at: RunPlace) -> bool {
         self.looked += 1;
         self.next = Some(at);
         if self.sought.has(self.query, &record) {
@@ -458,12 +460,56 @@ fn list(connection: &Connection, query: &RunQuery) -> Result<RunPage, StoreError
     let tagged = query.tag.as_deref().map(|tag| tagged_jobs(connection, tag)).transpose()?;
     let limit = query.limit.clamp(1, PAGE_MAX) as usize;
     let sought = Sought::new(query, tagged);
-    let mut page = Page { query, sought, limit, looked: 0, runs: Vec::new(), next: None };
-    let live = !matches!(query.after, Some(RunCursor::Ended(..))) && page.sought.live();
+    let began = match &query.after {
+        None if sought.live() && sought.ended() => Some(Began::now(connection)?),
+        None => None,
+        Some(after) => after.began.as_deref().and_then(Began::read),
+    };
+    let mut page = Page { query, sought, limit, looked: 0, runs: Vec::new(), next: None, began };
+    let place = query.after.as_ref().map(|after| after.place);
+    let live = !matches!(place, Some(RunPlace::Ended(..))) && page.sought.live();
     let full =
         (live && list_live(connection, &mut page)?) || (page.sought.ended() && list_ended(connection, &mut page)?);
-    let Page { runs, next, .. } = page;
-    Ok(RunPage { runs, next: if full { next } else { None } })
+    let Page { runs, next, began, .. } = page;
+    let began = began.map(|began| began.written());
+    Ok(RunPage { runs, next: next.filter(|_| full).map(|place| RunCursor { place, began }) })
+}
+
+/// What had ended when a list began: the last place in each of the newest days.
+/// Places rise in the order of commits, which ends do not.
+struct Began(Vec<(i64, i64)>);
+
+impl Began {
+    /// An end is written in its own day, and no later than the day after the next.
+    const DAYS: usize = 3;
+
+    fn now(connection: &Connection) -> Result<Self, StoreError> {
+        let last = |day: &Day| {
+            let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", table(day.day));
+            let seq = connection.prepare_cached(&sql).and_then(|mut select| select.query_row([], |row| row.get(0)));
+            Ok((day.day, seq.map_err(failed)?))
+        };
+        days(connection)?.iter().take(Self::DAYS).map(last).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let pair =
+            |pair: &str| pair.split_once(':').and_then(|(day, seq)| Some((day.parse().ok()?, seq.parse().ok()?)));
+        let days = text.split(',').filter(|text| !text.is_empty()).map(pair).collect::<Option<Vec<_>>>()?;
+        (days.len() <= Self::DAYS).then_some(Self(days))
+    }
+
+    fn written(&self) -> Box<str> {
+        let days: Vec<String> = self.0.iter().map(|(day, seq)| format!("{day}:{seq}")).collect();
+        days.join(",").into()
+    }
+
+    /// The last place of a day that was there.
+    fn last(&self, day: i64) -> i64 {
+        let known = self.0.iter().find(|(known, _)| *known == day).map(|(_, seq)| *seq);
+        let old = self.0.len() == Self::DAYS && self.0.iter().all(|(known, _)| day < *known);
+        known.unwrap_or(if old { i64::MAX } else { 0 })
+    }
 }
 
 fn tagged_jobs(connection: &Connection, tag: &str) -> Result<HashSet<JobId>, StoreError> {
@@ -472,30 +518,69 @@ fn tagged_jobs(connection: &Connection, tag: &str) -> Result<HashSet<JobId>, Sto
     rows.collect::<Result<_, _>>().map_err(failed)
 }
 
+/// Runs that lived when the list began: those that live, and between them those that
+/// have ended since.
 fn list_live(connection: &Connection, page: &mut Page<'_>) -> Result<bool, StoreError> {
-    let after = match page.query.after {
-        Some(RunCursor::Live(id)) => id.0,
+    let after = match page.query.after.as_ref().map(|after| after.place) {
+        Some(RunPlace::Live(id)) => id.0,
         _ => Uuid::max(),
     };
     let sql = select_live("WHERE run.id < ?1 OR (?2 AND run.id = ?1) ORDER BY run.id DESC");
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;
     let first = page.query.after.is_none();
+    let mut ended = ended_since(connection, page, after)?.into_iter().peekable();
     let mut rows = select.query(params![after.as_bytes(), first]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
         let record = live_record(row)?;
-        let at = RunCursor::Live(record.run.id);
-        if page.take(record, at) {
+        let live = record.run.id;
+        while let Some((id, day, seq)) = ended.next_if(|(id, ..)| *id > live.0) {
+            if page.take(record_at(connection, day, seq)?, RunPlace::Live(RunId(id))) {
+                return Ok(true);
+            }
+        }
+        if page.take(record, RunPlace::Live(live)) {
+            return Ok(true);
+        }
+    }
+    for (id, day, seq) in ended {
+        if page.take(record_at(connection, day, seq)?, RunPlace::Live(RunId(id))) {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
+/// The runs before `after` that have ended since the list began, newest first, each
+/// with its place. No more than one page looks at.
+fn ended_since(connection: &Connection, page: &Page<'_>, after: Uuid) -> Result<Vec<(Uuid, i64, i64)>, StoreError> {
+    let Some(began) = page.began.as_ref().filter(|_| page.query.after.is_some()) else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for day in days(connection)? {
+        let last = began.last(day.day);
+        if last == i64::MAX {
+            continue;
+        }
+        let sql = format!(
+            "SELECT id, seq FROM {} WHERE seq > ?1 AND id < ?2 AND (?3 IS NULL OR tenant = ?3) \
+               AND (?4 IS NULL OR job = ?4) ORDER BY id DESC LIMIT ?5",
+            table(day.day)
+        );
+        let (tenant, job) = (page.query.tenant.map(|tenant| tenant.0), page.query.job.map(|job| job.0));
+        let mut select = connection.prepare_cached(&sql).map_err(failed)?;
+        let key = params![last, after.as_bytes(), tenant, job, LOOK_MAX as i64];
+        let rows = select.query_map(key, |row| Ok((uuid_at(row, 0)?, day.day, row.get(1)?))).map_err(failed)?;
+        found.extend(rows.collect::<Result<Vec<_>, _>>().map_err(failed)?);
+    }
+    found.sort_unstable_by_key(|(id, ..)| std::cmp::Reverse(*id));
+    found.truncate(LOOK_MAX);
+    Ok(found)
+}
+
 /// Walks the days back from the newest. Within a day, index and tail are
 /// merged in the order of their end.
 fn list_ended(connection: &Connection, page: &mut Page<'_>) -> Result<bool, StoreError> {
-    let mut after = match page.query.after {
-        Some(RunCursor::Ended(at, id)) => (micros(at), id.0),
+    let mut after = match page.query.after.as_ref().map(|after| after.place) {
+        Some(RunPlace::Ended(at, id)) => (micros(at), id.0),
         _ => (page.query.to.map_or(i64::MAX, micros), Uuid::nil()),
     };
     if let Some(to) = page.query.to {
@@ -507,17 +592,18 @@ fn list_ended(connection: &Connection, page: &mut Page<'_>) -> Result<bool, Stor
         if starts > after.0 || ends <= from {
             continue;
         }
+        let last = page.began.as_ref().map_or(i64::MAX, |began| began.last(day.day));
         loop {
-            let places = places(connection, &day, page.query.job, after, from)?;
-            let last = places.len() < CHUNK;
+            let places = places(connection, &Stretch { day: &day, job: page.query.job, from, last }, after)?;
+            let is_end = places.len() < CHUNK;
             for (ended_at, id, seq) in places {
                 after = (ended_at, id);
                 let record = record_at(connection, day.day, seq)?;
-                if page.take(record, RunCursor::Ended(time(ended_at)?, RunId(id))) {
+                if page.take(record, RunPlace::Ended(time(ended_at)?, RunId(id))) {
                     return Ok(true);
                 }
             }
-            if last {
+            if is_end {
                 break;
             }
         }
@@ -527,14 +613,23 @@ fn list_ended(connection: &Connection, page: &mut Page<'_>) -> Result<bool, Stor
 
 const CHUNK: usize = 256;
 
-/// The next ended runs of a day before `after`, latest first.
+/// The ended runs of a day that are asked for.
+struct Stretch<'a> {
+    day: &'a Day,
+    job: Option<JobId>,
+    /// The earliest end.
+    from: i64,
+    /// The last place.
+    last: i64,
+}
+
+/// The next ended runs of a stretch before `after`, latest first.
 fn places(
     connection: &Connection,
-    day: &Day,
-    job: Option<JobId>,
+    stretch: &Stretch<'_>,
     after: (i64, Uuid),
-    from: i64,
 ) -> Result<Vec<(i64, Uuid, i64)>, StoreError> {
+    let Stretch { day, job, from, last } = stretch;
     let name = table(day.day);
     let (index, job_is) = match job {
         Some(_) => (format!("{name}_job"), "job = ?1"),
@@ -542,12 +637,13 @@ fn places(
     };
     let sql = format!(
         "SELECT ended_at, id, seq FROM (SELECT ended_at, id, seq FROM {index} \
-           WHERE {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 AND seq <= ?6 ORDER BY ended_at DESC, id DESC LIMIT ?5) \
+           WHERE {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 AND seq <= min(?6, ?7) \
+           ORDER BY ended_at DESC, id DESC LIMIT ?5) \
          UNION ALL SELECT ended_at, id, seq FROM {name} \
-           WHERE seq > ?6 AND {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 \
+           WHERE seq > ?6 AND seq <= ?7 AND {job_is} AND (ended_at, id) < (?2, ?3) AND ended_at >= ?4 \
          ORDER BY 1 DESC, 2 DESC LIMIT ?5"
     );
-    let key = params![job.map(|job| job.0), after.0, after.1.as_bytes(), from, CHUNK as i64, day.indexed];
+    let key = params![job.map(|job| job.0), after.0, after.1.as_bytes(), from, CHUNK as i64, day.indexed, last];
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;
     let rows = select.query_map(key, |row| Ok((row.get(0)?, uuid_at(row, 1)?, row.get(2)?))).map_err(failed)?;
     rows.collect::<Result<_, _>>().map_err(failed)

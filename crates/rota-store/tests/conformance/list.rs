@@ -207,24 +207,50 @@ pub async fn runs_are_found_by_id_live_and_ended(h: &Harness) {
     }
 }
 
-/// A run that ends between two pages is on one of them, not on none.
-pub async fn a_run_that_ends_while_listed_does_not_vanish(h: &Harness) {
-    h.make_many(h.claimed, 10, at(0)).await;
-    let held = h.claim(h.worker(), 10, at(0)).await;
-    let mut query = RunQuery { limit: 3, ..Default::default() };
-    let mut seen = BTreeSet::new();
-    let mut settled = 0;
-    loop {
-        let page = h.store.list_runs(&query).await.unwrap();
-        seen.extend(page.runs.iter().map(|record| record.run.id));
-        if settled < 10 {
-            h.succeed(&held[settled], at(1)).await;
-            settled += 1;
-        }
-        match page.next {
-            Some(next) => query.after = Some(next),
-            None => break,
-        }
+/// A run that ends between two pages is on one page, not on none and not on two;
+/// whether it was shown before, and whenever its end was.
+pub async fn a_run_that_ends_between_pages_is_on_one_page(h: &Harness) {
+    h.make_many(h.claimed, 15, at(0)).await;
+    let held = h.claim(h.worker(), 15, at(0)).await;
+    for run in &held[..3] {
+        h.succeed(run, at(50)).await;
     }
-    assert_eq!(seen.len(), 10);
+    for (limit, now) in [(3, None), (2, Some(at(60)))] {
+        let mut query = RunQuery { limit, now, ..Default::default() };
+        let mut seen = Vec::new();
+        let mut ending = held[3..].iter().enumerate().skip(if now.is_some() { 6 } else { 0 }).take(6);
+        loop {
+            let page = h.store.list_runs(&query).await.unwrap();
+            seen.extend(page.runs.iter().map(|record| record.run.id));
+            // From both sides of the list, with ends before and after others.
+            if let Some((n, run)) = ending.next() {
+                h.succeed(run, at(if n % 2 == 0 { 40 } else { 70 })).await;
+            }
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(seen.len(), 15, "pages of {limit}: {seen:?}");
+        assert_eq!(seen.into_iter().collect::<BTreeSet<_>>().len(), 15, "pages of {limit}");
+    }
+}
+
+/// Under load a page is read while runs end: it shows each once.
+pub async fn runs_that_end_as_they_are_listed_are_listed_once(h: &Harness) {
+    h.make_many(h.claimed, 60, at(0)).await;
+    let held = h.claim(h.worker(), 60, at(0)).await;
+    let end_all = async {
+        for run in &held {
+            h.succeed(run, at(1)).await;
+        }
+    };
+    let list = async {
+        for limit in [1_000, 20, 1_000, 7, 1_000, 20, 1_000] {
+            let listed = ids(&h.list(RunQuery { limit, now: Some(at(1)), ..Default::default() }).await);
+            assert_eq!(listed.len(), 60, "pages of {limit}");
+            assert_eq!(listed.into_iter().collect::<BTreeSet<_>>().len(), 60, "pages of {limit}");
+        }
+    };
+    tokio::join!(end_all, list);
 }

@@ -344,7 +344,8 @@ promises! {
         limits_are_clamped,
         a_query_that_matches_nothing_ends,
         runs_are_found_by_id_live_and_ended,
-        a_run_that_ends_while_listed_does_not_vanish,
+        a_run_that_ends_between_pages_is_on_one_page,
+        runs_that_end_as_they_are_listed_are_listed_once,
     }
     logs {
         log_lines_come_back_in_order_and_pages,
