@@ -182,7 +182,7 @@ pub struct BulkResume {
 /// What a request by filter did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkDone {
-    /// How many the filter found.
+    /// How many the filter found; of a dry run of `/bulk/redrive`, how many runs would be made.
     pub matched: u64,
     /// How many were changed; those that had changed meanwhile were left alone.
     pub done: u64,

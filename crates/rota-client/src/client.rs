@@ -199,16 +199,17 @@ impl Client {
         body: &(impl Serialize + Sync),
         believes: Believes,
     ) -> Result<T, Error> {
-        let ask = Ask::new(Method::PUT, path).json(body)?;
-        let ask = match believes {
-            Believes::Anything => ask,
-            Believes::Nothing => ask.header(IF_NONE_MATCH, HeaderValue::from_static("*")),
-            Believes::Version(version) => {
-                let tag = HeaderValue::from_str(&format!("\"{version}\"")).map_err(|_| Error::BadKey)?;
-                ask.header(IF_MATCH, tag)
-            }
-        };
-        self.transport.tried(ask).await
+        self.transport.tried(believing(Ask::new(Method::PUT, path).json(body)?, believes)?).await
+    }
+
+    /// Asks what would become of something that is saved.
+    pub async fn post_believing<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &(impl Serialize + Sync),
+        believes: Believes,
+    ) -> Result<T, Error> {
+        self.transport.tried(believing(Ask::new(Method::POST, path).json(body)?, believes)?).await
     }
 
     /// Changes what is said and leaves the rest.
@@ -228,6 +229,18 @@ impl Client {
     ) -> Result<Lines, Error> {
         self.transport.lines(path, lines).await
     }
+}
+
+/// A request that holds only for what its sender believes is stored.
+fn believing(ask: Ask<'_>, believes: Believes) -> Result<Ask<'_>, Error> {
+    Ok(match believes {
+        Believes::Anything => ask,
+        Believes::Nothing => ask.header(IF_NONE_MATCH, HeaderValue::from_static("*")),
+        Believes::Version(version) => {
+            let tag = HeaderValue::from_str(&format!("\"{version}\"")).map_err(|_| Error::BadKey)?;
+            ask.header(IF_MATCH, tag)
+        }
+    })
 }
 
 fn paged(after: Option<&str>) -> Vec<(&'static str, String)> {

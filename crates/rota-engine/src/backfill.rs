@@ -5,6 +5,9 @@
 //! earlier backfill made, which a key remembers for a year. Policies of the job
 //! hold as for any run, and what the tenant's rate does not allow yet is made for
 //! later; `overlap` and `catch_up` are about firing and have no say.
+//!
+//! A dry run makes the same runs and the store undoes them, so that what it counts is
+//! what would be made.
 
 use std::collections::HashSet;
 
@@ -16,7 +19,7 @@ use rota_core::{
     preview::between,
     run::{NewRun, Source, Trigger, UniqueAsk},
     slot::UniqueKey,
-    store::{RunQuery, StoreError},
+    store::{RunQuery, StoreError, Write},
 };
 use serde_json::json;
 
@@ -120,15 +123,14 @@ impl Handle {
             fired_before: (instants.len() - wanted.len()) as u64,
             runs: wanted.len() as u64,
         };
-        if ask.dry_run {
-            return Ok(Ok(done));
-        }
         let asks = wanted.iter().map(|at| run_ask(node, &entry, &job, &ask, *at)).collect::<Result<Vec<_>, _>>();
         let asks = match asks {
             Ok(asks) => asks,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        for (asks, instants) in asks.chunks(BATCH).zip(wanted.chunks(BATCH)) {
+        // What one batch would make must be in the way of the next.
+        let batch = if ask.dry_run { INSTANTS_MAX } else { BATCH };
+        for (asks, instants) in asks.chunks(batch).zip(wanted.chunks(batch)) {
             let made = self.make_backfill(&ask, asks.to_vec(), instants, now).await?;
             let known = made.iter().filter(|made| matches!(made, Made::Duplicate { .. })).count() as u64;
             let refused = made.iter().filter(|made| !matches!(made, Made::Run { .. })).count() as u64;
@@ -147,8 +149,10 @@ impl Handle {
     ) -> Result<Vec<Made>, EngineError> {
         let node = self.node();
         let mut planned = making::plan(node, asks, now).await?;
-        let runs = planned.iter_mut().filter_map(|one| one.as_mut().ok()).collect();
-        quota::delay_over_rate(node, runs, now).await?;
+        if !ask.dry_run {
+            let runs = planned.iter_mut().filter_map(|one| one.as_mut().ok()).collect();
+            quota::delay_over_rate(node, runs, now).await?;
+        }
         let named = planned.into_iter().zip(instants).map(|(run, at)| {
             run.map(|run| {
                 let key = format!("backfill/{}/{}", ask.schedule, at.as_microsecond());
@@ -157,7 +161,7 @@ impl Handle {
                 NewRun { once: remembered, ..run }
             })
         });
-        self.make(named.collect(), node.write(now)).await
+        self.make(named.collect(), Write { dry_run: ask.dry_run, ..node.write(now) }).await
     }
 }
 

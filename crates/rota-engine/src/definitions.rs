@@ -8,6 +8,9 @@
 //! tried again: no fire ever sees the one without the other.
 //!
 //! What the tenant's quotas do not allow is refused before anything is written.
+//!
+//! To check a document is to save it in a dry run: whatever refuses a save refuses the
+//! check.
 
 use std::collections::HashMap;
 
@@ -94,7 +97,7 @@ pub async fn save_jobs(
     write: &Write,
 ) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
     let mut refused: Vec<Option<SaveError>> = documents.iter().map(|document| unfit(document)).collect();
-    refuse_over_quota(node, tenant, documents, &mut refused, write.now).await?;
+    refuse_over_quota(node, tenant, documents, &mut refused, write).await?;
     let fit = documents.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
     let fit: Vec<&JobDocument> = fit.map(|(document, _)| *document).collect();
     let mut answers = Saver { node, tenant, by, expect }.save(&fit, write).await?.into_iter();
@@ -123,14 +126,15 @@ async fn refuse_over_quota(
     tenant: TenantId,
     documents: &[&JobDocument],
     refused: &mut [Option<SaveError>],
-    now: Timestamp,
+    write: &Write,
 ) -> Result<(), StoreError> {
     let Some(quotas) = node.catalog.quotas(tenant) else { return Ok(()) };
     for (document, refused) in documents.iter().zip(refused).filter(|(_, refused)| refused.is_none()) {
         let mut refusals = quotas.document(document);
         if refusals.is_empty() && quotas.active_schedules.is_some() {
-            let more = more_schedules(node, tenant, document).await?;
-            refusals.extend(quota::schedules(node, tenant, &quotas, more, now).await?);
+            let schedules = more_schedules(node, tenant, document).await?;
+            let more = quota::More { schedules, now: write.now, dry_run: write.dry_run };
+            refusals.extend(quota::schedules(node, tenant, &quotas, more).await?);
         }
         if !refusals.is_empty() {
             *refused = Some(SaveError::OverQuota { refusals });
@@ -261,7 +265,12 @@ impl Saver<'_> {
         write: &Write,
     ) -> Result<Vec<Result<Saved, SaveError>>, StoreError> {
         let new: usize = drafts.iter().map(|draft| draft.new.len()).sum();
-        let mut first = if new == 0 { 0 } else { self.node.store.reserve_schedules(new as u32).await?.0 };
+        let mut first = match (new, write.dry_run) {
+            (0, _) => 0,
+            // Ids that no schedule has.
+            (_, true) => -(new as i64),
+            (_, false) => self.node.store.reserve_schedules(new as u32).await?.0,
+        };
         let (mut puts, mut saved) = (Vec::with_capacity(drafts.len()), Vec::with_capacity(drafts.len()));
         for draft in drafts {
             match self.put_of(draft, first, write.now) {
@@ -278,7 +287,8 @@ impl Saver<'_> {
         for (saved, draft) in saved.iter_mut().zip(drafts).filter(|(saved, _)| saved.is_none()) {
             *saved = Some(match answers.next() {
                 Some((JobSaved::Saved { id: job, version, changed, .. }, put)) => {
-                    Ok(self.tell(Saved { job, version, changed, hot: None }, put).await)
+                    let saved = Saved { job, version, changed, hot: None };
+                    Ok(if write.dry_run { saved } else { self.tell(saved, put).await })
                 }
                 Some((JobSaved::Conflict { version }, _)) => Err(SaveError::Conflict { version }),
                 Some((JobSaved::Refused(refusal), _)) => {

@@ -265,6 +265,17 @@ impl Handle {
         Ok(definitions::save_job(&self.node, tenant, document, by, expect, &write).await?)
     }
 
+    /// What saving a job would answer. Nothing is saved.
+    pub async fn check_job(
+        &self,
+        tenant: TenantId,
+        document: &JobDocument,
+        expect: Expect,
+    ) -> Result<Saved, EngineError> {
+        let write = Write { dry_run: true, ..self.node.write(self.node.clock.now()) };
+        Ok(definitions::save_job(&self.node, tenant, document, None, expect, &write).await?)
+    }
+
     /// Deletes a job: its schedules end, what has not started is cancelled, and
     /// what runs is asked to stop unless it is to be kept. History stays. Answers
     /// how many runs that were; none where there is no such job.
@@ -370,14 +381,16 @@ impl Handle {
         } else {
             self.until_known(|| self.node.timed(runs.len(), self.node.store.enqueue(&write, &runs, &[]))).await?
         };
-        self.node.stats.enqueued.add(runs.len());
         let mut told = runs.iter().map(|run| run.id).zip(&answers);
         let made = refused.into_iter().map(|refused| match refused {
             Some(made) => made,
             None => told.next().map_or(Made::Full, |(id, answer)| made_of(id, answer)),
         });
         let made = made.collect();
-        take_made(&self.node, &write, runs, &answers);
+        if !write.dry_run {
+            self.node.stats.enqueued.add(runs.len());
+            take_made(&self.node, &write, runs, &answers);
+        }
         Ok(made)
     }
 
@@ -480,7 +493,11 @@ impl Handle {
         let known: Vec<bool> = planned.iter().map(Option::is_some).collect();
         let mut planned: Vec<_> = planned.into_iter().flatten().collect();
         quota::refuse_over_rate(&self.node, &mut planned, now).await?;
-        let mut made = self.make(planned, self.node.write(now)).await?.into_iter();
+        if how.dry_run {
+            quota::give_back(&self.node, planned.iter().filter_map(|one| one.as_ref().ok()), now);
+        }
+        let write = Write { dry_run: how.dry_run, ..self.node.write(now) };
+        let mut made = self.make(planned, write).await?.into_iter();
         Ok(known.into_iter().map(|known| if known { made.next() } else { None }).collect())
     }
 

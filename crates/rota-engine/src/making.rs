@@ -295,6 +295,8 @@ pub struct Redrive {
     pub latest: bool,
     /// Also those that were made again before.
     pub again: bool,
+    /// Only to know what would be made.
+    pub dry_run: bool,
 }
 
 /// A run that ended, to be made again.

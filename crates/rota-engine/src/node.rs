@@ -164,6 +164,7 @@ impl Node {
             node: Some(self.id),
             request: None,
             ends: Ends::default(),
+            dry_run: false,
         }
     }
 

@@ -101,6 +101,14 @@ struct Counted {
     until: Timestamp,
 }
 
+/// Somebody wants so many schedules more, or in a dry run to know whether they may.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct More {
+    pub schedules: u64,
+    pub now: Timestamp,
+    pub dry_run: bool,
+}
+
 /// Somebody wants runs of a tenant that has a rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
@@ -124,18 +132,12 @@ impl Meter {
     /// Counts so many schedules more, if what is remembered of the tenant says
     /// that it may have them. An error where nothing is remembered, or it is too
     /// old.
-    fn add_schedules(
-        &self,
-        tenant: TenantId,
-        quotas: &Quotas,
-        more: u64,
-        now: Timestamp,
-    ) -> Result<Option<Refusal>, NotCounted> {
+    fn add_schedules(&self, tenant: TenantId, quotas: &Quotas, more: More) -> Result<Option<Refusal>, NotCounted> {
         let mut schedules = self.schedules();
-        let counted = schedules.get_mut(&tenant).filter(|counted| now < counted.until).ok_or(NotCounted)?;
-        let refused = quotas.schedules(counted.active, more);
-        if refused.is_none() {
-            counted.active = counted.active.saturating_add(more);
+        let counted = schedules.get_mut(&tenant).filter(|counted| more.now < counted.until).ok_or(NotCounted)?;
+        let refused = quotas.schedules(counted.active, more.schedules);
+        if refused.is_none() && !more.dry_run {
+            counted.active = counted.active.saturating_add(more.schedules);
         }
         Ok(refused)
     }
@@ -231,6 +233,13 @@ pub(crate) async fn refuse_over_rate(
     Ok(())
 }
 
+/// Gives back the tokens of runs that are not made after all.
+pub(crate) fn give_back<'a>(node: &Node, runs: impl Iterator<Item = &'a NewRun>, now: Timestamp) {
+    for want in wants(node, runs) {
+        node.meter.give_back(want.tenant, want.runs, now);
+    }
+}
+
 /// Makes later what its tenant's rate does not allow now: nobody waits for an
 /// answer, and over quota means later, not lost. The tokens are taken ahead.
 pub(crate) async fn delay_over_rate(node: &Node, runs: Vec<&mut NewRun>, now: Timestamp) -> Result<(), StoreError> {
@@ -274,16 +283,15 @@ pub(crate) async fn schedules(
     node: &Node,
     tenant: TenantId,
     quotas: &Quotas,
-    more: u64,
-    now: Timestamp,
+    more: More,
 ) -> Result<Option<Refusal>, StoreError> {
-    let Some(max) = quotas.active_schedules.filter(|_| more > 0) else { return Ok(None) };
-    if let Ok(None) = node.meter.add_schedules(tenant, quotas, more, now) {
+    let Some(max) = quotas.active_schedules.filter(|_| more.schedules > 0) else { return Ok(None) };
+    if let Ok(None) = node.meter.add_schedules(tenant, quotas, more) {
         return Ok(None);
     }
     let active = node.store.count_schedules(tenant, max.saturating_add(1)).await?;
-    node.meter.schedules().insert(tenant, Counted { active, until: COUNT_KEPT.after(now) });
-    Ok(node.meter.add_schedules(tenant, quotas, more, now).unwrap_or_default())
+    node.meter.schedules().insert(tenant, Counted { active, until: COUNT_KEPT.after(more.now) });
+    Ok(node.meter.add_schedules(tenant, quotas, more).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -310,10 +318,13 @@ mod tests {
     fn schedules_that_are_saved_here_count_at_once() {
         let (meter, tenant) = (Meter::default(), TenantId(1));
         let quotas = Quotas { active_schedules: Some(10), ..Quotas::NONE };
-        assert_eq!(meter.add_schedules(tenant, &quotas, 1, at(0)), Err(NotCounted));
+        let more = |schedules, now| More { schedules, now, dry_run: false };
+        assert_eq!(meter.add_schedules(tenant, &quotas, more(1, at(0))), Err(NotCounted));
         meter.schedules().insert(tenant, Counted { active: 8, until: at(60) });
-        assert_eq!(meter.add_schedules(tenant, &quotas, 2, at(0)), Ok(None));
-        assert!(matches!(meter.add_schedules(tenant, &quotas, 1, at(0)), Ok(Some(_))));
-        assert_eq!(meter.add_schedules(tenant, &quotas, 1, at(60)), Err(NotCounted), "the count is too old");
+        let asked = More { dry_run: true, ..more(2, at(0)) };
+        assert_eq!(meter.add_schedules(tenant, &quotas, asked), Ok(None), "a question takes nothing");
+        assert_eq!(meter.add_schedules(tenant, &quotas, more(2, at(0))), Ok(None));
+        assert!(matches!(meter.add_schedules(tenant, &quotas, more(1, at(0))), Ok(Some(_))));
+        assert_eq!(meter.add_schedules(tenant, &quotas, more(1, at(60))), Err(NotCounted), "the count is too old");
     }
 }

@@ -43,7 +43,7 @@ fn tenant(name: &str) -> TenantPut {
 }
 
 fn write(now: Timestamp) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None, ends: Ends::default() }
+    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None, ends: Ends::default(), dry_run: false }
 }
 
 /// Two processes on one file would each believe they own every partition.

@@ -55,6 +55,8 @@ pub struct Write {
     pub request: Option<Request>,
     /// Where the store says which runs ended by it.
     pub ends: Ends,
+    /// It is answered as if it were done, and undone instead of committed.
+    pub dry_run: bool,
 }
 
 /// A caller's idempotency key: one row per request, whatever its size.

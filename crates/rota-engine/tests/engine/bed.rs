@@ -276,6 +276,7 @@ impl Bed {
             node: None,
             request: None,
             ends: rota_core::store::Ends::default(),
+            dry_run: false,
         };
         self.store.request_cancel(&write, &[run], &ask).await.unwrap()[0]
     }

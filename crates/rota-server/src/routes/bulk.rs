@@ -393,19 +393,22 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
     if query.statuses.is_empty() {
         query.statuses = vec![rota_core::run::Status::Ended(rota_core::run::Verdict::Dead)];
     }
-    let how = Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again };
+    let dry_run = request.dry_run;
+    let how = Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again, dry_run };
     // What is made here must not be found again by the same request.
     query.to = Some(query.to.unwrap_or_else(|| may.engine.now()));
     query.limit = PAGE;
+    let (mut found, mut runs) = (0, 0);
     loop {
         let page = may.engine.store().list_runs(&query).await?;
         let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
         let ids: Vec<RunId> = ended.map(|record| record.run.id).collect();
         let ids = not_discarded(&may.engine, ids).await?;
-        done.matched += ids.len() as u64;
-        if !request.dry_run && !ids.is_empty() {
+        if !ids.is_empty() {
             let made = may.engine.redrive(&ids, &how).await?;
-            done.done += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
+            found += ids.len() as u64;
+            runs += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
+            (done.matched, done.done) = if dry_run { (runs, 0) } else { (found, runs) };
             let over = made.iter().find_map(|made| match made {
                 Some(Made::OverQuota(refusal)) => refusal.retry_at.and(Some(refusal)),
                 _ => None,
@@ -413,7 +416,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
             // The rest can only wait as well. What was made stays made, and is
             // left alone when the request is sent again.
             if let Some(refusal) = over {
-                if done.done == 0 {
+                if runs == 0 {
                     return Err(Problem::over_quota(
                         "no run was made",
                         std::slice::from_ref(refusal),
@@ -425,7 +428,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
             }
         }
         match page.next {
-            Some(_) if done.matched >= TOUCHED_MAX => {
+            Some(_) if found >= TOUCHED_MAX => {
                 done.more = true;
                 break;
             }

@@ -616,23 +616,29 @@ pub async fn stats(
 /// Check a job document.
 ///
 /// Says what saving it would do, and when its schedules would fire, and changes
-/// nothing.
+/// nothing. What a save refuses is refused here in the same words; `If-Match` and
+/// `If-None-Match` as with PUT.
 #[utoipa::path(post, path = "/check", tag = "jobs",
+    params(("If-Match" = Option<String>, Header, description = "The ETag of the version to save over"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: as a job that is not there yet")),
     request_body(content((Object = "application/json"), (Object = "application/yaml"))),
     responses((status = OK, body = JobChecked)))]
-pub async fn check(may: May<JobRead>, document: Document) -> Result<Json<JobChecked>, Problem> {
+pub async fn check(may: May<JobRead>, headers: HeaderMap, document: Document) -> Result<Json<JobChecked>, Problem> {
     may.changed_nothing();
     let document = read_document(document.value)?;
-    let stored = may.engine.store().find_jobs(&[(may.caller.tenant, document.name.clone())]).await?;
-    let stored = stored.into_iter().next().flatten();
-    let changes = stored.as_ref().is_none_or(|stored| stored.document != document.canonical_json());
+    let expect = expected(&headers)?;
+    let stored = stored(&may.engine, may.caller.tenant, &document.name).await?;
+    let saved = may.engine.check_job(may.caller.tenant, &document, expect).await;
+    let saved = saved.map_err(Problem::from);
+    let saved =
+        if expect == Expect::Nothing { saved.map_err(|problem| taken(problem, &document.name)) } else { saved }?;
     let calendars = schedules::calendars(&may.engine, may.caller.tenant).await?;
     let now = may.engine.now();
     let shown = document.schedules.iter().map(|spec| previewed(spec, &calendars, now));
     Ok(Json(JobChecked {
         name: document.name.clone(),
         version: stored.map(|stored| stored.version),
-        changes,
+        changes: saved.changed,
         warnings: warnings(&document),
         schedules: shown.collect(),
     }))

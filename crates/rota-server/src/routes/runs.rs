@@ -213,7 +213,8 @@ pub async fn retry(
     if matches!(record.run.state, RunState::Finished { verdict: Verdict::Dead, .. }) {
         may.has_dead_letters()?;
     }
-    let how = Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again };
+    let how =
+        Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again, dry_run: false };
     let made = may.engine.redrive(&[record.run.id], &how).await?;
     let made = made.into_iter().next().flatten().ok_or_else(|| Problem::no_such("run"))?;
     if let Made::Duplicate { of } = made {

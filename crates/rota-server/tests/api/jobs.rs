@@ -4,7 +4,7 @@ use axum::{
     body::Body,
     http::{Method, StatusCode},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bed::{Bed, job};
 
@@ -219,6 +219,39 @@ async fn a_check_says_what_saving_would_do_and_changes_nothing() {
     assert_eq!(bed.get("/jobs/mail").await.status, StatusCode::NOT_FOUND);
     bed.put("/jobs/mail", document.clone()).await.ok();
     assert_eq!(bed.post("/check", document).await.ok()["changes"], false);
+}
+
+/// A check that passes what a save refuses is worse than none.
+#[tokio::test]
+async fn a_check_refuses_what_a_save_refuses_in_the_same_words() {
+    let bed = Bed::new().await;
+    bed.job("first", "hello").await;
+    let with = |name: &str, more: Value| {
+        let mut document = job(name, "hello");
+        document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        document
+    };
+    let after = |jobs: &[&str]| json!({ "triggers": { "after": { "jobs": jobs } } });
+    bed.put("/jobs/second", with("second", after(&["first"]))).await.ok();
+    let schema = json!({ "input": { "schema": { "type": "object", "required": ["to"] }, "default": {} } });
+    for document in [
+        with("third", after(&["nobody"])),
+        with("first", after(&["second"])),
+        with("third", schema),
+        with("third", json!({ "schedules": [{ "cron": "0 0 30 2 *" }] })),
+    ] {
+        let path = format!("/jobs/{}", document["name"].as_str().unwrap());
+        let (checked, saved) = (bed.post("/check", document.clone()).await, bed.put(&path, document.clone()).await);
+        assert_eq!((checked.status.as_u16(), checked.paths()), (422, saved.paths()), "{document}");
+        assert_eq!(checked.json()["detail"], saved.json()["detail"], "{document}");
+    }
+    let new = [("if-none-match", "*")];
+    let checked = bed.send_json(Method::POST, "/check", &job("first", "hello"), &new).await;
+    assert_eq!(checked.problem(), (409, "conflict".to_owned()));
+    assert_eq!(bed.post("/jobs", job("first", "hello")).await.json()["detail"], checked.json()["detail"]);
+    let old = [("if-match", "\"7\"")];
+    let checked = bed.send_json(Method::POST, "/check", &job("first", "hello"), &old).await;
+    assert_eq!(checked.problem(), (412, "precondition_failed".to_owned()));
 }
 
 /// A payload that its job does not expect fails at the caller, not at night.

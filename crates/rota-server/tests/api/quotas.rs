@@ -139,6 +139,8 @@ async fn every_way_of_saving_a_job_is_held_to_every_quota() {
             let name = format!("{way:?}").to_lowercase();
             let refused = format!("{name}-refused");
             bed.limit(quotas.clone()).await;
+            let checked = bed.post("/check", document(&refused, &more)).await;
+            assert_eq!((checked.problem().1.as_str(), checked.paths()), ("quota_exceeded", vec![path.to_owned()]));
             let answer = way.save(&bed, &refused, &more).await;
             assert_eq!(answer, code("quota_exceeded", &[path]), "{way:?} {quotas}");
             let stored = bed.get(&format!("/jobs/{refused}")).await;

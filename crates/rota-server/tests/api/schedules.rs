@@ -68,6 +68,8 @@ async fn a_backfill_counts_runs_once_and_again_when_asked() {
     assert_eq!(bed.post(&path, range.clone()).await.ok()["runs"], 10);
     let second = bed.post(&path, range.clone()).await.ok();
     assert_eq!((&second["runs"], &second["fired_before"]), (&json!(0), &json!(10)));
+    let counted = bed.post(&path, with("dry_run")).await.ok();
+    assert_eq!(counted, json!({ "planned": 10, "fired_before": 10, "runs": 0, "dry_run": true }), "as the act says");
     assert_eq!(bed.post(&path, with("again")).await.ok()["runs"], 10);
     let runs = bed.get("/runs").await.ok()["items"].clone();
     assert_eq!(runs.as_array().unwrap().len(), 20);
@@ -80,6 +82,29 @@ async fn a_backfill_counts_runs_once_and_again_when_asked() {
     ] {
         assert_eq!(bed.post(&path, body).await.paths(), [place]);
     }
+}
+
+/// What stands in the way of a run stands in the way of counting it.
+#[tokio::test]
+async fn a_dry_run_of_a_backfill_counts_what_would_be_made() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "hello");
+    document["schedules"] = json!([{ "name": "daily", "cron": "0 0 * * *", "payload": { "to": "ann" } }]);
+    document["unique"] = json!({ "by": ["payload.to"], "within": "1h" });
+    document["input"] = json!({ "schema": { "required": ["to"] } });
+    bed.put("/jobs/mail", document).await.ok();
+    let id = bed.get("/jobs/mail/schedules").await.ok()["items"][0]["id"].clone();
+    let path = format!("/schedules/{id}/backfill");
+    // More than are made in one transaction.
+    let range =
+        |dry_run: bool| json!({ "from": "2020-01-01T00:00:00Z", "to": "2023-01-01T00:00:00Z", "dry_run": dry_run });
+    let counted = bed.post(&path, range(true)).await.ok();
+    assert_eq!(bed.get("/runs").await.ok()["items"], json!([]), "nothing was made");
+    let made = bed.post(&path, range(false)).await.ok();
+    for field in ["planned", "fired_before", "runs"] {
+        assert_eq!(counted[field], made[field], "{field}: {counted} {made}");
+    }
+    assert_eq!(bed.post(&path, range(true)).await.ok()["runs"], bed.post(&path, range(false)).await.ok()["runs"]);
 }
 
 #[tokio::test]

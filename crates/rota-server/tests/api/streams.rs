@@ -75,12 +75,35 @@ async fn dead_letters_are_redriven_by_filter() {
     bed.put("/jobs/mail", document).await.ok();
     let run = bed.trigger("mail", json!({})).await;
     bed.ended(&run).await;
-    let filter = json!({ "filter": { "status": ["failed"] }, "dry_run": true });
-    assert_eq!(bed.post("/bulk/redrive", filter).await.ok()["matched"], 1);
+    let dry = json!({ "filter": { "status": ["failed"] }, "dry_run": true });
+    let counted = bed.post("/bulk/redrive", dry).await.ok();
+    assert_eq!(counted, json!({ "matched": 1, "done": 0, "more": false, "dry_run": true }));
+    assert_eq!(bed.get("/runs").await.ok()["items"].as_array().unwrap().len(), 1, "nothing was made");
     assert_eq!(bed.post("/bulk/redrive", json!({ "filter": { "status": ["failed"] } })).await.ok()["done"], 1);
     let twice = bed.post("/bulk/redrive", json!({ "filter": { "status": ["failed"] } })).await.ok();
     assert_eq!(twice["done"], twice["matched"].as_u64().unwrap() - 1, "the first one was made again already: {twice}");
     assert_eq!(bed.post("/bulk/redrive", json!({ "filter": {} })).await.ok()["matched"], 0, "none is dead");
+}
+
+/// Whoever is told that 300 wait to be redriven, and redrives none, looks for a fault.
+#[tokio::test]
+async fn a_dry_run_of_a_redrive_counts_only_what_would_be_made() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "fail");
+    document["retry"] = json!({ "max_attempts": 1 });
+    bed.put("/jobs/mail", document).await.ok();
+    let run = bed.trigger("mail", json!({})).await;
+    bed.ended(&run).await;
+    bed.job("mail", "hello").await;
+    let redrive = async |dry_run: bool, again: bool| {
+        let request = json!({ "filter": { "status": ["failed"] }, "latest": true, "again": again, "dry_run": dry_run });
+        bed.post("/bulk/redrive", request).await.ok()
+    };
+    assert_eq!(redrive(true, false).await["matched"], 1);
+    assert_eq!(redrive(false, false).await["done"], 1);
+    assert_eq!(redrive(true, false).await, json!({ "matched": 0, "done": 0, "more": false, "dry_run": true }));
+    assert_eq!(redrive(true, true).await["matched"], 1, "unless it is to be made once more");
+    assert_eq!(redrive(false, true).await["done"], 1);
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@
 //! first answer is read. A first write still in flight makes the second wait on
 //! that row, so there is no moment at which both could pass. Request keys of
 //! outside callers work the same way, until they expire.
+//!
+//! A dry run does the same work and rolls it back: the answer is the real one.
 
 use std::{future::Future, sync::Arc};
 
@@ -73,6 +75,11 @@ impl PostgresStore {
         self.have_day(micros(write.now)).await?;
         let tx = Arc::new(Tx::on(&self.work).await?);
         let (value, mut ending) = work(Arc::clone(&tx)).await?;
+        if write.dry_run {
+            let late = tx.now(&ending.late).await?;
+            tx.roll_back().await?;
+            return Ok((value, late));
+        }
         let finished = tx.finish(write, &ending).await;
         // A commit whose answer is lost may have been made. If it was, this is
         // who ended by it: asked again, the work finds them gone.

@@ -55,7 +55,14 @@ async fn store() -> PostgresStore {
 }
 
 fn batch(millis: i64) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now: at(millis), node: None, request: None, ends: Ends::default() }
+    Write {
+        batch: BatchId(Uuid::now_v7()),
+        now: at(millis),
+        node: None,
+        request: None,
+        ends: Ends::default(),
+        dry_run: false,
+    }
 }
 
 impl Bed {

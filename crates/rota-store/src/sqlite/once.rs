@@ -3,6 +3,9 @@
 //! The batch's row commits with its effects. Asked again, the store finds the
 //! row and restores the answer; a plain answer is stored as nothing. A request
 //! key does the same for a caller's own caller, for as long as the key lives.
+//!
+//! A dry run does the work in a savepoint and goes back to it: the answer is the real
+//! one, and nothing is left of it, its batch's row included.
 
 use jiff::Timestamp;
 use rota_core::store::{Request, StoreError, Write};
@@ -20,6 +23,9 @@ pub fn once<T>(
     restore: impl FnOnce(&Connection, Option<&[u8]>) -> Result<T, StoreError>,
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
+    if write.dry_run {
+        return undone(connection, work);
+    }
     if let Some(request) = &write.request
         && let Some(kept) = known_request(connection, request, write.now)?
     {
@@ -38,6 +44,17 @@ pub fn once<T>(
         remember_request(connection, request, kept.as_deref())?;
     }
     Ok(answer)
+}
+
+/// Runs `work` and undoes it.
+fn undone<T>(
+    connection: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    connection.execute_batch("SAVEPOINT dry_run").map_err(failed)?;
+    let answer = work(connection);
+    connection.execute_batch("ROLLBACK TO dry_run; RELEASE dry_run").map_err(failed)?;
+    answer
 }
 
 /// An answer, be it stored as bytes or as text.

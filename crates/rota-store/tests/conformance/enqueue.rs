@@ -137,6 +137,19 @@ pub async fn a_duplicate_takes_no_slot(h: &Harness) {
     crate::slots::nothing_to_repair(h).await;
 }
 
+/// A dry run that decides by itself what would be made says what is not so.
+pub async fn a_dry_run_is_answered_as_the_act_and_makes_nothing(h: &Harness) {
+    let dry = |now| Write { dry_run: true, ..h.write(now) };
+    let runs = [unique(h, 1, at(1_000)), unique(h, 1, at(1_000)), h.keyed(1, 1)];
+    let answers = h.store.enqueue(&dry(at(0)), &runs, &[]).await.unwrap();
+    assert_eq!(h.list(RunQuery { limit: 10, ..Default::default() }).await, []);
+    assert_eq!(answers, h.enqueue(&runs, at(0)).await);
+    assert_eq!(answers[1], Enqueued::Duplicate { of: runs[0].id });
+    let again = h.store.enqueue(&dry(at(1)), &[unique(h, 1, at(1_000))], &[]).await.unwrap();
+    assert_eq!(again, [Enqueued::Duplicate { of: runs[0].id }]);
+    assert_eq!(h.list(RunQuery { limit: 10, ..Default::default() }).await.len(), 2);
+}
+
 /// Many makers under one unique key at once make one run.
 pub async fn many_makers_of_one_unique_key_make_one_run(h: &Harness) {
     let second = h.second().await;

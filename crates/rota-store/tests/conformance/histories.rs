@@ -100,6 +100,7 @@ impl Stage {
             node,
             request: None,
             ends: Ends::default(),
+            dry_run: false,
         }
     }
 

@@ -5,8 +5,8 @@ use rota_core::{
     ids::{JobId, TenantId},
     lane::{LaneKey, LaneMode},
     store::{
-        CalendarPut, Deletion, Expect, Guarded, JobQuery, JobSaved, Pause, PauseTarget, RunQuery, SchedulePut,
-        ScheduleQuery, TenantPut, Tier,
+        CalendarPut, Deletion, Expect, Guarded, JobPut, JobQuery, JobSaved, Pause, PauseTarget, RunQuery, SchedulePut,
+        ScheduleQuery, TenantPut, Tier, Write,
     },
 };
 
@@ -362,4 +362,17 @@ pub async fn calendars_are_saved_by_name(h: &Harness) {
     assert_eq!(second[0].spec, "{\"v\":2}");
     assert!(second[0].revision > first[0].revision);
     assert_eq!(h.store.calendars(TenantId(-1)).await.unwrap(), []);
+}
+
+/// What a job's check says is what saving it does, and nothing is saved.
+pub async fn a_job_that_is_saved_in_a_dry_run_is_not_there(h: &Harness) {
+    let dry = |now| Write { dry_run: true, ..h.write(now) };
+    let new = h.job_put("new", "{}");
+    let answers = h.store.put_jobs(&dry(at(0)), std::slice::from_ref(&new)).await.unwrap();
+    assert!(matches!(answers[..], [JobSaved::Saved { version: 1, changed: true, .. }]), "{answers:?}");
+    assert_eq!(h.store.find_jobs(&[(h.tenant, "new".into())]).await.unwrap(), [None]);
+    let late = JobPut { expect: Expect::Nothing, ..new.clone() };
+    h.save(new, at(1)).await;
+    let answers = h.store.put_jobs(&dry(at(2)), &[late]).await.unwrap();
+    assert_eq!(answers, [JobSaved::Conflict { version: Some(1) }]);
 }

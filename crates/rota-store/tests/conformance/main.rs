@@ -85,6 +85,7 @@ promises! {
         a_lane_keeps_its_mode_and_is_turned_by_a_successor,
         racing_makers_of_one_lane_agree,
         calendars_are_saved_by_name,
+        a_job_that_is_saved_in_a_dry_run_is_not_there,
     }
     schedules {
         a_saved_schedule_is_found_by_id_and_name,
@@ -166,6 +167,7 @@ promises! {
         a_run_may_have_two_unique_keys,
         a_unique_key_outlives_its_run,
         a_refused_run_holds_no_unique_key,
+        a_dry_run_is_answered_as_the_act_and_makes_nothing,
         a_duplicate_takes_no_slot,
         many_makers_of_one_unique_key_make_one_run,
         a_request_key_answers_as_it_did,

@@ -198,7 +198,14 @@ impl World {
 
     fn write(&self) -> Write {
         let now = self.weather.now();
-        Write { batch: BatchId::new(&self.names, now), now, node: None, request: None, ends: Ends::default() }
+        Write {
+            batch: BatchId::new(&self.names, now),
+            now,
+            node: None,
+            request: None,
+            ends: Ends::default(),
+            dry_run: false,
+        }
     }
 
     /// One step of the storm.

@@ -5,8 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rota_api::job::{Job, JobChecked};
-use rota_client::Query;
+use rota_api::job::Job;
+use rota_client::{Believes, Query};
 use rota_core::job::JobDocument;
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use super::{
     change::{Action, Change, Kind},
 };
 use crate::{
-    commands::job::name_of,
+    commands::job::{checked_beside, name_of},
     difference, documents,
     failure::Failure,
     job_files::{self, JobFile},
@@ -63,8 +63,9 @@ impl Plan {
             all_inside(&jobs, scope)?;
         }
         let mut changes = calendars(session, paths).await?;
+        let names: Vec<&str> = jobs.iter().map(|job| job.document.name.as_str()).collect();
         for JobFile { path, document } in &jobs {
-            let change = job(session, document).await.map_err(|failure| in_file(failure, path))?;
+            let change = job(session, document, &names).await.map_err(|failure| in_file(failure, path))?;
             changes.push(change);
         }
         if let Some(scope) = scope {
@@ -148,7 +149,8 @@ fn all_inside(jobs: &[JobFile], scope: &Scope) -> Result<(), Failure> {
     Err(Failure::bad_input("outside_scope", message))
 }
 
-async fn job(session: &Session<'_>, document: &JobDocument) -> Result<Change, Failure> {
+/// `names` are the jobs of all files.
+async fn job(session: &Session<'_>, document: &JobDocument, names: &[&str]) -> Result<Change, Failure> {
     let stored = match session.client.get::<Job>(&["jobs", &document.name], &[]).await {
         Ok(job) => Some(job).filter(|job| !job.deleted && job.name == document.name),
         Err(error) if error.is_not_found() => None,
@@ -157,7 +159,7 @@ async fn job(session: &Session<'_>, document: &JobDocument) -> Result<Change, Fa
     let value: Value = serde_json::from_str(&document.canonical_json()).map_err(anyhow::Error::from)?;
     let change = Change::of_job(&document.name, value, stored.as_ref())?;
     if change.action != Action::Keep {
-        let _checked: JobChecked = session.client.post(&["check"], change.document()).await?;
+        checked_beside(session, change.document(), Believes::Anything, names).await?;
     }
     Ok(change)
 }

@@ -57,7 +57,14 @@ impl Seat {
     }
 
     fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId(Uuid::now_v7()), now, node: Some(self.node), request: None, ends: Ends::default() }
+        Write {
+            batch: BatchId(Uuid::now_v7()),
+            now,
+            node: Some(self.node),
+            request: None,
+            ends: Ends::default(),
+            dry_run: false,
+        }
     }
 }
 

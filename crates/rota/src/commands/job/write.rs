@@ -25,7 +25,7 @@ use crate::{
 pub async fn create(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), Failure> {
     let documents = args.document.documents()?;
     if args.dry_run {
-        return check_all(session, &documents).await;
+        return check_all(session, &documents, Believes::Nothing).await;
     }
     let mut saved = Vec::new();
     for document in &documents {
@@ -37,7 +37,7 @@ pub async fn create(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), F
 pub async fn save(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), Failure> {
     let documents = args.document.documents()?;
     if args.dry_run {
-        return check_all(session, &documents).await;
+        return check_all(session, &documents, Believes::Anything).await;
     }
     let mut saved = Vec::new();
     for document in &documents {
@@ -73,13 +73,15 @@ pub fn warned(warnings: &[FieldError], printer: &mut Printer) -> io::Result<()> 
 }
 
 pub async fn check(session: &mut Session<'_>, args: &DocumentArgs) -> Result<(), Failure> {
-    check_all(session, &args.documents()?).await
+    check_all(session, &args.documents()?, Believes::Anything).await
 }
 
-async fn check_all(session: &mut Session<'_>, documents: &[Value]) -> Result<(), Failure> {
+/// Says what saving documents one after the other would do.
+async fn check_all(session: &mut Session<'_>, documents: &[Value], believes: Believes) -> Result<(), Failure> {
     let mut checked = Vec::new();
-    for document in documents {
-        checked.push(session.client.post::<JobChecked>(&["check"], document).await?);
+    for (n, document) in documents.iter().enumerate() {
+        let before: Vec<&str> = documents[..n].iter().filter_map(|document| document["name"].as_str()).collect();
+        checked.extend(checked_beside(session, document, believes, &before).await?);
     }
     session.answer(&checked, |printer| {
         for job in &checked {
@@ -87,6 +89,30 @@ async fn check_all(session: &mut Session<'_>, documents: &[Value]) -> Result<(),
         }
         Ok(())
     })
+}
+
+/// Asks the server what saving a document would do. None where all it lacks are jobs
+/// of these names, which are saved before it: the server knows only what it has.
+pub async fn checked_beside(
+    session: &Session<'_>,
+    document: &Value,
+    believes: Believes,
+    names: &[&str],
+) -> Result<Option<JobChecked>, Failure> {
+    let after = &document["triggers"]["after"]["jobs"];
+    let will_be = |path: &str| {
+        let place = path.strip_prefix("triggers.after.jobs[").and_then(|rest| rest.strip_suffix(']')?.parse().ok());
+        let name = place.and_then(|place: usize| after.get(place)).and_then(Value::as_str);
+        name.is_some_and(|name| names.contains(&name))
+    };
+    let lacks = |error: &FieldError| error.code == "unknown_job" && will_be(&error.path);
+    match session.client.post_believing::<JobChecked>(&["check"], document, believes).await {
+        Ok(checked) => Ok(Some(checked)),
+        Err(error) => match error.problem() {
+            Some(problem) if !problem.errors.is_empty() && problem.errors.iter().all(lacks) => Ok(None),
+            _ => Err(error.into()),
+        },
+    }
 }
 
 fn checked_job(job: &JobChecked, printer: &mut Printer) -> io::Result<()> {

@@ -5,6 +5,24 @@ use serde_json::Value;
 use super::{Desk, at_home, hello, said};
 use crate::node::{Node, Place};
 
+/// A dry run that says yes where the act says no is a lie.
+#[test]
+fn a_job_is_checked_as_it_would_be_created() {
+    let desk = Desk::open();
+    desk.write("a.yaml", &hello("a"));
+    desk.write("after.yaml", &format!("{}triggers: {{ after: {{ jobs: [a] }} }}\n", hello("b")));
+    assert!(desk.rota(&["job", "check", "-f", "after.yaml"]).failed(2).contains("there is no job `a`"));
+    assert!(desk.rota(&["job", "create", "-f", "after.yaml"]).failed(2).contains("there is no job `a`"));
+    desk.rota(&["job", "create", "-f", "a.yaml"]).ok();
+    let conflict = desk.rota(&["job", "create", "-f", "a.yaml"]).failed(4);
+    assert_eq!(desk.rota(&["job", "create", "-f", "a.yaml", "--dry-run"]).failed(4), conflict);
+    assert_eq!(desk.rota(&["job", "check", "-f", "after.yaml"]).ok(), "b would be made\n");
+    desk.write("both.yaml", &format!("{}---\n{}triggers: {{ after: {{ jobs: [c] }} }}\n", hello("c"), hello("d")));
+    desk.rota(&["job", "check", "-f", "both.yaml"]).ok();
+    desk.rota(&["job", "create", "-f", "both.yaml"]).ok();
+    assert!(desk.node.stop().0.success());
+}
+
 #[test]
 fn a_job_is_made_by_flags_run_and_read() {
     let desk = Desk::open();
