@@ -3,10 +3,14 @@
 //! Flags make the small jobs that fit on a line; everything else is a file. The
 //! document is sent as it was written, so that the server says what is wrong with
 //! it and where.
+//!
+//! Over a job that is there, flags change what they name: its one schedule, its one
+//! step, a setting. What they do not name stays.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use rota_core::job::step::StepKind;
 use serde_json::{Map, Value, json};
 
 use crate::{documents, failure::Failure};
@@ -22,7 +26,7 @@ pub struct DocumentArgs {
 
 #[derive(Args)]
 #[command(next_help_heading = "A job by flags")]
-struct JobFlags {
+pub struct JobFlags {
     /// Its name, unique in its tenant
     #[arg(long)]
     name: Option<String>,
@@ -76,44 +80,133 @@ struct JobFlags {
     command: Vec<String>,
 }
 
+/// What a command is given to save.
+pub enum Given<'a> {
+    Flags(&'a JobFlags),
+    /// As they were written.
+    Documents(Vec<Value>),
+}
+
 impl DocumentArgs {
-    /// The documents, as they were written.
-    pub fn documents(&self) -> Result<Vec<Value>, Failure> {
+    pub fn given(&self) -> Result<Given<'_>, Failure> {
         match &self.file {
-            Some(path) => documents::values(path),
-            None => Ok(vec![self.flags.document()?]),
+            Some(path) => Ok(Given::Documents(documents::values(path)?)),
+            None => Ok(Given::Flags(&self.flags)),
+        }
+    }
+
+    /// The documents of new jobs.
+    pub fn documents(&self) -> Result<Vec<Value>, Failure> {
+        match self.given()? {
+            Given::Documents(documents) => Ok(documents),
+            Given::Flags(flags) => Ok(vec![flags.document()?]),
         }
     }
 }
 
+/// The fields of which a schedule has one.
+const SCHEDULE_KINDS: [&str; 4] = ["cron", "every", "at", "after_finish"];
+
 impl JobFlags {
-    fn document(&self) -> Result<Value, Failure> {
-        if self.name.is_none() {
-            return Err(wrong("which job? Give a document with -f FILE, or --name and what it is to do"));
-        }
+    pub fn name(&self) -> Result<&str, Failure> {
+        let name = self.name.as_deref();
+        name.ok_or_else(|| wrong("which job? Give a document with -f FILE, or --name and what it is to do"))
+    }
+
+    /// The document of a new job.
+    pub fn document(&self) -> Result<Value, Failure> {
         let mut job = Map::new();
-        put(&mut job, "name", self.name.as_ref());
-        put(&mut job, "description", self.description.as_ref());
-        put(&mut job, "queue", self.queue.as_ref());
-        put(&mut job, "timeout", self.timeout.as_ref());
+        job.insert("name".into(), self.name()?.into());
+        self.settings(&mut job);
+        if let Some(schedule) = self.schedule()? {
+            job.insert("schedules".into(), json!([schedule]));
+        }
+        let step = self.step()?.ok_or_else(|| {
+            wrong("what is it to do? Give --url, --command, --shell or --handler, or a document with -f")
+        })?;
+        job.insert("steps".into(), json!([step]));
+        Ok(job.into())
+    }
+
+    /// A stored document with what the flags name changed.
+    pub fn change(&self, stored: &Value) -> Result<Value, Failure> {
+        let mut job = stored.as_object().cloned().unwrap_or_default();
+        self.settings(&mut job);
+        let has_kind = self.cron.is_some() || self.every.is_some() || self.at.is_some();
+        if has_kind || self.zone.is_some() {
+            match self.only(&mut job, "schedules", "schedule")? {
+                Some(schedule) => self.change_schedule(schedule, has_kind),
+                None => drop(job.insert("schedules".into(), json!([self.schedule()?]))),
+            }
+        }
+        if let Some(new) = self.step()? {
+            match self.only(&mut job, "steps", "step")? {
+                Some(step) => change_step(step, new),
+                None => drop(job.insert("steps".into(), json!([new]))),
+            }
+        }
+        Ok(job.into())
+    }
+
+    /// The one item of a stored list; none where the list is empty.
+    fn only<'a>(
+        &self,
+        job: &'a mut Map<String, Value>,
+        list: &str,
+        what: &str,
+    ) -> Result<Option<&'a mut Map<String, Value>>, Failure> {
+        let items = job.get_mut(list).and_then(Value::as_array_mut);
+        match items.map(Vec::as_mut_slice) {
+            None | Some([]) => Ok(None),
+            Some([one]) => Ok(one.as_object_mut()),
+            Some(items) => {
+                let name = self.name()?;
+                let count = items.len();
+                Err(wrong(&format!(
+                    "`{name}` has {count} {what}s, and flags cannot say which one is meant: use `rota job edit {name}`, or -f FILE"
+                )))
+            }
+        }
+    }
+
+    /// The fields of the job itself.
+    fn settings(&self, job: &mut Map<String, Value>) {
+        put(job, "description", self.description.as_ref());
+        put(job, "queue", self.queue.as_ref());
+        put(job, "timeout", self.timeout.as_ref());
         if !self.tags.is_empty() {
             job.insert("tags".into(), json!(self.tags));
         }
         if let Some(attempts) = self.attempts {
-            job.insert("retry".into(), json!({ "max_attempts": attempts }));
+            match job.get_mut("retry").and_then(Value::as_object_mut) {
+                Some(retry) => drop(retry.insert("max_attempts".into(), attempts.into())),
+                None => drop(job.insert("retry".into(), json!({ "max_attempts": attempts }))),
+            }
         }
-        if let Some(schedule) = self.schedule()? {
-            job.insert("schedules".into(), json!([schedule]));
+    }
+
+    fn change_schedule(&self, schedule: &mut Map<String, Value>, has_kind: bool) {
+        if has_kind {
+            for kind in SCHEDULE_KINDS {
+                schedule.remove(kind);
+            }
+            if self.every.is_none() {
+                schedule.remove("anchor");
+            }
         }
-        job.insert("steps".into(), json!([self.step()?]));
-        Ok(job.into())
+        self.put_schedule(schedule);
+        put(schedule, "timezone", self.zone.as_ref());
+    }
+
+    fn put_schedule(&self, schedule: &mut Map<String, Value>) {
+        put(schedule, "cron", self.cron.as_ref());
+        put(schedule, "every", self.every.as_ref());
+        put(schedule, "at", self.at.as_ref());
     }
 
     fn schedule(&self) -> Result<Option<Value>, Failure> {
         let mut schedule = Map::new();
-        put(&mut schedule, "cron", self.cron.as_ref());
-        put(&mut schedule, "every", self.every.as_ref());
-        put(&mut schedule, "at", self.at.as_ref());
+        self.put_schedule(&mut schedule);
         match (schedule.is_empty(), &self.zone) {
             (true, Some(_)) => Err(wrong("--tz: there is no --cron or --at that it could belong to")),
             (true, None) => Ok(None),
@@ -124,23 +217,21 @@ impl JobFlags {
         }
     }
 
-    fn step(&self) -> Result<Value, Failure> {
+    /// The step that the flags describe, if they do.
+    fn step(&self) -> Result<Option<Value>, Failure> {
         if let Some(url) = &self.url {
-            return Ok(json!({ "id": "call", "http": self.http(url)? }));
+            return Ok(Some(json!({ "id": "call", "http": self.http(url)? })));
         }
-        if let Some(text) = &self.shell {
-            return Ok(json!({ "id": "run", "command": { "shell": text } }));
-        }
-        if let Some(name) = &self.handler {
-            return Ok(json!({ "id": "run", "handler": { "name": name } }));
-        }
-        match self.command.as_slice() {
-            [] => Err(wrong("what is it to do? Give --url, --command, --shell or --handler, or a document with -f")),
-            [program] => Ok(json!({ "id": "run", "command": { "program": program } })),
-            [program, arguments @ ..] => {
-                Ok(json!({ "id": "run", "command": { "program": program, "args": arguments } }))
-            }
-        }
+        let kind = match (&self.shell, &self.handler, self.command.as_slice()) {
+            (Some(text), _, _) => json!({ "command": { "shell": text } }),
+            (None, Some(name), _) => json!({ "handler": { "name": name } }),
+            (None, None, []) => return Ok(None),
+            (None, None, [program]) => json!({ "command": { "program": program } }),
+            (None, None, [program, arguments @ ..]) => json!({ "command": { "program": program, "args": arguments } }),
+        };
+        let mut step = kind;
+        step["id"] = "run".into();
+        Ok(Some(step))
     }
 
     fn http(&self, url: &str) -> Result<Value, Failure> {
@@ -165,6 +256,37 @@ impl JobFlags {
     }
 }
 
+/// Makes a stored step do what `new` does. Its id and its other settings stay; so do
+/// those of its kind where that is the same.
+fn change_step(step: &mut Map<String, Value>, new: Value) {
+    let Value::Object(new) = new else { return };
+    for (kind, told) in new.into_iter().filter(|(key, _)| key != "id") {
+        let mut old = step.get(&kind).and_then(Value::as_object).cloned().unwrap_or_default();
+        for other in StepKind::NAMES {
+            step.remove(other);
+        }
+        // What to run and what to send are each told in one way.
+        let replaced: &[&str] = match kind.as_str() {
+            "command" => &["program", "args", "shell"],
+            "http" if told.get("json").is_some() => &["json", "body", "form"],
+            _ => &[],
+        };
+        old.retain(|key, _| !replaced.contains(&key.as_str()));
+        merge(&mut old, told);
+        step.insert(kind, old.into());
+    }
+}
+
+fn merge(old: &mut Map<String, Value>, new: Value) {
+    let Value::Object(new) = new else { return };
+    for (key, value) in new {
+        match (old.get_mut(&key), value) {
+            (Some(Value::Object(old)), value @ Value::Object(_)) if key == "headers" => merge(old, value),
+            (_, value) => drop(old.insert(key, value)),
+        }
+    }
+}
+
 fn put(map: &mut Map<String, Value>, key: &str, value: Option<&String>) {
     if let Some(value) = value {
         map.insert(key.to_owned(), value.as_str().into());
@@ -173,4 +295,72 @@ fn put(map: &mut Map<String, Value>, key: &str, value: Option<&String>) {
 
 fn wrong(message: &str) -> Failure {
     Failure::bad_input("bad_flags", message.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: JobFlags,
+    }
+
+    fn changed(stored: &Value, flags: &[&str]) -> Result<Value, Failure> {
+        let line = ["rota", "--name", "a"].into_iter().chain(flags.iter().copied());
+        Line::try_parse_from(line).unwrap().flags.change(stored)
+    }
+
+    fn stored() -> Value {
+        json!({
+            "name": "a", "tags": ["x"], "retry": { "max_attempts": 3, "backoff": "fixed" },
+            "schedules": [{ "name": "day", "cron": "0 9 * * *", "timezone": "Europe/Paris", "labels": { "k": "v" } }],
+            "steps": [{ "id": "say", "timeout": "5s", "command": { "program": "echo", "args": ["a"], "env": { "A": "1" } } }],
+        })
+    }
+
+    /// A save by flags deleted whatever they did not name.
+    #[test]
+    fn flags_change_what_they_name_and_nothing_else() {
+        let with = |path: &str, value: Value| {
+            let mut job = stored();
+            *job.pointer_mut(path).unwrap() = value;
+            job
+        };
+        let command = json!({ "shell": "ls", "env": { "A": "1" } });
+        let schedule = json!({ "name": "day", "every": "1h", "timezone": "Europe/Paris", "labels": { "k": "v" } });
+        for (flags, expected) in [
+            (&["--shell", "ls"][..], with("/steps/0/command", command)),
+            (&["--attempts", "1"], with("/retry/max_attempts", json!(1))),
+            (&["--every", "1h"], with("/schedules/0", schedule)),
+            (&["--tz", "UTC"], with("/schedules/0/timezone", json!("UTC"))),
+            (&["--tag", "y"], with("/tags", json!(["y"]))),
+            (
+                &["--handler", "h"],
+                with("/steps/0", json!({ "id": "say", "timeout": "5s", "handler": { "name": "h" } })),
+            ),
+            (&[], stored()),
+        ] {
+            assert_eq!(changed(&stored(), flags).unwrap(), expected, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn flags_do_not_guess_which_of_several_is_meant() {
+        let mut job = stored();
+        job["schedules"] = json!([{ "name": "day", "cron": "0 9 * * *" }, { "name": "night", "every": "1h" }]);
+        assert!(changed(&job, &["--every", "2h"]).is_err_and(|failure| failure.exit_code() == 2));
+        assert!(changed(&job, &["--shell", "ls"]).is_ok());
+    }
+
+    #[test]
+    fn a_header_joins_those_that_are_there() {
+        let job =
+            json!({ "name": "a", "steps": [{ "id": "call", "http": { "url": "http://a", "headers": { "A": "1" } } }] });
+        let changed = changed(&job, &["--url", "http://b", "--header", "B: 2"]).unwrap();
+        assert_eq!(changed["steps"][0]["http"], json!({ "url": "http://b", "headers": { "A": "1", "B": "2" } }));
+    }
 }

@@ -5,6 +5,7 @@ mod flags;
 mod history;
 mod import;
 mod read;
+mod save;
 mod write;
 
 use clap::{Args, Subcommand};
@@ -29,8 +30,9 @@ pub enum Command {
     Show(ShowArgs),
     /// Make a job from flags or a document; one that is there is not touched
     Create(WriteArgs),
-    /// Make a job, or save a new version of one that is there
-    Save(WriteArgs),
+    /// Make a job, or save a new version of one that is there; flags change what they name,
+    /// a file is the whole job
+    Save(SaveArgs),
     /// Edit a job's document in $EDITOR
     Edit {
         /// The job, by name or number
@@ -112,6 +114,15 @@ pub struct WriteArgs {
 }
 
 #[derive(Args)]
+pub struct SaveArgs {
+    #[command(flatten)]
+    write: WriteArgs,
+    /// Do not ask before schedules end that are not in what is saved
+    #[arg(short, long)]
+    yes: bool,
+}
+
+#[derive(Args)]
 pub struct DeleteArgs {
     /// The jobs, by name or number
     #[arg(required = true)]
@@ -188,9 +199,9 @@ pub fn run(args: JobArgs, printer: &mut Printer) -> Result<(), Failure> {
         Command::List(args) => read::list(session, &args).await,
         Command::Show(args) => read::show(session, &args).await,
         Command::Create(args) => write::create(session, &args).await,
-        Command::Save(args) => write::save(session, &args).await,
+        Command::Save(args) => save::save(session, &args).await,
         Command::Edit { job } => edit::edit(session, &job).await,
-        Command::Check(args) => write::check(session, &args).await,
+        Command::Check(args) => save::check(session, &args).await,
         Command::Delete(args) => write::delete(session, &args).await,
         Command::Trigger(args) => write::trigger(session, &args).await,
         Command::Pause { jobs, pause, many } => pausing::pause_jobs(session, &jobs, &many, &pause).await,

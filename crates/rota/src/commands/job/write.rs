@@ -10,7 +10,7 @@ use rota_api::{
 use rota_client::{Believes, Query};
 use serde_json::{Value, json};
 
-use super::{DeleteArgs, TriggerArgs, WriteArgs, flags::DocumentArgs};
+use super::{DeleteArgs, TriggerArgs, WriteArgs};
 use crate::{
     clock,
     commands::{run, shown},
@@ -34,26 +34,14 @@ pub async fn create(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), F
     told(session, &saved, "made")
 }
 
-pub async fn save(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), Failure> {
-    let documents = args.document.documents()?;
-    if args.dry_run {
-        return check_all(session, &documents, Believes::Anything).await;
-    }
-    let mut saved = Vec::new();
-    for document in &documents {
-        let name = name_of(document)?;
-        saved.push(session.client.put::<JobSaved>(&["jobs", name], document, Believes::Anything).await?);
-    }
-    told(session, &saved, "saved")
-}
-
 /// The name that a document gives itself.
 pub fn name_of(document: &Value) -> Result<&str, Failure> {
     let name = document["name"].as_str().filter(|name| !name.is_empty());
     name.ok_or_else(|| Failure::bad_input("missing_field", "the document has no `name`".to_owned()))
 }
 
-fn told(session: &mut Session<'_>, saved: &[JobSaved], what: &str) -> Result<(), Failure> {
+/// Says what became of jobs.
+pub fn told(session: &mut Session<'_>, saved: &[JobSaved], what: &str) -> Result<(), Failure> {
     session.answer(&saved, |printer| {
         for job in saved {
             let what = if job.changed { what } else { "is as it was:" };
@@ -72,16 +60,17 @@ pub fn warned(warnings: &[FieldError], printer: &mut Printer) -> io::Result<()> 
     Ok(())
 }
 
-pub async fn check(session: &mut Session<'_>, args: &DocumentArgs) -> Result<(), Failure> {
-    check_all(session, &args.documents()?, Believes::Anything).await
-}
-
 /// Says what saving documents one after the other would do.
-async fn check_all(session: &mut Session<'_>, documents: &[Value], believes: Believes) -> Result<(), Failure> {
+pub async fn check_all(session: &mut Session<'_>, documents: &[Value], believes: Believes) -> Result<(), Failure> {
     let mut checked = Vec::new();
     for (n, document) in documents.iter().enumerate() {
         let before: Vec<&str> = documents[..n].iter().filter_map(|document| document["name"].as_str()).collect();
-        checked.extend(checked_beside(session, document, believes, &before).await?);
+        match checked_beside(session, document, believes, &before).await? {
+            Some(job) => checked.push(job),
+            None => {
+                session.printer.note(&format!("{} starts after a job that is saved before it", name_of(document)?))?
+            }
+        }
     }
     session.answer(&checked, |printer| {
         for job in &checked {

@@ -5,6 +5,35 @@ use serde_json::Value;
 use super::{Desk, at_home, hello, said};
 use crate::node::{Node, Place};
 
+/// A save by flags deleted the schedule that they did not name, and said nothing.
+#[test]
+fn flags_save_what_they_name_and_a_schedule_that_goes_is_asked_for() {
+    let desk = Desk::open();
+    let made = ["job", "create", "--name", "greet", "--cron", "0 0 1 1 *", "--tz", "Europe/Paris", "--shell", "true"];
+    desk.rota(&made).ok();
+    let saved = desk.rota(&["job", "save", "--name", "greet", "--attempts", "1", "--shell", "false"]);
+    assert_eq!(saved.err, "", "nothing goes");
+    assert_eq!(saved.ok(), "saved greet (number 1, version 2)\n");
+    let document = desk.rota(&["job", "show", "greet", "--document"]).ok();
+    assert!(document.contains("cron: 0 0 1 1 *") && document.contains("timezone: Europe/Paris"), "{document}");
+    assert!(document.contains("shell: \"false\"") && document.contains("max_attempts: 1"), "{document}");
+
+    desk.write("greet.yaml", &hello("greet"));
+    let removed = "greet: removes schedules[default]: {";
+    let checked = desk.rota(&["job", "save", "-f", "greet.yaml", "--dry-run"]);
+    assert!(checked.err.contains(removed), "{checked:?}");
+    assert_eq!(checked.ok(), "greet would become version 3\n");
+    let refused = desk.rota(&["job", "save", "-f", "greet.yaml"]).failed(2);
+    assert!(refused.contains(removed) && refused.contains("--yes") && refused.contains("not_confirmed"), "{refused}");
+    assert_eq!(desk.rota(&["schedule", "list", "-o", "json"]).json().as_array().unwrap().len(), 1, "nothing was saved");
+    let saved = desk.rota(&["job", "save", "-f", "greet.yaml", "--yes"]);
+    assert!(saved.err.contains(removed), "{saved:?}");
+    assert_eq!(saved.ok(), "saved greet (number 1, version 3)\n");
+    let new = desk.rota(&["job", "save", "--name", "other"]).failed(2);
+    assert!(new.contains("what is it to do?"), "{new}");
+    assert!(desk.node.stop().0.success());
+}
+
 /// A dry run that says yes where the act says no is a lie.
 #[test]
 fn a_job_is_checked_as_it_would_be_created() {
