@@ -118,7 +118,8 @@ struct Gone {
 
 impl Gone {
     fn is_schedule(&self) -> bool {
-        self.path == "schedules" || (self.path.starts_with("schedules[") && self.path.ends_with(']'))
+        let name = self.path.strip_prefix("schedules[").and_then(|rest| rest.strip_suffix(']'));
+        name.is_some_and(|name| !name.contains(']'))
     }
 
     fn place(&self) -> String {
@@ -144,7 +145,8 @@ fn removed(path: &str, old: &Value, new: &Value, found: &mut Vec<(String, Value)
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 match new.get(key) {
                     Some(new) => removed(&path, value, new, found),
-                    None if is_empty(value) => {}
+                    // Each of a list that is left out.
+                    None if value.is_array() => removed(&path, value, &Value::Array(Vec::new()), found),
                     None => found.push((path, value.clone())),
                 }
             }
@@ -167,15 +169,6 @@ fn name(item: &Value) -> Option<&str> {
     item.get("name").or_else(|| item.get("id"))?.as_str()
 }
 
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -186,6 +179,15 @@ mod tests {
         let mut found = Vec::new();
         removed("", old, new, &mut found);
         found.into_iter().map(|(path, _)| path).collect()
+    }
+
+    /// A calendar of a schedule is no schedule.
+    #[test]
+    fn only_a_whole_schedule_is_asked_for() {
+        let gone = |path: &str| Gone { job: "a".into(), path: path.into(), value: Value::Null };
+        assert!(gone("schedules[day]").is_schedule());
+        assert!(!gone("schedules[day].calendars[0]").is_schedule());
+        assert!(!gone("schedules[day].payload").is_schedule());
     }
 
     #[test]
@@ -206,6 +208,6 @@ mod tests {
         found.sort();
         assert_eq!(found, expected);
         let without = json!({ "name": "a", "description": "x", "tags": ["one", "two"], "steps": old["steps"] });
-        assert_eq!(paths(&old, &without), ["schedules"], "a list that is left out goes as a whole");
+        assert_eq!(paths(&old, &without), ["schedules[day]", "schedules[night]"], "a list that is left out");
     }
 }
