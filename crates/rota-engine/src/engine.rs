@@ -323,7 +323,7 @@ impl Handle {
             match page.next {
                 // What ended is beyond the live ones, and there is nothing to stop.
                 Some(next @ RunCursor { place: RunPlace::Live(_), .. }) if done.found < most => {
-                    query.after = Some(next)
+                    query.after = Some(next);
                 }
                 next => {
                     done.more = next.is_some_and(|next| matches!(next.place, RunPlace::Live(_)));

@@ -68,7 +68,7 @@ pub async fn check_all(session: &mut Session<'_>, documents: &[Value], believes:
         match checked_beside(session, document, believes, &before).await? {
             Some(job) => checked.push(job),
             None => {
-                session.printer.note(&format!("{} starts after a job that is saved before it", name_of(document)?))?
+                session.printer.note(&format!("{} starts after a job that is saved before it", name_of(document)?))?;
             }
         }
     }
