@@ -353,9 +353,11 @@ impl Pause {
         fire::Pause { since: self.since, until: self.until }
     }
 
-    /// Whether it is in force.
+    /// Whether it is in force. It is from when it was written, by whatever clock: one
+    /// that is behind, or was set back since, must neither lift it nor keep anybody
+    /// from lifting it.
     pub fn holds(&self, at: Timestamp) -> bool {
-        self.span().covers(at)
+        self.until.is_none_or(|until| at < until)
     }
 
     /// This pause in the place of `old`. One that is in force goes on, with another
@@ -580,6 +582,14 @@ mod tests {
         assert_eq!(covered(&pause(0, None).lifted(at(7))), [(0, Some(7))]);
         assert_eq!(covered(&pause(0, Some(5)).lifted(at(7))), [(0, Some(5))]);
         assert_eq!(covered(&pause(9, None).lifted(at(7))), [(9, Some(9))], "by a clock that is behind");
+    }
+
+    /// A clock that is behind must not start what is paused, nor keep it paused for
+    /// good because it cannot see what there is to lift.
+    #[test]
+    fn a_pause_is_in_force_by_a_clock_that_is_behind() {
+        assert!(pause(9, None).holds(at(7)) && pause(9, Some(20)).holds(at(7)));
+        assert!(!pause(0, Some(5)).holds(at(7)));
     }
 
     /// Somebody who pauses and resumes all day must not grow the row without end.
