@@ -8,6 +8,7 @@ pub mod access;
 pub mod after;
 pub mod calendar;
 mod choice;
+pub mod clock;
 pub mod cron;
 pub mod dispatch;
 pub mod duration;

@@ -10,7 +10,7 @@
 mod executor;
 mod random;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -20,15 +20,47 @@ pub use self::{
     executor::{Attempt, Context, Executor, Progress, Reports, Stream},
     random::{Random, Seeded},
 };
-use crate::choice::choices;
+use crate::{choice::choices, duration::Span};
 
 /// The only source of time, waiting included.
+///
+/// Clocks are set now and then, by seconds or by hours, either way. Instants are
+/// waited for by [`Clock::sleep_until`], and come by the clock as it is set then;
+/// spans by [`Clock::sleep`] and [`Clock::uptime`], which setting the clock does
+/// not touch. Whoever remembers instants only for their distance from a moment
+/// asks [`Clock::steps`] whether they still mean that.
 #[async_trait]
 pub trait Clock: Send + Sync {
+    /// The time, or a little before it: never an instant that has not come.
     fn now(&self) -> Timestamp;
+
+    /// The latest that it may be, where the time is known within bounds only.
+    fn latest(&self) -> Timestamp {
+        self.now()
+    }
 
     /// Returns when [`Clock::now`] has reached `at`; at once if it has.
     async fn sleep_until(&self, at: Timestamp);
+
+    /// How long ago some moment was: it only goes on.
+    fn uptime(&self) -> Duration {
+        self.now().duration_since(Timestamp::UNIX_EPOCH).unsigned_abs()
+    }
+
+    /// Returns when so long has passed.
+    async fn sleep(&self, span: Span) {
+        self.sleep_until(span.after(self.now())).await;
+    }
+
+    /// How often the clock was set, by so much that somebody must know.
+    fn steps(&self) -> u64 {
+        0
+    }
+
+    /// Returns when the clock was set more often than `seen`.
+    async fn stepped(&self, _seen: u64) {
+        std::future::pending::<()>().await;
+    }
 }
 
 choices! {

@@ -183,12 +183,11 @@ impl Rota {
                 return Err(Error::Stopped(run));
             }
             // Not every end is told of here: another node may have seen to it.
-            let look_at = node.options.look_every.after(self.engine.now());
             tokio::select! {
                 () = news(&mut events, run) => {}
                 // The sender lives as long as `self`.
                 _ = stopped.changed() => {}
-                () = node.clock.sleep_until(look_at) => {}
+                () = node.clock.sleep(node.options.look_every) => {}
             }
         }
     }

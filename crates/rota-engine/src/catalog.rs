@@ -211,6 +211,11 @@ impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
         self.young.remove(key);
         self.old.remove(key);
     }
+
+    fn clear(&mut self) {
+        self.young.clear();
+        self.old.clear();
+    }
 }
 
 /// Which pairs may start runs on this node.
@@ -436,6 +441,11 @@ impl Catalog {
     }
 
     /// A tenant's calendars by name, at most a second old.
+    /// The clock was set: how old what is kept is cannot be told by it.
+    pub(crate) fn stepped(&self) {
+        self.caches(|caches| caches.calendars.clear());
+    }
+
     pub async fn calendars(
         &self,
         tenant: TenantId,

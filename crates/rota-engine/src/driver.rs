@@ -1,7 +1,7 @@
 //! The driver: the only loop.
 //!
 //! Each stage has a task that calls its pass, waits for the time the pass
-//! named, a bell or a hint, and calls again. A store that does not answer is
+//! named, a bell, a hint or a clock that was set, and calls again. A store that does not answer is
 //! asked again after a while that doubles and is spread by chance, so that a
 //! fleet does not come back as one. What to do is the stages' business.
 //!
@@ -12,11 +12,15 @@
 //!
 //! To stop is to drain: nothing new is begun and partitions are given up at
 //! once; attempts under way may end within a limit, and what is left of them is
-//! handed back; what has ended is settled before the node leaves.
+//! handed back; what has ended is settled before the node leaves. A store that
+//! hangs cannot hold a stop up: what it was not told it finds out when the node's
+//! word and its leases run out.
 
 use std::{
+    future::poll_fn,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
@@ -38,13 +42,16 @@ use crate::{
     remote,
     stages::{
         PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
-        lend::Lend, look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tell::Tell,
-        tend::Tend, trigger::Trigger,
+        lend::Lend, look::Look, measure::Measure, promote::Promote, reap::Reap, scan::Scan, settle::Settle,
+        sweep::Sweep, tell::Tell, tend::Tend, trigger::Trigger, withdraw::Withdraw,
     },
 };
 
-/// How long a stop waits for attempts that were told to end, and for the store.
-const LAST_WAIT: Span = Span::secs(5);
+/// How long a stop waits beyond its limit for attempts that were told to end, and for
+/// what has ended to be settled.
+const SETTLE_WAIT: Span = Span::secs(3);
+/// How long it then waits for the store to hear that the node leaves.
+const LEAVE_WAIT: Span = Span::secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
@@ -70,12 +77,15 @@ pub struct Driver {
 impl Driver {
     /// Joins the store and starts all stages.
     pub async fn start(node: Arc<Node>) -> Result<Self, StoreError> {
-        let now = node.clock.now();
+        let mut measure = Measure::new(Arc::clone(&node));
         let (mut lead, mut look) = (Lead::new(Arc::clone(&node)), Look::new(Arc::clone(&node)));
-        lead.pass(now).await?;
-        look.pass(now).await?;
+        // Nothing is promised by a clock that may be hours off.
+        measure.pass(node.clock.now()).await?;
+        lead.pass(node.clock.now()).await?;
+        look.pass(node.clock.now()).await?;
         let (phase, broken) = (watch::Sender::new(Phase::Running), Arc::new(watch::Sender::new(None)));
         let driver = Self { phase, broken, tasks: Mutex::default(), node };
+        driver.turn(measure, Phase::Stopped, None, None);
         driver.turn(lead, Phase::Stopped, Some(|bells| &bells.lead), None);
         driver.turn(look, Phase::Stopped, Some(|bells| &bells.look), Some(Topic::Ready));
         driver.start_the_rest();
@@ -97,6 +107,7 @@ impl Driver {
         if self.node.options.executes {
             self.turn(Dispatch::new(node()), Phase::Stopped, Some(|bells| &bells.dispatch), None);
             self.turn(Claim::new(node()), Phase::Stopped, Some(|bells| &bells.claim), Some(Topic::Ready));
+            self.turn(Withdraw::new(node()), Phase::Stopped, Some(|bells| &bells.withdraw), None);
             self.turn(Execute::new(node()), Phase::Stopped, Some(|bells| &bells.execute), None);
         }
         self.turn(Lend::new(node()), Phase::Stopped, Some(|bells| &bells.lend), Some(Topic::Ready));
@@ -147,7 +158,8 @@ impl Driver {
         }
     }
 
-    /// Drains, and leaves. Attempts under way may take up to `limit`.
+    /// Drains, and leaves. Attempts under way may take up to `limit`, and all the rest
+    /// five seconds more. An error means that the store was not told.
     pub async fn stop(&self, limit: Span) -> Result<(), StoreError> {
         let node = &self.node;
         node.executing.drain();
@@ -158,21 +170,47 @@ impl Driver {
         }
         self.wait_until(limit, || node.executing.running() == 0).await;
         node.executing.stop_all(Why::HandBack, |_| true);
-        self.wait_until(LAST_WAIT, || node.executing.running() == 0).await;
-        self.wait_until(LAST_WAIT, || node.executing.unsettled() == 0 && node.outbox.len() == 0).await;
+        let is_settled = || node.executing.unsettled() == 0 && node.outbox.len() == 0;
+        self.wait_until(SETTLE_WAIT, || node.executing.running() == 0 && is_settled()).await;
         self.phase.send_replace(Phase::Stopped);
-        let tasks: Vec<_> = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        for task in tasks {
-            drop(task.await);
+        let left = tokio::select! {
+            left = self.leave() => left,
+            () = node.clock.sleep(LEAVE_WAIT) => Err(StoreError::NotApplied { what: "take leave of the node", source: "it did not answer".into() }),
+        };
+        for task in self.take_tasks() {
+            task.abort();
         }
+        left
+    }
+
+    fn take_tasks(&self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells the store what is left to tell, when all stages are at rest.
+    async fn leave(&self) -> Result<(), StoreError> {
+        let node = &self.node;
+        self.stages_at_rest().await;
         Execute::new(Arc::clone(node)).write_reports().await?;
         node.store.release(&node.write(node.clock.now()), node.worker).await?;
         node.store.forget_workers(&[node.worker]).await?;
         Lead::new(Arc::clone(node)).leave().await
     }
 
+    /// Returns when every task has ended. They stay in reach meanwhile: whoever gives
+    /// up waiting still has to end them.
+    async fn stages_at_rest(&self) {
+        poll_fn(|context| {
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            tasks.retain_mut(|task| task.poll_unpin(context).is_pending());
+            if tasks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     async fn wait_until(&self, limit: Span, done: impl Fn() -> bool) {
-        let until = limit.after(self.node.clock.now());
+        let over = self.node.clock.sleep(limit);
+        tokio::pin!(over);
         loop {
             let moved = self.node.executing.moved.notified();
             tokio::pin!(moved);
@@ -182,7 +220,7 @@ impl Driver {
             }
             tokio::select! {
                 () = moved => {}
-                () = self.node.clock.sleep_until(until) => return,
+                () = &mut over => return,
             }
         }
     }
@@ -212,8 +250,13 @@ async fn turn(
     mut phase: watch::Receiver<Phase>,
     until: Phase,
 ) {
-    let mut failures = 0;
+    let (mut failures, mut steps) = (0, node.clock.steps());
     while *phase.borrow_and_update() < until {
+        let seen = node.clock.steps();
+        if seen != steps {
+            steps = seen;
+            stage.stepped(node.clock.now());
+        }
         match stage.pass(node.clock.now()).await {
             Ok(PassReport { more: true, .. }) => {
                 failures = 0;
@@ -221,7 +264,7 @@ async fn turn(
             }
             Ok(report) => {
                 failures = 0;
-                if calls.wait(&node, &mut phase, report.next_at).await {
+                if calls.wait(&node, &mut phase, report.next_at, steps).await {
                     stage.doubt();
                 }
             }
@@ -234,10 +277,9 @@ async fn turn(
                     error = &error as &dyn std::error::Error,
                     "a pass failed"
                 );
-                let again_at = backoff(&node, failures).after(node.clock.now());
                 tokio::select! {
                     changed = phase.changed() => if changed.is_err() { return },
-                    () = node.clock.sleep_until(again_at) => {}
+                    () = node.clock.sleep(backoff(&node, failures)) => {}
                 }
             }
         }
@@ -245,14 +287,22 @@ async fn turn(
 }
 
 impl Calls {
-    /// Waits for whatever comes first; true where it was a hint.
-    async fn wait(&mut self, node: &Node, phase: &mut watch::Receiver<Phase>, next_at: Option<Timestamp>) -> bool {
+    /// Waits for whatever comes first, a clock that is set among it; true where it
+    /// was a hint.
+    async fn wait(
+        &mut self,
+        node: &Node,
+        phase: &mut watch::Receiver<Phase>,
+        next_at: Option<Timestamp>,
+        steps: u64,
+    ) -> bool {
         let bell = self.bell.map(|bell| bell(&node.bells));
         tokio::select! {
             _ = phase.changed() => false,
             () = ring(bell) => false,
             () = heard(self.listener.as_deref_mut()) => true,
             () = time(node, next_at) => false,
+            () = node.clock.stepped(steps) => false,
         }
     }
 }

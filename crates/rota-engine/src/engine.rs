@@ -68,6 +68,7 @@ pub struct Builder {
     store: Arc<dyn Store>,
     options: Options,
     clock: Option<Arc<dyn Clock>>,
+    system_clock: Option<Arc<SystemClock>>,
     random: Option<Arc<dyn Random>>,
     hints: Option<Arc<dyn Hints>>,
     relay: Option<Arc<dyn Relay>>,
@@ -85,6 +86,12 @@ impl Builder {
     #[must_use]
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         Self { clock: Some(clock), ..self }
+    }
+
+    /// The system's clock on another machine than this: it follows the store's.
+    #[must_use]
+    pub fn system_clock(self, clock: Arc<SystemClock>) -> Self {
+        Self { system_clock: Some(clock), ..self }
     }
 
     #[must_use]
@@ -124,15 +131,19 @@ impl Builder {
 
     /// The node alone, for those who call its stages themselves.
     pub fn node(self) -> Arc<Node> {
-        let system_clock = if self.clock.is_none() { Some(Arc::new(SystemClock::new())) } else { None };
-        let clock = self.clock.or_else(|| system_clock.clone().map(|clock| clock as Arc<dyn Clock>));
+        let (clock, system_clock) = if let Some(clock) = self.clock {
+            (clock, None)
+        } else {
+            let system = self.system_clock.unwrap_or_default();
+            (Arc::clone(&system) as Arc<dyn Clock>, Some(system))
+        };
         let mut executors = Executors::new(self.handlers);
         for executor in self.executors {
             executors = executors.with(executor);
         }
         Arc::new(Node::new(Parts {
             store: self.store,
-            clock: clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
+            clock,
             system_clock,
             random: self.random.unwrap_or_else(|| Arc::new(Seeded::new(seed()))),
             hints: self.hints.unwrap_or_else(|| Arc::new(LocalHints::default())),
@@ -185,6 +196,7 @@ impl Engine {
             store,
             options: Options::default(),
             clock: None,
+            system_clock: None,
             random: None,
             hints: None,
             relay: None,
@@ -518,7 +530,7 @@ impl Handle {
                 Err(StoreError::OutcomeUnknown { .. }) if asked < ASKS => {
                     let wait = Span::millis(20 << asked);
                     asked += 1;
-                    self.node.clock.sleep_until(wait.after(self.node.clock.now())).await;
+                    self.node.clock.sleep(wait).await;
                 }
                 answer => return answer,
             }

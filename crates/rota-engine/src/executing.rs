@@ -117,13 +117,15 @@ impl Executing {
         })
     }
 
-    /// Tells all attempts that `which` picks.
-    pub(crate) fn stop_all(&self, why: Why, which: impl Fn(&Slow) -> bool) {
+    /// Tells all attempts that `which` picks; answers how many.
+    pub(crate) fn stop_all(&self, why: Why, which: impl Fn(&Slow) -> bool) -> usize {
         self.slow(|slow| {
-            for slow in slow.values().filter(|slow| which(slow)) {
+            let picked: Vec<&Slow> = slow.values().filter(|slow| which(slow)).collect();
+            for slow in &picked {
                 slow.stop.send_replace(Some(why));
             }
-        });
+            picked.len()
+        })
     }
 
     /// Drops all attempts under way without a word, as the death of their

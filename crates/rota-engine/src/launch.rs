@@ -76,8 +76,14 @@ impl Launch {
         let waiting = self.held.len() + self.pending.as_ref().map_or(0, |asked| asked.runs.len());
         !options.executes
             || executing.is_reserved(self.node.clock.now())
+            || self.node.leases_until() < self.node.clock.uptime()
             || executing.unsettled() >= options.unsettled_max
             || waiting >= options.dispatch_batch * 4
+    }
+
+    /// The clock was set: what waits for its turn asks for it again.
+    pub fn stepped(&mut self, now: Timestamp) {
+        self.held = std::mem::take(&mut self.held).into_iter().map(|((_, run), ready)| ((now, run), ready)).collect();
     }
 
     pub fn next_at(&self) -> Option<Timestamp> {

@@ -1,8 +1,11 @@
 //! One node: everything that its stages share.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicI64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use futures_util::FutureExt;
@@ -83,6 +86,8 @@ pub struct Node {
     chained: AtomicBool,
     /// When this node last extended its own leases, or had none.
     extended_at: AtomicI64,
+    /// Until when they hold at least, by the uptime, in microseconds.
+    leases_until: AtomicU64,
     /// Somebody asked a run to stop: leases are to be compared at once.
     pub(crate) cancel_asked: AtomicBool,
 }
@@ -97,6 +102,8 @@ pub struct Bells {
     pub lend: Notify,
     pub promote: Notify,
     pub look: Notify,
+    /// An attempt marked `exclusive` is under way.
+    pub withdraw: Notify,
     /// The node's partitions changed.
     pub fire: Notify,
     pub lead: Notify,
@@ -143,6 +150,7 @@ impl Node {
             delayed_at: AtomicI64::new(i64::MAX),
             chained: AtomicBool::new(false),
             extended_at: AtomicI64::new(now.as_microsecond()),
+            leases_until: AtomicU64::new(u64::MAX),
             cancel_asked: AtomicBool::new(false),
             store,
             clock,
@@ -351,9 +359,13 @@ impl Node {
     pub(crate) fn store_is_there(&self, now: Timestamp) {
         self.outage.there_at.store(now.as_microsecond(), Ordering::Relaxed);
         if self.outage.away.swap(false, Ordering::Relaxed) {
-            let quiet = self.options.node_lease.max(self.options.run_lease).after(now);
-            self.outage.quiet_until.store(quiet.as_microsecond(), Ordering::Relaxed);
+            self.be_quiet(now);
         }
+    }
+
+    fn be_quiet(&self, now: Timestamp) {
+        let quiet = self.options.node_lease.max(self.options.run_lease).after(now);
+        self.outage.quiet_until.store(quiet.as_microsecond(), Ordering::Relaxed);
     }
 
     /// Whether the store did not answer when it was last asked.
@@ -361,8 +373,8 @@ impl Node {
         self.outage.away.load(Ordering::Relaxed)
     }
 
-    /// Whether the store is away, or was until less than a lease time ago: then
-    /// others could not keep their word either, and nobody is presumed dead.
+    /// Whether the store is away, or was until less than a lease time ago, or the
+    /// clock was set then: then others could not keep their word either, and nobody is presumed dead.
     pub fn is_quiet(&self, now: Timestamp) -> bool {
         self.outage.away.load(Ordering::Relaxed)
             || now.as_microsecond() < self.outage.quiet_until.load(Ordering::Relaxed)
@@ -373,8 +385,11 @@ impl Node {
         at.as_microsecond() < self.outage.there_at.load(Ordering::Relaxed)
     }
 
-    /// This node's own leases are extended, or there are none.
-    pub(crate) fn extended(&self, now: Timestamp) {
+    /// This node's own leases are extended, or there are none: asked for at `now`, and
+    /// so long after the moment that uptime counts from.
+    pub(crate) fn extended(&self, now: Timestamp, began: Duration) {
+        let until = began + Duration::from_millis(self.options.run_lease.as_millis());
+        self.leases_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.extended_at.store(now.as_microsecond(), Ordering::Relaxed);
     }
 
@@ -385,8 +400,26 @@ impl Node {
         now >= self.options.run_lease.after(at) && !self.desk.leases().is_empty()
     }
 
-    /// The earliest that it may be now.
-    pub fn earliest(&self, now: Timestamp) -> Timestamp {
-        self.system_clock.as_ref().map_or(now, |clock| clock.earliest().min(now))
+    /// Until when this node may count on what it owns, by the uptime: a little less
+    /// than its word holds.
+    pub(crate) fn owns_until(&self) -> Duration {
+        self.territory.word_until().saturating_sub(self.withdraw_margin())
+    }
+
+    /// Until when it may count on what it leased.
+    pub(crate) fn leases_until(&self) -> Duration {
+        Duration::from_micros(self.leases_until.load(Ordering::Relaxed)).saturating_sub(self.withdraw_margin())
+    }
+
+    fn withdraw_margin(&self) -> Duration {
+        Duration::from_millis(self.options.withdraw_margin.as_millis())
+    }
+
+    /// The clock was set. What everybody promised until some instant by the old one
+    /// is promised anew by the new one, and nobody is presumed dead meanwhile.
+    pub(crate) fn stepped(&self, now: Timestamp) {
+        self.be_quiet(now);
+        self.meter.stepped();
+        self.catalog.stepped();
     }
 }

@@ -80,6 +80,8 @@ pub struct Options {
     pub alone_from: u16,
     /// Leases must have run out for this long before they are reaped.
     pub reap_margin: Span,
+    /// An `exclusive` attempt is stopped so long before its node's right to it ends.
+    pub withdraw_margin: Span,
     /// Most runs reaped or swept in one transaction.
     pub sweep_batch: u32,
     /// How often leases and deadlines are looked at.
@@ -141,6 +143,7 @@ impl Default for Options {
             losses_max: 3,
             alone_from: 2,
             reap_margin: Span::millis(500),
+            withdraw_margin: Span::millis(500),
             sweep_batch: 1_000,
             sweep_every: Span::secs(1),
             scan_every: Span::secs(30),

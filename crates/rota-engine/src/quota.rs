@@ -122,6 +122,14 @@ impl Meter {
         self.schedules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The clock was set: what was learnt by the old one is learnt anew. Tokens in
+    /// hand go with it, which costs rate, never more.
+    pub(crate) fn stepped(&self) {
+        self.runs.lock().clear();
+        self.requests.lock().clear();
+        self.schedules().clear();
+    }
+
     /// Keeps tokens of runs that were taken and not used.
     pub(crate) fn give_back(&self, tenant: TenantId, tokens: u32, now: Timestamp) {
         if tokens > 0 {

@@ -157,8 +157,12 @@ pub struct Stats {
     /// What cannot be and was found at the last scan; reads 0.
     pub findings: Gauge,
     pub overdue: Gauge,
-    /// Microseconds that the clock was off when last measured.
+    /// Microseconds that the machine's clock was ahead of the time when last measured.
     pub clock_offset: AtomicI64,
+    /// Microseconds by which it may have been later than thought.
+    pub clock_error: AtomicI64,
+    /// How often the clock was set.
+    pub clock_steps: Counter,
 }
 
 impl Stats {

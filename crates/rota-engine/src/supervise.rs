@@ -16,6 +16,7 @@ use std::{
 use futures_util::FutureExt;
 use jiff::Timestamp;
 use rota_core::{
+    duration::Span,
     job::{
         failure::{ErrorKind, Failure},
         kinds::Sleep,
@@ -111,7 +112,6 @@ struct Underway {
     start: Start,
     going: Going,
     executor: Arc<dyn Executor>,
-    deadline_at: Option<Timestamp>,
 }
 
 fn begin(node: &Arc<Node>, start: Start, now: Timestamp) -> Begun {
@@ -120,7 +120,6 @@ fn begin(node: &Arc<Node>, start: Start, now: Timestamp) -> Begun {
         Ok(found) => found,
         Err(outcome) => return Begun::Ended(Box::new(ended(start, End::Outcome(outcome), now))),
     };
-    let deadline_at = attempt.deadline_at;
     let reports =
         AttemptReports::new(Arc::clone(&node.reports), Arc::clone(&node.clock), attempt.lease, attempt.number);
     let context = Context { clock: Arc::clone(&node.clock), reports: Arc::new(reports) };
@@ -130,7 +129,7 @@ fn begin(node: &Arc<Node>, start: Start, now: Timestamp) -> Begun {
     // Whoever is not done yet is polled again, with a waker, by its own task.
     match going.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
         Poll::Ready(result) => Begun::Ended(Box::new(ended(start, End::Outcome(outcome_of(result)), node.clock.now()))),
-        Poll::Pending => Begun::Going(Box::new(Underway { start, going, executor, deadline_at })),
+        Poll::Pending => Begun::Going(Box::new(Underway { start, going, executor })),
     }
 }
 
@@ -221,7 +220,7 @@ fn outcome_of(result: Result<Outcome, Box<dyn Any + Send>>) -> Outcome {
 
 /// Goes on with an attempt that did not end at once.
 async fn go_on(node: Arc<Node>, attempt: Underway) {
-    let Underway { start, mut going, executor, deadline_at } = attempt;
+    let Underway { start, mut going, executor } = attempt;
     let (stop, mut told) = watch::channel(None);
     let run = &start.run;
     let lease = run.lease();
@@ -234,17 +233,21 @@ async fn go_on(node: Arc<Node>, attempt: Underway) {
         exclusive: start.job.document.is_exclusive(),
         stop,
     };
+    let exclusive = slow.exclusive;
     node.executing.slow(|all| all.insert(run.id, slow));
+    if exclusive {
+        node.bells.withdraw.notify_one();
+    }
     // A cancel that came while nobody could be told.
     for (run, request) in node.desk.cancels(std::iter::once(&run.id)) {
         node.executing.stop(run, Why::Cancelled { grace_until: request.grace_until });
     }
-    let by_run = run.deadline_at.is_some() && run.deadline_at == deadline_at;
+    let policy = start.job.step.as_ref();
     let limits = Limits {
         lease,
-        deadline_at,
-        late: if by_run { DEADLINE_OVER } else { "it did not end within its time" },
-        cancelable: start.job.step.as_ref().is_none_or(|step| step.cancelable),
+        timeout: policy.and_then(|policy| policy.timeout),
+        deadline_at: run.deadline_at,
+        cancelable: policy.is_none_or(|policy| policy.cancelable),
     };
     let end = supervise(&node, &mut going, executor.as_ref(), &mut told, &limits).await;
     drop(going);
@@ -267,9 +270,10 @@ fn lost(node: &Node, lease: Lease) {
 /// What an attempt is held to.
 struct Limits {
     lease: Lease,
+    /// How long it may take, whatever the clock is set to meanwhile.
+    timeout: Option<Span>,
+    /// Of its run.
     deadline_at: Option<Timestamp>,
-    /// What is said of it when that has passed.
-    late: &'static str,
     cancelable: bool,
 }
 
@@ -280,11 +284,11 @@ async fn supervise(
     told: &mut watch::Receiver<Option<Why>>,
     limits: &Limits,
 ) -> Option<End> {
-    let mut grace_until: Option<Timestamp> = None;
-    let deadline = until(node, limits.deadline_at);
-    tokio::pin!(deadline);
+    let (timeout, deadline) = (pass(node, limits.timeout), until(node, limits.deadline_at));
+    // None until it is asked to stop.
+    let mut grace = Box::pin(pass(node, None));
+    tokio::pin!(timeout, deadline);
     loop {
-        let grace = until(node, grace_until);
         tokio::select! {
             biased;
             result = &mut *going => return Some(End::Outcome(outcome_of(result))),
@@ -292,11 +296,14 @@ async fn supervise(
                 Why::Lost => return None,
                 Why::HandBack => return Some(End::Stopped),
                 Why::Cancelled { .. } if !limits.cancelable => {}
-                Why::Cancelled { grace_until: until } if executor.ask_to_stop(limits.lease) => grace_until = Some(until),
+                Why::Cancelled { grace_until: until } if executor.ask_to_stop(limits.lease) => {
+                    grace.set(pass(node, Some(left_until(node, until))));
+                }
                 Why::Cancelled { .. } => return Some(End::Outcome(Outcome::Cancelled)),
             },
-            () = &mut deadline => return Some(End::Outcome(timed_out(limits.late))),
-            () = grace => return Some(End::GraceOver),
+            () = &mut deadline => return Some(End::Outcome(timed_out(DEADLINE_OVER))),
+            () = &mut timeout => return Some(End::Outcome(timed_out("it did not end within its time"))),
+            () = &mut grace => return Some(End::GraceOver),
         }
     }
 }
@@ -306,6 +313,17 @@ async fn until(node: &Node, at: Option<Timestamp>) {
         Some(at) => node.clock.sleep_until(at).await,
         None => std::future::pending().await,
     }
+}
+
+async fn pass(node: &Node, span: Option<Span>) {
+    match span {
+        Some(span) => node.clock.sleep(span).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn left_until(node: &Node, at: Timestamp) -> Span {
+    Span::millis(node.clock.now().duration_until(at).as_millis().clamp(0, i64::MAX.into()) as u64)
 }
 
 async fn next_word(told: &mut watch::Receiver<Option<Why>>) -> Why {

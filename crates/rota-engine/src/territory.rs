@@ -4,7 +4,10 @@
 //! node work that would be refused, and stops it from starting runs after its
 //! word ran out, when another may own them.
 
-use std::sync::{PoisonError, RwLock};
+use std::{
+    sync::{PoisonError, RwLock},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -25,7 +28,8 @@ pub struct Held {
 #[derive(Debug)]
 struct Map {
     parts: [Option<Held>; PARTITIONS],
-    word_until: Timestamp,
+    /// By the uptime: a clock that is set does not change it.
+    word_until: Duration,
     /// Rises with every change, for those who keep something derived.
     generation: u64,
     next: usize,
@@ -36,7 +40,7 @@ pub struct Territory(RwLock<Map>);
 
 impl Default for Territory {
     fn default() -> Self {
-        let map = Map { parts: [None; PARTITIONS], word_until: Timestamp::MIN, generation: 0, next: 0 };
+        let map = Map { parts: [None; PARTITIONS], word_until: Duration::ZERO, generation: 0, next: 0 };
         Self(RwLock::new(map))
     }
 }
@@ -71,12 +75,17 @@ impl Territory {
         self.read(|map| map.generation)
     }
 
-    /// Whether the node's word holds at `now`.
-    pub fn word_holds(&self, now: Timestamp) -> bool {
-        self.read(|map| now <= map.word_until)
+    /// Whether the node's word holds, so long after the moment that uptime counts from.
+    pub fn word_holds(&self, uptime: Duration) -> bool {
+        uptime <= self.word_until()
     }
 
-    pub fn promise(&self, until: Timestamp) {
+    /// Until when the node's word holds, by the uptime.
+    pub fn word_until(&self) -> Duration {
+        self.read(|map| map.word_until)
+    }
+
+    pub fn promise(&self, until: Duration) {
         self.write(|map| map.word_until = until);
     }
 

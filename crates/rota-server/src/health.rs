@@ -60,7 +60,7 @@ impl Facts {
             draining: node.is_draining(),
             store_away: is(|engine| engine.node().is_store_away()),
             schedules: is(|engine| engine.node().options.schedules),
-            word_holds: is(|engine| engine.node().territory.word_holds(engine.now())),
+            word_holds: is(|engine| engine.node().territory.word_holds(engine.node().clock.uptime())),
             partitions: is(|engine| !engine.node().territory.is_empty()),
         }
     }

@@ -111,7 +111,14 @@ impl Out<'_, '_> {
         let oldest = stats.oldest_dead.age(now).as_secs_f64();
         self.seconds("oldest_dead_letter_age", "How long ago the oldest of these died", oldest)?;
         let offset = stats.clock_offset.load(Ordering::Relaxed) as f64 / 1e6;
-        self.seconds("clock_offset", "How far the clock was off when last measured", offset)?;
+        self.seconds(
+            "clock_offset",
+            "How far the machine's clock was ahead of the store's when last measured",
+            offset,
+        )?;
+        let error = stats.clock_error.load(Ordering::Relaxed) as f64 / 1e6;
+        self.seconds("clock_error", "How much later it may be than this node takes it to be", error)?;
+        self.counter("clock_steps", "How often the clock that this node follows was set", stats.clock_steps.get())?;
         let oldest = stats.oldest_queued.age(now).as_secs_f64();
         self.seconds("oldest_queued_age", "How long the oldest queued run of all nodes waits, by one of them", oldest)?;
         self.histogram(

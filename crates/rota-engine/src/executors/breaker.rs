@@ -91,11 +91,14 @@ enum State {
 }
 
 impl State {
-    fn is_open(&self, now: Timestamp) -> bool {
-        match *self {
-            Self::Closed { .. } => false,
-            Self::Open { until, .. } | Self::Probing { until, .. } => now < until,
-        }
+    /// Until when it must not be asked. One that is further off than it ever was put
+    /// off to was written by a clock that has been set back since.
+    fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let (until, open_for) = match *self {
+            Self::Closed { .. } => return None,
+            Self::Open { until, open_for } | Self::Probing { until, open_for } => (until, open_for),
+        };
+        (now < until && until <= open_for.after(now)).then_some(until)
     }
 }
 
@@ -118,9 +121,11 @@ impl Breaker {
     /// Whether `host` may be asked now.
     pub fn admit(&mut self, host: &HostKey, now: Timestamp) -> Admission {
         let Some(known) = self.hosts.get_mut(host) else { return Admission::Ask };
+        if let Some(until) = known.state.open_until(now) {
+            return Admission::Defer { until };
+        }
         match known.state {
             State::Closed { .. } => Admission::Ask,
-            State::Open { until, .. } | State::Probing { until, .. } if now < until => Admission::Defer { until },
             State::Open { open_for, .. } | State::Probing { open_for, .. } => {
                 // A probe that never reports costs one more waiting time, no more.
                 known.state = State::Probing { until: open_for.after(now), open_for };
@@ -159,7 +164,7 @@ impl Breaker {
     fn first_failure(&mut self, host: &HostKey, now: Timestamp) {
         if self.hosts.len() >= self.options.hosts_max {
             let stale = self.options.within.before(now);
-            self.hosts.retain(|_, host| host.failed_at >= stale || host.state.is_open(now));
+            self.hosts.retain(|_, host| host.failed_at >= stale || host.state.open_until(now).is_some());
         }
         if self.hosts.len() < self.options.hosts_max {
             self.hosts.insert(host.clone(), Host { state: counted(1, &self.options, now), failed_at: now });

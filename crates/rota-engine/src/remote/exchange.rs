@@ -126,7 +126,7 @@ async fn wait(
     answer: &mut Answer,
 ) -> Result<(), StoreError> {
     let node = poll.node;
-    let began_at = node.clock.now();
+    let (began_at, steps) = (node.clock.now(), node.clock.steps());
     let settle_until = SETTLE_WAIT.after(began_at);
     let longest = if poll.holds_any(asked) { node.options.extend_every } else { WAIT_MAX };
     let until = asked.wait.map_or(began_at, |wait| wait.min(longest).after(began_at));
@@ -138,7 +138,9 @@ async fn wait(
         compare(poll, asked, answer, now).await?;
         let stands = node.remote.sessions().standing(asked.hello.worker, poll.number, now);
         let gone = node.executing.is_draining();
-        let told = slip.is_done() || now >= settle_until || gone && node.is_store_away();
+        // Whoever asks again is answered by the clock as it is set then.
+        let stepped = node.clock.steps() != steps;
+        let told = slip.is_done() || stepped || now >= settle_until || gone && node.is_store_away();
         // One who said something, or cannot wait, is answered as soon as work was
         // looked for: what it has to say next waits for that.
         let in_haste = asked.says_something() || asked.wait.is_none();
@@ -146,7 +148,7 @@ async fn wait(
         let unheard_at = stands.unheard_since.map(|since| node.options.extend_every.after(since));
         let doubted = unheard_at.is_some_and(|at| at <= now);
         let something = stands.mail || !answer.stops.is_empty() || !answer.lost.is_empty() || doubted;
-        let late = now >= until && (stands.tried || now >= settle_until);
+        let late = stepped || now >= until && (stands.tried || now >= settle_until);
         if told && (something || late || stands.superseded || stands.drain || gone || (in_haste && stands.tried)) {
             return Ok(());
         }
@@ -155,6 +157,7 @@ async fn wait(
         tokio::select! {
             () = heard => {}
             () = node.clock.sleep_until(wake_at.max(Span::millis(1).after(now))) => {}
+            () = node.clock.stepped(steps) => {}
         }
     }
 }

@@ -423,6 +423,18 @@ impl Sessions {
         back
     }
 
+    /// The clock was set: who was seen lately was seen now, and everybody compares
+    /// their leases.
+    pub fn stepped(&mut self, now: Timestamp) {
+        for session in self.by_worker.values_mut() {
+            session.seen_at = now;
+            session.extended_at = session.extended_at.map(|_| Timestamp::MIN);
+            session.reserved_until = session.reserved_until.filter(|until| *until == Timestamp::MAX);
+            session.compare = true;
+            session.news.notify_waiters();
+        }
+    }
+
     /// Runs were asked to stop: those who may hold one compare their leases.
     pub fn cancel_asked(&mut self, runs: &[RunId]) {
         for session in self.by_worker.values_mut() {

@@ -205,4 +205,10 @@ impl Stage for Claim {
     fn doubt(&mut self) {
         self.look_at = Timestamp::MIN;
     }
+
+    fn stepped(&mut self, now: Timestamp) {
+        (self.look_at, self.patience) = (Timestamp::MIN, now);
+        self.pace = Pace::default();
+        self.launch.stepped(now);
+    }
 }

@@ -3,7 +3,7 @@
 //! A pass takes as many runs from the desk as there is room for, fairly and in
 //! order, and sends them on their way. Nothing is written for an ordinary run:
 //! the partition's epoch is its fence. Nothing is started once this node's word
-//! has run out, because another may own the partition by now.
+//! is about to run out, because another may own the partition soon.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Stage for Dispatch {
         }
         let mut done = self.expire(now);
         done += self.launch.go_on(now).await?;
-        if !self.node.territory.word_holds(now) {
+        if self.node.owns_until() < self.node.clock.uptime() {
             return Ok(PassReport { done, more: false, next_at: Some(self.node.options.beat_every.after(now)) });
         }
         let room = self.launch.room();
@@ -68,5 +68,9 @@ impl Stage for Dispatch {
         }
         done += self.launch.start(taken, now).await?;
         Ok(PassReport { done, more: full, next_at: self.next_at() })
+    }
+
+    fn stepped(&mut self, now: Timestamp) {
+        self.launch.stepped(now);
     }
 }

@@ -6,8 +6,8 @@
 //! The answers tell which runs are not ours any more, and which were asked to
 //! stop.
 //!
-//! While the store is away attempts go on, for nobody else can take them; only
-//! those marked `exclusive` are stopped before another could have begun.
+//! While the store is away attempts go on, for nobody else can take them; those
+//! marked `exclusive` are stopped by `withdraw`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -41,19 +41,6 @@ pub struct Execute {
 impl Execute {
     pub fn new(node: Arc<Node>) -> Self {
         Self { node, extended_at: None, marking: None, strangers: HashSet::new() }
-    }
-
-    /// Stops what must not go on without the store.
-    fn stop_exclusive(&self, now: Timestamp) {
-        let word = self.node.territory.word_holds(now);
-        let leases = self.extended_at.is_none_or(|at| now < self.node.options.run_lease.after(at));
-        self.node.executing.stop_all(Why::HandBack, |slow| {
-            slow.exclusive
-                && match slow.by {
-                    By::Owner(_) => !word,
-                    By::Lease => !leases,
-                }
-        });
     }
 
     fn to_be_marked(&self, now: Timestamp) -> Vec<RunningMark> {
@@ -108,15 +95,15 @@ impl Execute {
             return Ok(0);
         }
         let held = self.node.desk.leases();
+        let (began, until) = (self.node.clock.uptime(), options.run_lease.after(self.node.clock.latest()));
         if held.is_empty() && self.strangers.is_empty() {
             self.extended_at = Some(now);
-            self.node.extended(now);
+            self.node.extended(now, began);
             return Ok(0);
         }
-        let until = options.run_lease.after(now);
         let extended = self.node.store.extend(self.node.worker, until, &held, now).await?;
         self.extended_at = Some(now);
-        self.node.extended(now);
+        self.node.extended(now, began);
         let by_run: HashMap<RunId, Lease> = held.iter().map(|lease| (lease.run, *lease)).collect();
         for run in &extended.lost {
             if !self.node.executing.stop(*run, Why::Lost)
@@ -211,10 +198,13 @@ impl Stage for Execute {
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
-        self.stop_exclusive(now);
         let mut done = self.extend(now).await?;
         done += self.mark(now).await?;
         done += self.write_reports().await?;
         Ok(PassReport { done, more: false, next_at: Some(self.node.options.watch_every.after(now)) })
+    }
+
+    fn stepped(&mut self, _now: Timestamp) {
+        self.extended_at = None;
     }
 }

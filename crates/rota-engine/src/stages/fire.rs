@@ -346,7 +346,8 @@ impl Fire {
     }
 
     fn take_fired(&mut self, commit: Commit, answers: Vec<Fired>) -> usize {
-        let committed_at = self.node.clock.now();
+        // How late it was at worst: the time is known within bounds.
+        let committed_at = self.node.clock.latest();
         let (mut made, mut made_answers) = (Vec::new(), Vec::new());
         let mut done = 0;
         for ((item, of), answer) in commit.items.into_iter().zip(commit.of).zip(answers) {
@@ -570,5 +571,10 @@ impl Stage for Fire {
 
     fn doubt(&mut self) {
         self.doubted = true;
+    }
+
+    fn stepped(&mut self, _now: Timestamp) {
+        self.doubted = true;
+        self.promised.clear();
     }
 }

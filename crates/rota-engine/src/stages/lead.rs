@@ -10,7 +10,7 @@
 //! lease time after the store was away nobody is presumed dead, because nobody
 //! could keep their word.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -24,13 +24,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{PassReport, Stage};
 use crate::{events::Event, executing::Why, node::Node};
 
-/// The clock is compared with the store's so often.
-const MEASURE_EVERY: Span = Span::secs(10);
-
 pub struct Lead {
     node: Arc<Node>,
     joined: bool,
-    measured_at: Option<Timestamp>,
     /// Since when partitions wait to be given away.
     leaving_since: Option<Timestamp>,
     /// Not before this are they asked to leave again.
@@ -39,7 +35,7 @@ pub struct Lead {
 
 impl Lead {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, joined: false, measured_at: None, leaving_since: None, keep_until: Timestamp::MIN }
+        Self { node, joined: false, leaving_since: None, keep_until: Timestamp::MIN }
     }
 
     async fn beat(&mut self, now: Timestamp) -> Result<(), StoreError> {
@@ -49,14 +45,17 @@ impl Lead {
                 self.node.store.leave(other.node).await?;
             }
         }
-        let until = options.node_lease.after(now);
+        // Others judge by the earliest that it may be: so its word holds for at least
+        // a lease from here, by time that only goes on.
+        let began = self.node.clock.uptime();
+        let until = options.node_lease.after(self.node.clock.latest());
         let beat = NodeBeat { node: self.node.id, name: options.name.clone(), info: options.info.clone(), until };
         let known = self.node.store.beat(&beat, now).await?;
         if known == Guarded::Stale && self.joined {
             self.lose(&self.node.territory.parts());
         }
         self.joined = true;
-        self.node.territory.promise(until);
+        self.node.territory.promise(began + Duration::from_millis(self.node.options.node_lease.as_millis()));
         Ok(())
     }
 
@@ -204,23 +203,6 @@ impl Lead {
         self.node.bells.scan.notify_one();
     }
 
-    /// Follows the store's clock, or the machine's.
-    async fn measure(&mut self, now: Timestamp) -> Result<(), StoreError> {
-        let Some(clock) = &self.node.system_clock else { return Ok(()) };
-        if self.measured_at.is_some_and(|at| now < MEASURE_EVERY.after(at)) {
-            return Ok(());
-        }
-        let before = rota_core::ports::Clock::now(clock.as_ref());
-        let reference = self.node.store.time().await?;
-        let took = before.duration_until(rota_core::ports::Clock::now(clock.as_ref()));
-        // The answer is half the way old.
-        let reference = reference.map(|at| at.saturating_add(took / 2).unwrap_or(at));
-        let off = clock.follow(reference);
-        self.node.stats.clock_offset.store(off.as_micros() as i64, std::sync::atomic::Ordering::Relaxed);
-        self.measured_at = Some(now);
-        Ok(())
-    }
-
     /// Leaves: everything that is held is free at once.
     pub async fn leave(&mut self) -> Result<(), StoreError> {
         self.hand_over(&self.node.territory.parts()).await?;
@@ -253,8 +235,12 @@ impl Stage for Lead {
         self.beat(now).await.inspect_err(|_| self.node.store_went_away())?;
         self.node.store_is_there(now);
         let done = self.share(now).await?;
-        self.measure(now).await?;
         Ok(PassReport { done, more: false, next_at: Some(self.node.options.beat_every.after(now)) })
+    }
+
+    fn stepped(&mut self, now: Timestamp) {
+        (self.leaving_since, self.keep_until) = (None, Timestamp::MIN);
+        self.node.stepped(now);
     }
 }
 

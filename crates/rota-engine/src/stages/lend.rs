@@ -449,6 +449,12 @@ impl Stage for Lend {
         self.look_at = Timestamp::MIN;
         self.doubts = true;
     }
+
+    fn stepped(&mut self, now: Timestamp) {
+        (self.look_at, self.beat_at) = (Timestamp::MIN, Timestamp::MIN);
+        self.held = std::mem::take(&mut self.held).into_iter().map(|((_, run), held)| ((now, run), held)).collect();
+        self.node.remote.sessions().stepped(now);
+    }
 }
 
 #[cfg(test)]

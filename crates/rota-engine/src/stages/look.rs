@@ -219,4 +219,8 @@ impl Stage for Look {
         let more = more || (read > 0 && self.node.desk.is_low()) || (!all_inherited && self.node.outbox.len() == 0);
         Ok(PassReport { done: seen + read, more, next_at })
     }
+
+    fn stepped(&mut self, _now: Timestamp) {
+        self.full_at = Timestamp::MIN;
+    }
 }

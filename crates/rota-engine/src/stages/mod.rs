@@ -13,6 +13,7 @@ pub mod fire;
 pub mod lead;
 pub mod lend;
 pub mod look;
+pub mod measure;
 pub mod promote;
 pub mod reap;
 pub mod scan;
@@ -21,6 +22,7 @@ pub mod sweep;
 pub mod tell;
 pub mod tend;
 pub mod trigger;
+pub mod withdraw;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -60,6 +62,13 @@ pub trait Stage: Send {
     /// A hint was heard: what this stage remembers of the store may be out of
     /// date.
     fn doubt(&mut self) {}
+
+    /// The clock was set: it is `now`. Instants that are remembered only for their
+    /// distance from a moment that has passed mean nothing any more, and what they
+    /// put off is done now. Instants that were planned stay what they are.
+    fn stepped(&mut self, _now: Timestamp) {
+        self.doubt();
+    }
 }
 
 /// Whether a write may have happened although it failed: then it must be asked

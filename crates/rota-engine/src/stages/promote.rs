@@ -88,4 +88,8 @@ impl Stage for Promote {
     fn doubt(&mut self) {
         self.doubted = true;
     }
+
+    fn stepped(&mut self, _now: Timestamp) {
+        (self.last_at, self.doubted) = (None, true);
+    }
 }

@@ -1,8 +1,9 @@
 //! Reap: settles as lost what vanished workers held.
 //!
 //! The state machine decides, in the store's own transaction. A worker has
-//! vanished when its lease ran out by the earliest of the clocks, with a margin;
-//! after the store was away nobody has, for one lease time. A node that stood
+//! vanished when its lease ran out by the earliest that it may be now, with a
+//! margin; after the store was away, or the clock was set, nobody has, for one lease
+//! time. A node that stood
 //! still itself, and finds its own leases run out, extends them before it judges
 //! anybody: their attempts stood still with it and go on with it.
 
@@ -46,7 +47,7 @@ impl Stage for Reap {
             return Ok(PassReport::until(node.options.watch_every.after(now)));
         }
         let (write, ask) = self.pending.take().unwrap_or_else(|| {
-            let before = node.options.reap_margin.before(node.earliest(now));
+            let before = node.options.reap_margin.before(now);
             let (losses_max, limit) = (node.options.losses_max, node.options.sweep_batch);
             (node.write(now), ReapAsk { before, losses_max, limit })
         });

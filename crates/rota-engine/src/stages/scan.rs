@@ -368,6 +368,11 @@ impl Stage for Scan {
         self.node.stats.findings.set(done);
         Ok(PassReport { done, more: holds_any && self.walk.hurried, next_at: Some(self.whole_at) })
     }
+
+    fn stepped(&mut self, _now: Timestamp) {
+        self.whole_at = Timestamp::MIN;
+        self.late.clear();
+    }
 }
 
 /// What became of the run whose end arms a schedule.

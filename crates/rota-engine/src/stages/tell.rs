@@ -86,4 +86,10 @@ impl Stage for Tell {
     fn doubt(&mut self) {
         self.asked = true;
     }
+
+    fn stepped(&mut self, _now: Timestamp) {
+        // Who was heard of lately is heard of now.
+        self.asked = self.feed.is_some();
+        (self.asks_at, self.wanted_until) = (Timestamp::MIN, Timestamp::MIN);
+    }
 }

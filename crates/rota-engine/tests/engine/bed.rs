@@ -29,7 +29,7 @@ use rota_engine::{
     stages::{
         PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
         look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
-        trigger::Trigger,
+        trigger::Trigger, withdraw::Withdraw,
     },
 };
 use rota_store::sqlite::SqliteStore;
@@ -141,12 +141,20 @@ impl Bed {
     }
 
     pub fn builder(&self, options: Options) -> rota_engine::Builder {
+        self.builder_without_clock(options).clock(Arc::clone(&self.clock) as Arc<dyn Clock>)
+    }
+
+    /// With the system's clock, on some machine.
+    pub fn builder_on(&self, options: Options, clock: Arc<rota_engine::clock::SystemClock>) -> rota_engine::Builder {
+        self.builder_without_clock(options).system_clock(clock)
+    }
+
+    fn builder_without_clock(&self, options: Options) -> rota_engine::Builder {
         let seed = self.seeds.fetch_add(1, Ordering::Relaxed) as u64;
         let work = || Arc::clone(&self.work);
         let (noop, wait, polite, fail, refuse, later, panic) = (work(), work(), work(), work(), work(), work(), work());
         Engine::builder(Arc::clone(&self.store))
             .options(options)
-            .clock(Arc::clone(&self.clock) as Arc<dyn Clock>)
             .random(Arc::new(Seeded::new(seed)))
             .hints(Arc::clone(&self.hints) as Arc<dyn rota_core::ports::Hints>)
             .handler("noop", move |call: Call| {
@@ -321,6 +329,7 @@ pub struct Hands {
     pub scan: Scan,
     pub tend: Tend,
     pub trigger: Trigger,
+    pub withdraw: Withdraw,
 }
 
 macro_rules! passes {
@@ -350,11 +359,14 @@ impl Hands {
             scan: Scan::new(of()),
             tend: Tend::new(of()),
             trigger: Trigger::new(of()),
+            withdraw: Withdraw::new(of()),
             node,
         }
     }
 
-    passes!(lead, look, fire, promote, admit, dispatch, claim, execute, settle, reap, sweep, scan, tend, trigger);
+    passes!(
+        lead, look, fire, promote, admit, dispatch, claim, execute, settle, reap, sweep, scan, tend, trigger, withdraw
+    );
 
     /// What people ask this node for.
     pub fn handle(&self) -> Handle {

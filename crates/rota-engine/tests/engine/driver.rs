@@ -12,12 +12,12 @@ use rota_core::{
     run::{CancelAsk, Status, Verdict},
     store::{Expect, Store, TenantPut, Tier},
 };
-use rota_engine::{Engine, Event, JobRef, Made, Redrive, RunAsk, executors::Call};
+use rota_engine::{Engine, Event, JobRef, Made, Options, Redrive, RunAsk, executors::Call};
 use rota_store::sqlite::SqliteStore;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::bed::{at, job, with};
+use crate::bed::{Bed, at, job, with};
 
 async fn next_end(events: &mut broadcast::Receiver<Event>) -> (rota_core::ids::RunId, Verdict) {
     loop {
@@ -229,4 +229,31 @@ async fn a_stage_that_panics_is_told_of_and_ends_the_engine() {
     whole.save(job("last", "last")).await;
     whole.engine.enqueue(vec![whole.ask("last")]).await.unwrap();
     assert!(!whole.engine.broken().await.is_empty());
+}
+
+/// A store that hangs must not hold a node that is asked to stop: its supervisor
+/// would kill it, and all the attempts that could still have been ended in order.
+#[tokio::test]
+async fn a_stop_ends_in_time_although_the_store_hangs() {
+    let bed = Bed::new().await;
+    let engine = bed.builder(Options::default()).start().await.unwrap();
+    let document = JobDocument::from_value(job("long", "wait")).unwrap();
+    engine.save_job(bed.tenant, &document, None, Expect::Anything).await.unwrap();
+    engine.enqueue(vec![RunAsk::of(bed.tenant, JobRef::Name("long".into()))]).await.unwrap();
+    bed.work.wait_for_going(1).await;
+    bed.faults.set_hung(true);
+    let began = bed.now();
+    let stopping = engine.stop(Span::secs(7));
+    tokio::pin!(stopping);
+    let stopped = loop {
+        tokio::select! {
+            biased;
+            stopped = &mut stopping => break stopped,
+            () = tokio::task::yield_now() => drop(bed.go(10)),
+        }
+        assert!(bed.now() < Span::secs(60).after(began), "it hangs with its store");
+    };
+    assert!(stopped.is_err(), "the store was not told");
+    assert!(bed.now() <= Span::secs(13).after(began), "{}", bed.now());
+    assert_eq!(engine.node().executing.running(), 0);
 }

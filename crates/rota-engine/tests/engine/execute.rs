@@ -1,5 +1,7 @@
 //! Attempts under way: deadlines, panics, retries, logs.
 
+use std::sync::atomic::Ordering;
+
 use rota_core::{
     duration::Span,
     job::failure::ErrorKind,
@@ -7,7 +9,7 @@ use rota_core::{
     store::LogQuery,
 };
 use rota_engine::{
-    Event, Options,
+    Event, JobRef, Options, RunAsk,
     executors::{Call, HandlerError},
     stages::Stage as _,
 };
@@ -349,6 +351,7 @@ async fn only_exclusive_attempts_stop_when_the_store_is_away() {
         use rota_engine::stages::Stage;
         assert!(node.lead.pass(now).await.is_err());
         drop(node.execute.pass(now).await);
+        node.withdraw().await;
         tokio::task::yield_now().await;
     }
     assert_eq!(node.node.executing.running(), 1);
@@ -361,4 +364,36 @@ async fn only_exclusive_attempts_stop_when_the_store_is_away() {
     node.settle().await;
     assert_eq!(bed.status(plain).await, ended(Verdict::Succeeded));
     assert_eq!(bed.work.calls_of(plain), 1);
+}
+
+/// A store that hangs answers nothing, not even that it cannot: whoever waits for it
+/// must not be the one who has to stop what must never run twice.
+#[tokio::test]
+async fn exclusive_attempts_stop_before_a_takeover_although_the_store_hangs() {
+    for leased in [false, true] {
+        let bed = Bed::new().await;
+        let options = Options { traits: vec!["gpu".into()], ..Options::default() };
+        let engine = bed.builder(options.clone()).start().await.unwrap();
+        let requires = if leased { json!(["gpu"]) } else { json!([]) };
+        let document = with(job("alone", "wait"), json!({ "exclusive": true, "requires": requires }));
+        bed.save(engine.node(), document).await;
+        engine.enqueue(vec![RunAsk::of(bed.tenant, JobRef::Name("alone".into()))]).await.unwrap();
+        bed.work.wait_for_going(1).await;
+        for _ in 0..400 {
+            bed.go(10);
+            tokio::task::yield_now().await;
+        }
+        bed.faults.set_hung(true);
+        let hung_at = bed.now();
+        while bed.work.going.load(Ordering::SeqCst) > 0 {
+            bed.go(10);
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            assert!(bed.now() < Span::secs(60).after(hung_at), "leased {leased}: it goes on");
+        }
+        // Another could begin when the right to it has run out.
+        let right = if leased { options.run_lease } else { options.node_lease };
+        assert!(bed.now() < right.after(hung_at), "leased {leased}: {}", bed.now());
+    }
 }

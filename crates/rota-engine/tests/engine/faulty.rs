@@ -15,6 +15,8 @@ use std::{
     thread::Thread,
 };
 
+use tokio::sync::watch;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
@@ -281,6 +283,9 @@ pub struct Faulty {
     pub inner: Arc<dyn Store>,
     away: AtomicBool,
     lose: AtomicUsize,
+    hangs: watch::Sender<bool>,
+    /// A clock of its own, as a server has.
+    clock: Mutex<Option<Box<dyn Fn() -> Timestamp + Send>>>,
     pub writes: AtomicUsize,
     /// Requests as another's transaction would have left them.
     inbox: Mutex<Vec<InboxItem>>,
@@ -294,6 +299,8 @@ impl Faulty {
             inner,
             away: AtomicBool::new(false),
             lose: AtomicUsize::new(0),
+            hangs: watch::Sender::new(false),
+            clock: Mutex::default(),
             writes: AtomicUsize::new(0),
             inbox: Mutex::default(),
             line: None,
@@ -327,6 +334,16 @@ impl Faulty {
         self.away.store(away, Ordering::SeqCst);
     }
 
+    /// Nothing is answered while it hangs, not even with a refusal.
+    pub fn set_hung(&self, hung: bool) {
+        self.hangs.send_replace(hung);
+    }
+
+    /// From now on it has a clock of its own.
+    pub fn set_clock(&self, clock: impl Fn() -> Timestamp + Send + 'static) {
+        *self.clock.lock().unwrap() = Some(Box::new(clock));
+    }
+
     /// The next writes happen, and their answers are lost.
     pub fn lose_answers(&self, count: usize) {
         self.lose.store(count, Ordering::SeqCst);
@@ -346,6 +363,8 @@ impl Faulty {
         work: impl FnOnce(&dyn Store, &dyn Tap) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.here()?;
+        // The sender lives as long as this store.
+        drop(self.hangs.subscribe().wait_for(|hangs| !*hangs).await);
         let (inner, tap) = (Arc::clone(&self.inner), Arc::clone(&self.tap));
         let work = move || work(inner.as_ref(), tap.as_ref());
         let Some(line) = &self.line else {
@@ -825,7 +844,8 @@ impl LeaseStore for Faulty {
     }
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.call("time", Kind::Read, move |store, _| wait(store.time())).await
+        let own = self.call("time", Kind::Read, move |store, _| wait(store.time())).await?;
+        Ok(self.clock.lock().unwrap().as_ref().map(|clock| clock()).or(own))
     }
 
     async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError> {

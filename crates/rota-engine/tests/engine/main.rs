@@ -8,6 +8,7 @@ mod bed;
 mod faulty;
 
 mod cancel;
+mod clock;
 mod dispatch;
 mod driver;
 mod endurance;

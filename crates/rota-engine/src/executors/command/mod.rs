@@ -29,8 +29,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use jiff::{SignedDuration, Timestamp};
 use rota_core::{
+    duration::Span,
     job::{
         failure::{ErrorKind, Failure},
         kinds::Command,
@@ -52,7 +52,7 @@ use self::{
 pub const STDOUT_BYTES_MAX: usize = 32 << 10;
 
 /// How long output is still read after everyone who could write it was killed.
-const DRAIN: SignedDuration = SignedDuration::from_secs(2);
+const DRAIN: Span = Span::secs(2);
 
 /// How programs are started, whatever the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,10 +208,9 @@ async fn watch(group: &mut Group, stdin: Option<&str>, said: &mut Said<'_>, cont
     };
     group.kill();
     if !pumped {
-        let until = context.clock.now().saturating_add(DRAIN).unwrap_or(Timestamp::MAX);
         tokio::select! {
             () = pumps => {}
-            () = context.clock.sleep_until(until) => {}
+            () = context.clock.sleep(DRAIN) => {}
         }
     }
     ended

@@ -1,7 +1,7 @@
 //! Answers: what is kept of one that is good, and said of one that is not.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
+use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use reqwest::{
     Response,
     header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER},
@@ -24,7 +24,7 @@ const HEADER_BYTES_MAX: usize = 16_384;
 /// Bytes of a refusing answer that its message repeats.
 const EXCERPT_BYTES_MAX: usize = 500;
 /// How long a refusing answer's body is waited for. Its status is the news.
-const EXCERPT_WAIT: SignedDuration = SignedDuration::from_secs(2);
+const EXCERPT_WAIT: Span = Span::secs(2);
 
 /// A good answer as the step's output.
 pub(super) async fn take(step: &Http, response: Response) -> Result<Outcome, Failure> {
@@ -107,10 +107,9 @@ pub(super) async fn refuse(mut response: Response, clock: &dyn Clock) -> Failure
     let status = response.status();
     let advice = retry_after(response.headers(), clock.now());
     let mut excerpt = Vec::new();
-    let until = clock.now().saturating_add(EXCERPT_WAIT).unwrap_or(Timestamp::MAX);
     tokio::select! {
         () = read_excerpt(&mut response, &mut excerpt) => {}
-        () = clock.sleep_until(until) => {}
+        () = clock.sleep(EXCERPT_WAIT) => {}
     }
     let mut message = format!("answered {status}");
     let text = String::from_utf8_lossy(&excerpt);

@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -310,5 +311,9 @@ impl Clock for NodeClock {
                 return;
             }
         }
+    }
+
+    fn uptime(&self) -> Duration {
+        self.base.uptime()
     }
 }

@@ -25,7 +25,7 @@ use rota_engine::{
     stages::{
         PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
         look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
-        trigger::Trigger,
+        trigger::Trigger, withdraw::Withdraw,
     },
 };
 use rota_store::sqlite::SqliteStore;
@@ -602,6 +602,7 @@ fn posts(node: &Arc<Node>, worker: bool) -> Vec<Post> {
         post(Look::new(of()), false, Some(Topic::Ready)),
         post(Dispatch::new(of()), true, None),
         post(Claim::new(of()), true, Some(Topic::Ready)),
+        post(Withdraw::new(of()), true, None),
         post(Execute::new(of()), true, None),
         post(Settle::new(of()), true, None),
         post(Settle::new(of()), true, None),

@@ -1,0 +1,112 @@
+//! What time it is by another clock, as far as asking it can tell.
+//!
+//! A clock that is asked over a way of unknown length answers with what it read
+//! somewhere between the question and the answer. So each comparison gives two
+//! bounds and no more: the other clock is at least at what it said when its
+//! answer is heard, and it was at most at that when it was asked. Which half of
+//! the way was the slow one cannot be known, and is not guessed at. The bounds
+//! of several comparisons together are tighter than those of any one of them;
+//! an old one counts for less, because two clocks drift apart.
+//!
+//! It is safe because nothing is done before its instant has come by the earliest
+//! bound, and nothing of another's is presumed over before that either; what one
+//! may do only up to an instant is judged by the latest.
+//!
+//! A comparison that contradicts the earlier ones means that one of the clocks
+//! was set: the earlier ones are forgotten, and the new one holds at once. A step
+//! too small to be seen between the bounds is forgotten with the window.
+
+use std::collections::VecDeque;
+
+/// Comparisons that count: a step that hides between the bounds lasts no longer.
+pub const WINDOW: usize = 8;
+
+/// How far two clocks may drift apart, in millionths. Quartz is good for a tenth
+/// of it.
+pub const DRIFT_PPM: i64 = 200;
+
+/// A change of the time that is worth telling of, in microseconds: what is paced
+/// by it must be paced anew. Leases are judged with a larger margin than this.
+pub const STEP_MIN: i64 = 250_000;
+
+/// One comparison, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When the other clock was asked, by our own steady one.
+    pub asked: i64,
+    /// When its answer was heard, by the same.
+    pub heard: i64,
+    /// What it said.
+    pub said: i64,
+}
+
+/// What the other clock is ahead of ours, in microseconds: somewhere between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub least: i64,
+    pub most: i64,
+}
+
+impl Bounds {
+    fn meets(self, other: Self) -> bool {
+        self.least <= other.most && other.least <= self.most
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { least: self.least.max(other.least), most: self.most.min(other.most) }
+    }
+
+    /// How much is not known.
+    pub fn width(self) -> i64 {
+        self.most.saturating_sub(self.least)
+    }
+}
+
+impl Sample {
+    /// What this comparison alone tells at `at` by our own clock. What was said is cut
+    /// to whole microseconds: it may have been almost one more.
+    fn bounds(self, at: i64, drift_ppm: i64) -> Bounds {
+        let drift = |since: i64| (at.saturating_sub(since).max(0).saturating_mul(drift_ppm) + 999_999) / 1_000_000;
+        Bounds {
+            least: self.said - self.heard - drift(self.heard),
+            most: self.said + 1 - self.asked + drift(self.asked),
+        }
+    }
+}
+
+/// How far another clock is from our own, by the last comparisons.
+#[derive(Clone, Debug)]
+pub struct Offset {
+    drift_ppm: i64,
+    samples: VecDeque<Sample>,
+}
+
+impl Offset {
+    /// Of two clocks that drift apart by no more than `drift_ppm`.
+    pub fn new(drift_ppm: i64) -> Self {
+        Self { drift_ppm, samples: VecDeque::with_capacity(WINDOW) }
+    }
+
+    /// Takes in a comparison. True where it contradicts the earlier ones: one of
+    /// the clocks was set, and they are forgotten.
+    pub fn take(&mut self, sample: Sample) -> bool {
+        let news = sample.bounds(sample.heard, self.drift_ppm);
+        let was_set = self.bounds(sample.heard).is_some_and(|known| !known.meets(news));
+        if was_set {
+            self.samples.clear();
+        }
+        if self.samples.len() >= WINDOW {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+        was_set
+    }
+
+    /// What is known at `at` by our own clock; nothing before the first comparison.
+    pub fn bounds(&self, at: i64) -> Option<Bounds> {
+        self.samples.iter().map(|sample| sample.bounds(at, self.drift_ppm)).reduce(Bounds::and)
+    }
+}
+
+#[cfg(test)]
+mod tests;
