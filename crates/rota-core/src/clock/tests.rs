@@ -8,15 +8,18 @@ const SECOND: i64 = 1_000_000;
 /// What the other clock is ahead in the table.
 const AHEAD: i64 = 7_000 * SECOND;
 
+/// Microseconds there and back.
+type Way = (i64, i64);
+
 /// One question over a way of `up` and `down` microseconds.
-fn asked(at: i64, ahead: i64, (up, down): (i64, i64)) -> Sample {
+fn asked(at: i64, ahead: i64, (up, down): Way) -> Sample {
     Sample { asked: at, heard: at + up + down, said: at + up + ahead }
 }
 
 #[test]
 fn the_bounds_are_as_wide_as_the_way_and_the_tightest_of_several_hold() {
     // (what is asked, one way each second; how much too early and too late it may be at the last)
-    let table: &[(&str, &[(i64, i64)], (i64, i64))] = &[
+    let table: &[(&str, &[Way], (i64, i64))] = &[
         ("an even way", &[(5_000, 5_000)], (5_000, 5_001)),
         ("slow on the way there", &[(400_000, 1_000)], (1_000, 400_001)),
         ("slow on the way back", &[(1_000, 400_000)], (400_000, 1_001)),
@@ -26,15 +29,15 @@ fn the_bounds_are_as_wide_as_the_way_and_the_tightest_of_several_hold() {
     ];
     for (what, ways, (behind, ahead)) in table {
         let mut offset = Offset::new(DRIFT_PPM);
-        let mut last = 0;
+        let mut heard = 0;
         for (n, way) in ways.iter().enumerate() {
             let sample = asked(n as i64 * SECOND, AHEAD, *way);
             assert!(!offset.take(sample), "{what}: nothing was set");
-            last = sample.heard;
+            heard = sample.heard;
         }
-        let bounds = offset.bounds(last).unwrap();
-        let (least, most) = (AHEAD - bounds.least, bounds.most - AHEAD);
-        assert!((least - behind).abs() <= 250 && (most - ahead).abs() <= 250, "{what}: {least} and {most}");
+        let bounds = offset.bounds(heard).unwrap();
+        let (early, late) = (AHEAD - bounds.least, bounds.most - AHEAD);
+        assert!((early - behind).abs() <= 250 && (late - ahead).abs() <= 250, "{what}: {early} and {late}");
         assert!(bounds.least <= AHEAD && AHEAD <= bounds.most, "{what}: {bounds:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! A line to the server that breaks at the worst moment, for tests.
+//! A line to the server that breaks at the worst moment, falls silent or is slow,
+//! for tests.
 
 use std::sync::{
     Arc,
@@ -11,6 +12,7 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
+    sync::watch,
 };
 
 /// When a line breaks.
@@ -22,12 +24,15 @@ pub enum Cut {
     BeforeCommit,
     /// The server has committed, and its word never arrives.
     AfterCommit,
+    /// The server has committed, and half of its word arrives.
+    HalfWay,
 }
 
 /// Lines that lead to a server.
 pub struct Lines {
     pub port: u16,
     cut: Arc<AtomicU8>,
+    silent: Arc<watch::Sender<bool>>,
 }
 
 impl Lines {
@@ -35,14 +40,21 @@ impl Lines {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let cut = Arc::new(AtomicU8::new(Cut::Never as u8));
-        let theirs = Arc::clone(&cut);
+        let silent = Arc::new(watch::Sender::new(false));
+        let (theirs, silence) = (Arc::clone(&cut), Arc::clone(&silent));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&server).await.unwrap();
-                tokio::spawn(line(client, server, Arc::clone(&theirs)));
+                tokio::spawn(line(client, server, Arc::clone(&theirs), silence.subscribe()));
             }
         });
-        Self { port, cut }
+        Self { port, cut, silent }
+    }
+
+    /// From now on all that is said either way is swallowed, and lines stay open; or
+    /// new ones are as they were. One that has fallen silent stays so.
+    pub fn swallow(&self, silent: bool) {
+        self.silent.send_replace(silent);
     }
 
     /// The next commit breaks its line so.
@@ -51,17 +63,22 @@ impl Lines {
     }
 }
 
-async fn line(client: TcpStream, server: TcpStream, cut: Arc<AtomicU8>) {
-    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+async fn line(client: TcpStream, server: TcpStream, cut: Arc<AtomicU8>, mut silent: watch::Receiver<bool>) {
+    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+        (client.into_split(), server.into_split());
     let doomed = AtomicU8::new(Cut::Never as u8);
     tokio::select! {
-        () = up(from_client, to_server, &cut, &doomed) => {}
-        () = down(from_server, to_client, &doomed) => {}
+        () = up(&mut from_client, &mut to_server, &cut, &doomed) => {}
+        () = down(&mut from_server, &mut to_client, &doomed) => {}
+        () = async { drop(silent.wait_for(|silent| *silent).await) } => {
+            // Neither end hears of it: both stay open here.
+            std::future::pending::<()>().await;
+        }
     }
 }
 
 /// From the client to the server.
-async fn up(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, cut: &AtomicU8, doomed: &AtomicU8) {
+async fn up(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, cut: &AtomicU8, doomed: &AtomicU8) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
         let said = &bytes[..count];
@@ -79,12 +96,16 @@ async fn up(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, cut: &AtomicU8, doo
 }
 
 /// From the server to the client.
-async fn down(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, doomed: &AtomicU8) {
+async fn down(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, doomed: &AtomicU8) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
         let said = &bytes[..count];
-        if doomed.load(Ordering::SeqCst) == Cut::AfterCommit as u8 {
+        let doom = doomed.load(Ordering::SeqCst);
+        if doom != Cut::Never as u8 {
             if has(said, b"COMMIT\0") {
+                if doom == Cut::HalfWay as u8 {
+                    drop(to.write_all(&said[..count / 2]).await);
+                }
                 return;
             }
         } else if to.write_all(said).await.is_err() {

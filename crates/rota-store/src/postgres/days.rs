@@ -77,8 +77,8 @@ impl PostgresStore {
         // One maker at a time; the others find it made. The lock is released
         // with the statement's own transaction.
         let lock = "PERFORM pg_advisory_xact_lock(hashtextextended('rota days of ' || current_schema(), 0)); ";
-        let client = self.leases.get().await?;
-        client.batch_execute(&format!("DO $$ BEGIN {lock}{}END $$", steps.concat())).await?;
+        let client = self.upkeep.get().await?;
+        client.within(client.batch_execute(&format!("DO $$ BEGIN {lock}{}END $$", steps.concat()))).await??;
         Ok(())
     }
 }

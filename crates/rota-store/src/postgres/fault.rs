@@ -6,13 +6,17 @@
 use rota_core::store::StoreError;
 use tokio_postgres::{Error, error::SqlState};
 
+use super::line::Silence;
+
 #[derive(Debug)]
 pub(super) enum Fault {
     /// Before the commit was sent.
     Db(Error),
     Pool(deadpool_postgres::PoolError),
+    /// Nothing was heard, before the commit was sent.
+    Silent(Silence),
     /// The commit was sent and its answer did not come.
-    Lost(Error),
+    Lost(Box<dyn std::error::Error + Send + Sync>),
     Store(StoreError),
 }
 
@@ -28,6 +32,12 @@ impl From<deadpool_postgres::PoolError> for Fault {
     }
 }
 
+impl From<Silence> for Fault {
+    fn from(silence: Silence) -> Self {
+        Self::Silent(silence)
+    }
+}
+
 impl From<StoreError> for Fault {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
@@ -38,7 +48,7 @@ impl Fault {
     fn code(&self) -> Option<&SqlState> {
         match self {
             Self::Db(error) => error.code(),
-            Self::Pool(_) | Self::Lost(_) | Self::Store(_) => None,
+            Self::Pool(_) | Self::Silent(_) | Self::Lost(_) | Self::Store(_) => None,
         }
     }
 
@@ -67,7 +77,8 @@ impl Fault {
         match self {
             Self::Db(error) => StoreError::NotApplied { what, source: Box::new(error) },
             Self::Pool(error) => StoreError::NotApplied { what, source: Box::new(error) },
-            Self::Lost(error) => StoreError::OutcomeUnknown { what, source: Box::new(error) },
+            Self::Silent(silence) => StoreError::NotApplied { what, source: Box::new(silence) },
+            Self::Lost(source) => StoreError::OutcomeUnknown { what, source },
             Self::Store(error) => error,
         }
     }

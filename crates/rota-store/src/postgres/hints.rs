@@ -45,7 +45,7 @@ const HEARD_MAX: usize = 4_096;
 /// The first and the longest wait before a lost connection is made again.
 const AGAIN: (Span, Span) = (Span::millis(100), Span::secs(5));
 /// A server that does not answer for this long is taken for gone.
-const SILENCE: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(6);
 
 /// The marks that a notification begins with.
 const WAKE: &str = "wake";
@@ -227,19 +227,27 @@ struct Open {
     own: i32,
 }
 
+/// What the server answers, if it does in time.
+async fn within<T>(
+    answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(tokio::time::timeout(SILENCE, answer).await??)
+}
+
 impl Line {
     /// Keeps the connection, for as long as anybody holds the handle.
     async fn keep(self) {
         let mut wait = AGAIN.0;
         loop {
-            match self.connect().await {
+            // A server may be reached and say nothing.
+            match within(self.connect()).await {
                 Ok(open) => {
                     wait = AGAIN.0;
                     self.serve(open).await;
                     self.connects.send_replace(false);
                 }
                 Err(error) => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "there is no connection for hints");
+                    tracing::debug!(error = &*error as &dyn std::error::Error, "there is no connection for hints");
                     self.clock.sleep_until(wait.after(self.clock.now())).await;
                     wait = Span::millis((wait.as_millis() * 2).min(AGAIN.1.as_millis()));
                 }
@@ -291,8 +299,8 @@ impl Line {
                 () = self.saying.bell.notified(), if !speaks => speaks = true,
                 () = self.clock.sleep_until(speaks_at), if speaks => {
                     (speaks, speaks_at) = (false, GAP.after(self.clock.now()));
-                    if let Err(error) = self.speak(&open).await {
-                        tracing::debug!(error = &error as &dyn std::error::Error, "a hint was not sent");
+                    if let Err(error) = within(self.speak(&open)).await {
+                        tracing::debug!(error = &*error as &dyn std::error::Error, "a hint was not sent");
                         return;
                     }
                 }

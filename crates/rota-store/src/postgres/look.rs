@@ -11,7 +11,7 @@ use crate::Look;
 /// What the database is, and what its clock says.
 pub async fn look(url: &str, options: &Options) -> Result<Look, OpenError> {
     let prepare = |error: tokio_postgres::Error| OpenError::Prepare(Box::new(error));
-    let pool = pool(&Address::parse(url)?, 1, options, None)?;
+    let pool = pool(&Address::parse(url)?, 1, options, options.limits.leases, None)?;
     let client = pool.get().await.map_err(|error| OpenError::Connect(Box::new(error)))?;
     let row = client.query_one("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint", &[]).await;
     let millis: i64 = row.map_err(prepare)?.get(0);

@@ -50,6 +50,7 @@ mod insert;
 mod jobs;
 mod joins;
 mod leases;
+mod line;
 mod logs;
 mod look;
 mod migrate;
@@ -75,17 +76,18 @@ mod workers;
 use std::{
     collections::HashMap,
     sync::{PoisonError, RwLock},
+    time::Duration,
 };
 
-use deadpool_postgres::{Object, Pool, PoolError};
+use deadpool_postgres::{Pool, PoolError};
 use rota_core::{ids::LaneId, lane::LaneMode};
 use tokio_postgres::Row;
 
-use self::{days::Days, fault::Fault, tx::Param};
+use self::{days::Days, fault::Fault, line::Line, tx::Param};
 pub use self::{
     hints::PostgresHints,
     look::look,
-    open::{OpenError, Options},
+    open::{Limits, OpenError, Options},
     raw::{history_len, log_bytes, raw_loop},
 };
 use crate::{
@@ -99,13 +101,16 @@ struct Connections {
     own: Pool,
     /// Those of guests, where they are to have their own: a flood of requests then
     /// queues here, and no stage behind it.
-    guests: Option<Pool>,
+    guests: Option<(Pool, Duration)>,
+    /// How long one statement may take.
+    limit: Duration,
 }
 
 impl Connections {
-    async fn get(&self) -> Result<Object, PoolError> {
-        let pool = self.guests.as_ref().filter(|_| guests::is_guest()).unwrap_or(&self.own);
-        pool.get().await
+    async fn get(&self) -> Result<Line, PoolError> {
+        let guests = self.guests.as_ref().filter(|_| guests::is_guest());
+        let (pool, limit) = guests.map_or((&self.own, self.limit), |(pool, limit)| (pool, *limit));
+        Ok(Line::new(pool.get().await?, limit))
     }
 }
 
@@ -116,6 +121,9 @@ pub struct PostgresStore {
     /// Kept back for leases and heartbeats, so that they never queue behind
     /// work.
     leases: Connections,
+    /// For what may take its time: migrations, days of history that come and go, and
+    /// clearing away.
+    upkeep: Connections,
     /// For connections outside the pools.
     address: open::Address,
     schema: Option<String>,
@@ -136,7 +144,8 @@ impl PostgresStore {
     async fn write_alone(&self, pool: &Connections, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
         failpoint::pass_named(Moment::Written);
         let rows = read_on(pool, sql, params).await.map_err(|fault| match fault {
-            Fault::Db(error) if error.as_db_error().is_none() => Fault::Lost(error),
+            Fault::Db(error) if error.as_db_error().is_none() => Fault::Lost(Box::new(error)),
+            Fault::Silent(silence) => Fault::Lost(Box::new(silence)),
             other => other,
         })?;
         failpoint::pass_named(Moment::Committed);
@@ -173,6 +182,6 @@ impl PostgresStore {
 
 async fn read_on(pool: &Connections, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
     let client = pool.get().await?;
-    let statement = client.prepare_cached(sql).await?;
-    Ok(client.query(&statement, params).await?)
+    let statement = client.prepare(sql).await?;
+    Ok(client.within(client.query(&statement, params)).await??)
 }

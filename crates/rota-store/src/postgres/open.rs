@@ -41,11 +41,34 @@ pub struct Options {
     pub lease_connections: usize,
     /// How long to wait for a connection before giving up.
     pub wait: Duration,
+    pub limits: Limits,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { schema: None, work_connections: 8, lease_connections: 2, wait: Duration::from_secs(10) }
+        let (wait, limits) = (Duration::from_secs(10), Limits::default());
+        Self { schema: None, work_connections: 8, lease_connections: 2, wait, limits }
+    }
+}
+
+/// How long one statement may take, by what it is for. A second later the connection
+/// is given up, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Beats, leases, and the server's clock: less than a node's lease.
+    pub leases: Duration,
+    /// What the stages write and read: milliseconds, unless the server is very busy.
+    pub work: Duration,
+    /// What people ask for.
+    pub guests: Duration,
+    /// Migrations, days of history that come and go, clearing away.
+    pub upkeep: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        Self { leases: secs(2), work: secs(15), guests: secs(30), upkeep: secs(3_600) }
     }
 }
 
@@ -81,22 +104,27 @@ impl PostgresStore {
         }
         let mut address = Address::parse(url)?;
         address.config.application_name("rota");
-        let home = Some(Handle::current());
-        let work = Connections {
-            own: pool(&address, options.work_connections, &options, home.clone())?,
-            guests: Some(pool(&address, options.work_connections.div_ceil(2), &options, None)?),
+        let (home, limits) = (Some(Handle::current()), options.limits);
+        let connections = |size, limit| {
+            Ok(Connections { own: pool(&address, size, &options, limit, home.clone())?, guests: None, limit })
         };
-        let leases = Connections { own: pool(&address, options.lease_connections, &options, home)?, guests: None };
+        let guests = pool(&address, options.work_connections.div_ceil(2), &options, limits.guests, None)?;
+        let (work, leases, upkeep) = (
+            connections(options.work_connections, limits.work)?,
+            connections(options.lease_connections, limits.leases)?,
+            connections(UPKEEP_CONNECTIONS, limits.upkeep)?,
+        );
         let store = Self {
-            work,
+            work: Connections { guests: Some((guests, limits.guests)), ..work },
             leases,
+            upkeep,
             address,
             schema,
             days: Days::default(),
             lane_modes: std::sync::RwLock::default(),
             tending: Tending::default(),
         };
-        let client = store.work.get().await.map_err(|e| OpenError::Connect(Box::new(e)))?;
+        let client = store.upkeep.get().await.map_err(|e| OpenError::Connect(Box::new(e)))?;
         migrate::migrate(&client, store.schema.as_deref()).await?;
         drop(client);
         Ok(store)
@@ -104,14 +132,14 @@ impl PostgresStore {
 
     /// Runs a statement that is not the port's: for tests and benchmarks.
     pub async fn execute_raw(&self, sql: &str) -> Result<(), OpenError> {
-        let client = self.work.get().await.map_err(|e| OpenError::Connect(Box::new(e)))?;
+        let client = self.upkeep.get().await.map_err(|e| OpenError::Connect(Box::new(e)))?;
         client.batch_execute(sql).await.map_err(|e| OpenError::Prepare(Box::new(e)))
     }
 
     /// Drops the store's own schema and all in it: for tests.
     pub async fn drop_schema(&self) -> Result<(), tokio_postgres::Error> {
         let Some(schema) = &self.schema else { return Ok(()) };
-        if let Ok(client) = self.work.get().await {
+        if let Ok(client) = self.upkeep.get().await {
             client.batch_execute(&format!("DROP SCHEMA IF EXISTS {} CASCADE", quoted(schema))).await?;
         }
         Ok(())
@@ -122,9 +150,18 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
+/// One that clears away and one that makes a day of history meanwhile.
+const UPKEEP_CONNECTIONS: usize = 2;
+
 /// A pool whose connections are served by the runtime `home`, or by that of whoever
-/// needs one first.
-pub(super) fn pool(address: &Address, size: usize, options: &Options, home: Option<Handle>) -> Result<Pool, OpenError> {
+/// needs one first. A statement on them may take up to `limit`.
+pub(super) fn pool(
+    address: &Address,
+    size: usize,
+    options: &Options,
+    limit: Duration,
+    home: Option<Handle>,
+) -> Result<Pool, OpenError> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let config = address.config.clone();
     let manager = match &address.tls {
@@ -134,15 +171,20 @@ pub(super) fn pool(address: &Address, size: usize, options: &Options, home: Opti
             Manager::from_connect(config, AtHome { home, tls }, recycle)
         }
     };
-    let settings = session_settings(options.schema.as_deref());
+    let settings = session_settings(options.schema.as_deref(), limit);
+    // Nobody waits longer for a connection than for what it is wanted for.
+    let wait = options.wait.min(limit * 2);
     Pool::builder(manager)
         .max_size(size.max(1))
         .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(options.wait))
-        .create_timeout(Some(options.wait))
+        .wait_timeout(Some(wait))
+        .create_timeout(Some(wait))
         .post_create(Hook::async_fn(move |client, _| {
             let settings = settings.clone();
-            Box::pin(async move { client.batch_execute(&settings).await.map_err(HookError::Backend) })
+            Box::pin(async move {
+                let set = tokio::time::timeout(wait, client.batch_execute(&settings)).await;
+                set.map_err(|_| HookError::message("the database did not answer"))?.map_err(HookError::Backend)
+            })
         }))
         .build()
         .map_err(|e| OpenError::Connect(Box::new(e)))
@@ -193,10 +235,11 @@ const SILENCE_MAX: &str = "2s";
 /// goes through the indexes: the table of live runs is empty every now and then,
 /// and a plan made at such a moment would read all of it at every call, for as
 /// long as the connection lives.
-fn session_settings(schema: Option<&str>) -> String {
+fn session_settings(schema: Option<&str>, limit: Duration) -> String {
     let mut settings = format!(
         "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
-         SET idle_in_transaction_session_timeout = '{SILENCE_MAX}'"
+         SET idle_in_transaction_session_timeout = '{SILENCE_MAX}'; SET statement_timeout = {}",
+        limit.as_millis()
     );
     if let Some(schema) = schema {
         settings.push_str("; SET search_path = ");
@@ -235,9 +278,32 @@ impl Address {
             Some(other) => return Err(OpenError::Tls(format!("`{}` is no sslmode", other.escape_debug()))),
         };
         config.ssl_mode(ssl_mode);
+        notice_the_dead(&mut config);
         let local = config.get_hosts().iter().all(|host| !matches!(host, Host::Tcp(_)));
         let tls = if ssl_mode == SslMode::Disable || local { None } else { Some(tls(verify, root.as_deref())?) };
         Ok(Self { config, tls })
+    }
+}
+
+/// How long a server may leave what was sent to it unacknowledged.
+const UNHEARD_MAX: Duration = Duration::from_secs(6);
+/// What the driver does where the address says nothing.
+const DRIVERS_IDLE: Duration = Duration::from_hours(2);
+
+/// Has the kernel notice a server whose packets vanish, within seconds, whether it is
+/// being spoken to or not. What the address says about it counts.
+fn notice_the_dead(config: &mut Config) {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(Duration::from_secs(3));
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(UNHEARD_MAX);
+    }
+    if config.get_keepalives_idle() == DRIVERS_IDLE {
+        config
+            .keepalives_idle(Duration::from_secs(3))
+            .keepalives_interval(Duration::from_secs(1))
+            .keepalives_retries(3);
     }
 }
 

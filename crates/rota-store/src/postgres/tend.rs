@@ -19,6 +19,7 @@ use super::{
     PostgresStore,
     days::{DAILY, DAY_MICROS, day_of},
     fault::Fault,
+    line::Line,
     tx::{Param, Tx},
 };
 use crate::{codec::micros, rollup};
@@ -176,8 +177,8 @@ impl PostgresStore {
 
     async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, Fault> {
         let client = self.work.get().await?;
-        let statement = client.prepare_cached(sql).await?;
-        Ok(client.execute(&statement, params).await?)
+        let statement = client.prepare(sql).await?;
+        Ok(client.within(client.execute(&statement, params)).await??)
     }
 
     /// Clears away what ended runs left in the table of live ones, once it is
@@ -189,17 +190,17 @@ impl PostgresStore {
     /// it there is nothing to do. The table keeps its pages: giving them back
     /// would need it alone for a moment.
     pub(super) async fn clear(&self, most: i64) -> Result<bool, Fault> {
-        let client = self.work.get().await?;
+        let client = self.upkeep.get().await?;
         let sql = "SELECT pg_stat_get_dead_tuples('run'::regclass), pg_stat_get_live_tuples('run'::regclass)";
-        let counts = client.prepare_cached(sql).await?;
-        let row = client.query_one(&counts, &[]).await?;
+        let counts = client.prepare(sql).await?;
+        let row = client.within(client.query_one(&counts, &[])).await??;
         let (dead, live): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         let left = self.tending.dead_left.fetch_min(dead, Ordering::Relaxed).min(dead);
         if dead - left < most.max(live / 4) {
             return Ok(false);
         }
-        client.batch_execute("VACUUM (TRUNCATE off, SKIP_LOCKED, PARALLEL 0) run").await?;
-        let dead: i64 = client.query_one(&counts, &[]).await?.try_get(0)?;
+        client.within(client.batch_execute("VACUUM (TRUNCATE off, SKIP_LOCKED, PARALLEL 0) run")).await??;
+        let dead: i64 = client.within(client.query_one(&counts, &[])).await??.try_get(0)?;
         self.tending.dead_left.store(dead, Ordering::Relaxed);
         Ok(true)
     }
@@ -207,21 +208,15 @@ impl PostgresStore {
     /// Drops the days that ended before `before`. A day is detached first, which
     /// waits for its readers and blocks no one; the empty name is then dropped.
     async fn drop_days(&self, before: i64) -> Result<u64, Fault> {
-        let client = self.work.get().await?;
-        let mine: bool = client
-            .query_one(
-                "SELECT pg_try_advisory_lock(hashtextextended('rota days going of ' || current_schema(), 0))",
-                &[],
-            )
-            .await?
-            .try_get(0)?;
+        let client = self.upkeep.get().await?;
+        let lock = "SELECT pg_try_advisory_lock(hashtextextended('rota days going of ' || current_schema(), 0))";
+        let mine: bool = client.within(client.query_one(lock, &[])).await??.try_get(0)?;
         if !mine {
             return Ok(0);
         }
         let dropped = drop_days_on(&client, before).await;
-        client
-            .query("SELECT pg_advisory_unlock(hashtextextended('rota days going of ' || current_schema(), 0))", &[])
-            .await?;
+        let unlock = "SELECT pg_advisory_unlock(hashtextextended('rota days going of ' || current_schema(), 0))";
+        client.within(client.query(unlock, &[])).await??;
         if dropped.as_ref().is_ok_and(|count| *count > 0) {
             self.days.forget();
         }
@@ -231,27 +226,30 @@ impl PostgresStore {
     /// Tells the index by id of the pages that were filled since, so that a run
     /// is found without reading the day.
     async fn summarise(&self, now: i64) -> Result<u64, Fault> {
-        let client = self.work.get().await?;
+        let client = self.upkeep.get().await?;
         let sql = "SELECT coalesce(sum(brin_summarize_new_values(i.inhrelid)), 0)::bigint FROM pg_inherits i \
                    JOIN pg_index x ON x.indexrelid = i.inhrelid JOIN pg_class t ON t.oid = x.indrelid \
                    WHERE i.inhparent = 'history_id'::regclass AND t.relname >= $1";
         let since = super::days::table_of("history", day_of(now) - 1)?;
-        Ok(client.query_one(sql, &[&since]).await?.try_get::<_, i64>(0)?.max(0) as u64)
+        let row = client.within(client.query_one(sql, &[&since])).await??;
+        Ok(row.try_get::<_, i64>(0)?.max(0) as u64)
     }
 }
 
-async fn drop_days_on(client: &deadpool_postgres::Object, before: i64) -> Result<u64, Fault> {
+async fn drop_days_on(client: &Line, before: i64) -> Result<u64, Fault> {
     let mut dropped = 0;
     let oldest_kept = day_of(before);
     for daily in DAILY {
         let sql = "SELECT c.relname, i.inhdetachpending FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
                    WHERE i.inhparent = $1::text::regclass AND c.relname < $2 ORDER BY c.relname LIMIT 4";
         let limit = super::days::table_of(daily, oldest_kept)?;
-        for row in client.query(sql, &[&daily, &limit]).await? {
+        let params: [Param<'_>; 2] = [&daily, &limit];
+        for row in client.within(client.query(sql, &params)).await?? {
             let (table, pending): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
             let how = if pending { "FINALIZE" } else { "CONCURRENTLY" };
-            client.batch_execute(&format!("ALTER TABLE {daily} DETACH PARTITION {table} {how}")).await?;
-            client.batch_execute(&format!("DROP TABLE {table}")).await?;
+            for step in [format!("ALTER TABLE {daily} DETACH PARTITION {table} {how}"), format!("DROP TABLE {table}")] {
+                client.within(client.batch_execute(&step)).await??;
+            }
             dropped += 1;
         }
     }

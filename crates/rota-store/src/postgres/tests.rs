@@ -4,6 +4,8 @@
 //! They need a server: `ROTA_TEST_POSTGRES` is its address. Each test has a
 //! schema of its own.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use rota_core::{
     dispatch::{Pair, Share, Window},
@@ -23,8 +25,9 @@ use rota_core::{
 use uuid::Uuid;
 
 use super::{
-    OpenError, Options, PostgresStore,
+    Limits, OpenError, Options, PostgresStore,
     cut::{Cut, Lines},
+    fault::Fault,
 };
 
 fn url() -> String {
@@ -565,22 +568,17 @@ async fn the_servers_clock_can_be_read_and_goes_on() {
 /// name it answers as it did, and where it did not happen, it does then.
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_happens_once() {
-    let url = url();
-    let (before, rest) = url.split_once('@').expect("an address with a user");
-    let (server, database) = rest.split_once('/').expect("an address with a database");
-    let lines = Lines::to(server.to_owned()).await;
-    let bed = Bed::new().await;
-    let through = format!("{before}@127.0.0.1:{}/{database}", lines.port);
+    let (lines, bed) = (lines().await, Bed::new().await);
     let options = Options { schema: bed.store.schema.clone(), ..Options::default() };
-    let store = PostgresStore::open(&through, options).await.unwrap();
-    for how in [Cut::AfterCommit, Cut::BeforeCommit] {
+    let store = PostgresStore::open(&through(&lines), options).await.unwrap();
+    for how in [Cut::AfterCommit, Cut::HalfWay, Cut::BeforeCommit] {
         let (write, run) = (bed.write(1), bed.run(bed.owned, 0));
         let runs = [run.clone()];
         lines.cut(how);
         let lost = store.enqueue(&write, &runs, &[]).await;
         assert!(matches!(lost, Err(StoreError::OutcomeUnknown { .. })), "{how:?}: {lost:?}");
         let there = bed.store.runs(&[run.id]).await.unwrap()[0].is_some();
-        assert_eq!(there, how == Cut::AfterCommit, "{how:?}");
+        assert_eq!(there, how != Cut::BeforeCommit, "{how:?}");
         let made = store.enqueue(&write, &runs, &[]).await.unwrap();
         assert_eq!(made, [Enqueued::Made { status: Status::Queued, handed: true }], "{how:?}");
 
@@ -592,9 +590,86 @@ async fn a_commit_whose_answer_is_lost_happens_once() {
         assert_eq!(store.settle(&bed.write(3), &ends).await.unwrap().answers, [Guarded::Stale], "{how:?}");
     }
     let all = bed.store.list_runs(&RunQuery { tenant: Some(bed.tenant), limit: 10, ..RunQuery::default() }).await;
-    assert_eq!(all.unwrap().runs.len(), 2, "each run once");
+    assert_eq!(all.unwrap().runs.len(), 3, "each run once");
     drop(store);
     bed.done().await;
+}
+
+/// The address of the test server by way of these lines.
+fn through(lines: &Lines) -> String {
+    let url = url();
+    let (before, rest) = url.split_once('@').expect("an address with a user");
+    let (_, database) = rest.split_once('/').expect("an address with a database");
+    format!("{before}@127.0.0.1:{}/{database}", lines.port)
+}
+
+async fn lines() -> Lines {
+    let url = url();
+    let (_, rest) = url.split_once('@').expect("an address with a user");
+    let (server, _) = rest.split_once('/').expect("an address with a database");
+    Lines::to(server.to_owned()).await
+}
+
+/// A server that is gone without a word, or a box on the way that answers for it, must
+/// not hold anybody for ever: not a beat, not a write, not who connects. What it may
+/// have done is asked again under its own name, over another line.
+#[tokio::test]
+async fn a_server_that_falls_silent_is_given_up_in_time() {
+    let (lines, bed) = (lines().await, Bed::new().await);
+    let second = Duration::from_secs(1);
+    let limits = Limits { leases: second, work: second, guests: second, upkeep: second };
+    let options = || Options { schema: bed.store.schema.clone(), limits, wait: second * 2, ..Options::default() };
+    let store = PostgresStore::open(&through(&lines), options()).await.unwrap();
+    store.time().await.unwrap();
+    let (write, run) = (bed.write(1), bed.run(bed.owned, 0));
+    let first = store.enqueue(&write, std::slice::from_ref(&run), &[]).await.unwrap();
+    lines.swallow(true);
+    let silent = |error: &StoreError| {
+        let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+        source.contains("did not answer") || source.to_lowercase().contains("timeout")
+    };
+    let read = store.time().await.unwrap_err();
+    assert!(matches!(&read, StoreError::NotApplied { .. }) && silent(&read), "{read:?}");
+    let written = store.drain_worker(None, WorkerId(Uuid::nil())).await.unwrap_err();
+    assert!(silent(&written), "a write on its own: {written:?}");
+    let asked_again = store.enqueue(&write, std::slice::from_ref(&run), &[]).await.unwrap_err();
+    assert!(silent(&asked_again), "a write in a transaction: {asked_again:?}");
+    let opened = PostgresStore::open(&through(&lines), options()).await;
+    assert!(matches!(opened, Err(OpenError::Connect(_))), "one who connects");
+    lines.swallow(false);
+    assert!(store.time().await.unwrap().is_some(), "over a new line");
+    assert_eq!(store.enqueue(&write, &[run], &[]).await.unwrap(), first, "it was done, once");
+    drop(store);
+    bed.done().await;
+}
+
+/// A statement that the server does not end in time must not hold who waits for it,
+/// nor go on at the server.
+#[tokio::test]
+async fn a_statement_over_its_limit_is_ended_by_the_server() {
+    let bed = Bed::new().await;
+    let limits = Limits { work: Duration::from_millis(200), ..Limits::default() };
+    let options = Options { schema: bed.store.schema.clone(), limits, ..Options::default() };
+    let store = PostgresStore::open(&url(), options).await.unwrap();
+    let ended = store.read("SELECT pg_sleep(3600)", &[]).await.unwrap_err();
+    let Fault::Db(error) = ended else { panic!("{ended:?}") };
+    assert_eq!(error.code(), Some(&tokio_postgres::error::SqlState::QUERY_CANCELED));
+    assert_eq!(store.read("SELECT 1", &[]).await.unwrap().len(), 1, "its connection is as good as ever");
+    drop(store);
+    bed.done().await;
+}
+
+/// The kernel notices a server whose packets vanish, unless the address says how.
+#[test]
+fn connections_notice_a_server_that_vanishes() {
+    let address = |more: &str| super::open::Address::parse(&format!("postgres://u@h/d{more}")).unwrap().config;
+    let plain = address("");
+    let seconds = |span: Option<&Duration>| span.map(Duration::as_secs);
+    assert_eq!((seconds(plain.get_connect_timeout()), seconds(plain.get_tcp_user_timeout())), (Some(3), Some(6)));
+    assert_eq!((plain.get_keepalives(), plain.get_keepalives_idle().as_secs()), (true, 3));
+    let own = address("?connect_timeout=20&tcp_user_timeout=30&keepalives_idle=40");
+    assert_eq!((seconds(own.get_connect_timeout()), seconds(own.get_tcp_user_timeout())), (Some(20), Some(30)));
+    assert_eq!(own.get_keepalives_idle().as_secs(), 40);
 }
 
 /// A plan is made once and kept for as long as its connection lives. One made while

@@ -7,7 +7,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use deadpool_postgres::Object;
 use futures_util::future::{BoxFuture, join_all};
 use rota_core::store::{EndedRun, Write};
 use tokio_postgres::{Row, types::ToSql};
@@ -15,6 +14,7 @@ use tokio_postgres::{Row, types::ToSql};
 use super::{
     Connections,
     fault::{Fault, refused},
+    line::Line,
 };
 use crate::{
     codec::micros,
@@ -63,29 +63,22 @@ pub(super) struct Ending {
 }
 
 pub(super) struct Tx {
-    client: Option<Object>,
+    line: Line,
     /// From `BEGIN` to a known end. What is dropped in between is in doubt.
     open: AtomicBool,
 }
 
 impl Tx {
     pub(super) async fn on(pool: &Connections) -> Result<Self, Fault> {
-        Ok(Self { client: Some(pool.get().await?), open: AtomicBool::new(false) })
-    }
-
-    fn client(&self) -> &Object {
-        match &self.client {
-            Some(client) => client,
-            None => unreachable!("the connection is only taken out by drop"),
-        }
+        Ok(Self { line: pool.get().await?, open: AtomicBool::new(false) })
     }
 
     /// Runs statements in one round trip, `BEGIN` before the first of all.
     pub(super) async fn pipe(&self, statements: &[Bound<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
-        let client = self.client();
+        let client = &self.line;
         let mut prepared = Vec::with_capacity(statements.len());
         for (sql, _) in statements {
-            prepared.push(client.prepare_cached(sql).await?);
+            prepared.push(client.prepare(sql).await?);
         }
         let begin = !self.open.swap(true, Ordering::Relaxed);
         let mut flights: Vec<BoxFuture<'_, Result<Vec<Row>, tokio_postgres::Error>>> = Vec::new();
@@ -95,7 +88,7 @@ impl Tx {
         for (statement, (_, params)) in prepared.iter().zip(statements) {
             flights.push(Box::pin(client.query(statement, params)));
         }
-        let landed = join_all(flights).await;
+        let landed = client.within(join_all(flights)).await?;
         let mut answers = Vec::with_capacity(statements.len());
         for (n, rows) in landed.into_iter().enumerate() {
             let rows = rows?;
@@ -171,13 +164,13 @@ impl Tx {
     /// Sends the last statements with the end behind them, and answers their
     /// rows.
     async fn end(&self, how: &str, last: &[Bound<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
-        let client = self.client();
+        let client = &self.line;
         if !self.open.load(Ordering::Relaxed) && last.is_empty() {
             return Ok(Vec::new());
         }
         let mut prepared = Vec::with_capacity(last.len());
         for (sql, _) in last {
-            prepared.push(client.prepare_cached(sql).await?);
+            prepared.push(client.prepare(sql).await?);
         }
         let mut flights: Vec<BoxFuture<'_, Result<Vec<Row>, tokio_postgres::Error>>> = Vec::new();
         let begin = !self.open.swap(true, Ordering::Relaxed);
@@ -188,7 +181,8 @@ impl Tx {
             flights.push(Box::pin(client.query(statement, params)));
         }
         flights.push(Box::pin(async { client.batch_execute(how).await.map(|()| Vec::new()) }));
-        let mut landed = join_all(flights).await;
+        let landed = client.within(join_all(flights)).await;
+        let mut landed = landed.map_err(|silence| Fault::Lost(Box::new(silence)))?;
         let ended = landed.pop().unwrap_or(Ok(Vec::new()));
         let mut answers = Vec::with_capacity(landed.len());
         for answer in landed {
@@ -201,7 +195,7 @@ impl Tx {
                     if known && ended.is_ok() {
                         self.open.store(false, Ordering::Relaxed);
                     }
-                    return Err(if known { Fault::Db(error) } else { Fault::Lost(error) });
+                    return Err(if known { Fault::Db(error) } else { Fault::Lost(Box::new(error)) });
                 }
             }
         }
@@ -211,16 +205,15 @@ impl Tx {
                 Ok(answers.split_off(usize::from(begin)))
             }
             Err(error) if refused(&error) => Err(Fault::Db(error)),
-            Err(error) => Err(Fault::Lost(error)),
+            Err(error) => Err(Fault::Lost(Box::new(error))),
         }
     }
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        if let (Some(client), true) = (self.client.take(), self.open.load(Ordering::Relaxed)) {
-            // Closing the connection is the only rollback that cannot be missed.
-            drop(Object::take(client));
+        if self.open.load(Ordering::Relaxed) {
+            self.line.give_up();
         }
     }
 }
