@@ -60,51 +60,77 @@ impl Moment {
 }
 
 /// Powers of two of a microsecond: bucket `n` holds what took less than
-/// `2^n` µs, the last one all that took longer (over a minute).
-pub const BUCKETS: usize = 27;
+/// `2^n` µs, the last one all that took longer (over half an hour).
+pub const BUCKETS: usize = 33;
+
+/// A power of two is counted in so many equal parts: what a quantile says is at most
+/// one part in 32 too much.
+const PARTS: u64 = 1 << PARTS_BITS;
+const PARTS_BITS: u32 = 5;
+/// Below [`PARTS`] every microsecond is counted by itself; beyond it come the powers of
+/// two that fit into 32 bits.
+const PLACES: usize = ((u32::BITS - PARTS_BITS + 1) * PARTS as u32) as usize;
 
 /// How long something took, counted by size.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Histogram {
-    buckets: [AtomicU64; BUCKETS],
+    counts: [AtomicU64; PLACES],
     sum_micros: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [const { AtomicU64::new(0) }; PLACES], sum_micros: AtomicU64::new(0) }
+    }
 }
 
 impl Histogram {
     pub fn add(&self, took: SignedDuration) {
         let micros = took.as_micros().clamp(0, i128::from(u32::MAX)) as u64;
-        let bucket = (u64::BITS - micros.leading_zeros()) as usize;
-        self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        self.counts[place_of(micros)].fetch_add(1, Ordering::Relaxed);
         self.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
+    /// By powers of two.
     pub fn buckets(&self) -> [u64; BUCKETS] {
-        std::array::from_fn(|n| self.buckets[n].load(Ordering::Relaxed))
+        let mut buckets = [0; BUCKETS];
+        for (place, count) in self.counts.iter().enumerate() {
+            let bucket = u64::BITS - last_of(place).leading_zeros();
+            buckets[bucket as usize] += count.load(Ordering::Relaxed);
+        }
+        buckets
     }
 
     pub fn count(&self) -> u64 {
-        self.buckets().iter().sum()
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     pub fn sum_micros(&self) -> u64 {
         self.sum_micros.load(Ordering::Relaxed)
     }
 
-    /// In microseconds, what the given share (0.99) of all took at most; within a
-    /// bucket they are taken to be spread evenly.
+    /// In microseconds, what the given share (0.99) of all took at most.
     pub fn quantile_micros(&self, share: f64) -> u64 {
-        let buckets = self.buckets();
-        let wanted = (buckets.iter().sum::<u64>() as f64 * share).ceil() as u64;
-        let mut before = 0;
-        for (n, count) in buckets.into_iter().enumerate() {
-            if before + count >= wanted && count > 0 {
-                let (from, to) = (if n == 0 { 0 } else { 1_u64 << (n - 1) }, 1 << n);
-                return from + (to - from) * (wanted - before) / count;
-            }
-            before += count;
-        }
-        0
+        let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
+        let mut upto = 0;
+        let found = self.counts.iter().position(|count| {
+            upto += count.load(Ordering::Relaxed);
+            upto >= wanted
+        });
+        found.map_or(0, last_of)
     }
+}
+
+fn place_of(micros: u64) -> usize {
+    let shift = (u64::BITS - micros.leading_zeros()).saturating_sub(PARTS_BITS + 1);
+    (u64::from(shift) * PARTS + (micros >> shift)) as usize
+}
+
+/// The most that is counted at a place.
+fn last_of(place: usize) -> u64 {
+    let place = place as u64;
+    let shift = (place / PARTS).saturating_sub(1);
+    ((place - shift * PARTS + 1) << shift) - 1
 }
 
 /// Everything that an engine counts.
@@ -197,16 +223,41 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_lies_in_its_bucket() {
+    fn every_length_has_one_place_and_places_keep_their_order() {
+        let lengths = (0..5_000).chain((12..32).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 1]));
+        for micros in lengths.chain([u64::from(u32::MAX)]) {
+            let place = place_of(micros);
+            assert!(last_of(place) >= micros && last_of(place) <= micros + micros / PARTS, "{micros}");
+            assert!(place == 0 || last_of(place - 1) < micros, "{micros}");
+        }
+        assert_eq!(place_of(u64::from(u32::MAX)), PLACES - 1);
+    }
+
+    /// A coarse count would show half of what it was, or twice as much.
+    #[test]
+    fn a_quantile_is_within_a_thirtieth() {
         let histogram = Histogram::default();
         for micros in [0, 1, 5, 900, 1_000_000] {
             histogram.add(SignedDuration::from_micros(micros));
         }
         assert_eq!(histogram.count(), 5);
-        assert_eq!(histogram.quantile_micros(0.8), 1_024);
-        assert_eq!(histogram.quantile_micros(1.0), 1 << 20);
-        let many = Histogram::default();
-        (512..1_024).for_each(|micros| many.add(SignedDuration::from_micros(micros)));
-        assert_eq!((many.quantile_micros(0.5), many.quantile_micros(0.99)), (768, 1_019));
+        assert_eq!([0.0, 0.4, 0.6, 0.8].map(|share| histogram.quantile_micros(share)), [0, 1, 5, 911]);
+        assert_eq!(histogram.quantile_micros(1.0), 1_015_807);
+        let skewed = Histogram::default();
+        (0..1_000).for_each(|n| skewed.add(SignedDuration::from_micros(if n < 985 { 520 } else { 1_020 })));
+        assert_eq!((skewed.quantile_micros(0.5), skewed.quantile_micros(0.99)), (527, 1_023));
+    }
+
+    #[test]
+    fn buckets_are_powers_of_two() {
+        let histogram = Histogram::default();
+        for micros in [0, 1, 31, 32, 1_023, 1_024, i64::from(u32::MAX), i64::MAX] {
+            histogram.add(SignedDuration::from_micros(micros));
+        }
+        let mut wanted = [0; BUCKETS];
+        for (bucket, count) in [(0, 1), (1, 1), (5, 1), (6, 1), (10, 1), (11, 1), (32, 2)] {
+            wanted[bucket] = count;
+        }
+        assert_eq!(histogram.buckets(), wanted);
     }
 }

@@ -5,7 +5,7 @@ use rota_core::run::Verdict;
 use rota_engine::{Engine, Event};
 use tokio::sync::broadcast::error::RecvError;
 use tracing::{Level, debug, info, warn};
-use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{Layer as _, fmt::MakeWriter, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 use crate::config::{LogFormat, LogLevel};
 
@@ -13,10 +13,18 @@ use crate::config::{LogFormat, LogLevel};
 const RUNS: &str = "rota::runs";
 
 /// From now on, everything that is told goes to standard error.
-pub fn start(format: LogFormat, LogLevel(level): LogLevel) -> anyhow::Result<()> {
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+pub fn start(format: LogFormat, level: LogLevel) -> anyhow::Result<()> {
+    start_to(std::io::stderr, std::io::IsTerminal::is_terminal(&std::io::stderr()), format, level)
+}
+
+/// From now on, everything that is told goes there.
+pub fn start_to<W>(writer: W, colours: bool, format: LogFormat, LogLevel(level): LogLevel) -> anyhow::Result<()>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     let lines = match format {
-        LogFormat::Pretty => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
+        LogFormat::Pretty => lines.with_ansi(colours).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
     };
     tracing_subscriber::registry().with(lines.with_filter(level)).try_init()?;

@@ -92,7 +92,7 @@ pub fn move_runs(connection: &Connection, ended: &[(Uuid, Finish)]) -> Result<()
     Ok(())
 }
 
-static DELETE: LazyLock<Many> = LazyLock::new(|| Many::new("DELETE FROM run WHERE id IN (", "?", ")"));
+pub static DELETE: LazyLock<Many> = LazyLock::new(|| Many::new("DELETE FROM run WHERE id IN (", "?", ")"));
 
 /// The statement that copies live rows into a day, each with its end. OR FAIL
 /// spares the statement journal: its whole transaction is undone on an error.

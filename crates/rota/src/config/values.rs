@@ -117,12 +117,18 @@ impl FromStr for LogFormat {
 #[derive(Clone, Debug)]
 pub struct LogLevel(pub Targets);
 
+impl Default for LogLevel {
+    fn default() -> Self {
+        Self(Targets::new().with_default(LevelFilter::INFO))
+    }
+}
+
 impl FromStr for LogLevel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("`{}` is not a level such as info, or info,rota::runs=debug", text.escape_debug());
-        let mut targets = Targets::new().with_default(LevelFilter::INFO);
+        let Self(mut targets) = Self::default();
         for part in text.split(',').map(str::trim) {
             let (target, level) = part.split_once('=').map_or((None, part), |(target, level)| (Some(target), level));
             let is_word = !level.is_empty() && level.bytes().all(|byte| byte.is_ascii_alphabetic());

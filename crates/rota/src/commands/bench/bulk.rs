@@ -43,7 +43,7 @@ struct Report {
 }
 
 pub async fn run(args: BulkArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.place.store.as_deref())?;
+    let target = Target::parse(args.place.store.as_deref(), printer)?;
     let report = measure(&target, &args).await?;
     target.clean()?;
     Ok(printer.answer(args.place.output, &report, |printer| {
@@ -69,7 +69,7 @@ async fn measure(target: &Target, args: &BulkArgs) -> Result<Report, Failure> {
     let started = Instant::now();
     let sent = (0..args.requests).map(|n| send(&client, &url, share(n)));
     futures_util::future::try_join_all(sent).await?;
-    let runs_per_s = rate(args.runs, started);
+    let runs_per_s = rate(args.runs, started.elapsed());
     served.stop().await?;
     flow::stop(&engine).await?;
     Ok(Report { store: kind, runs: args.runs, requests: args.requests, runs_per_s })

@@ -44,7 +44,7 @@ struct Report {
 }
 
 pub async fn run(args: CallbacksArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.place.store.as_deref())?;
+    let target = Target::parse(args.place.store.as_deref(), printer)?;
     let history = fill(&target, args.batches.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
@@ -75,10 +75,10 @@ async fn measure(target: &Target, args: &CallbacksArgs, history: u64) -> Result<
     let job = json!({ "name": "bench-callbacks", "steps": [{ "id": "s", "http": call }] });
     let job = flow::save(&engine, tenant, &job).await?;
     let ask = |n: u64| RunAsk::of(tenant, JobRef::Id(job)).with_payload(json!({ "n": n, "text": "x".repeat(150) }));
-    let runs_per_s = flow::throughput(&engine, args.runs, args.batches.batch, ask).await?;
+    let took = flow::throughput(&engine, args.runs, args.batches.batch, ask).await?;
     flow::stop(&engine).await?;
     answering.abort();
-    Ok(Report { store: kind, runs: args.runs, history, runs_per_s })
+    Ok(Report { store: kind, runs: args.runs, history, runs_per_s: flow::rate(args.runs, took) })
 }
 
 async fn answer_all(listener: TcpListener) {

@@ -1,30 +1,47 @@
 //! `rota bench engine`: the whole engine in one process, from the making of a
 //! run to its place in history, with handlers that do nothing.
 //!
-//! Three figures: how many runs a second go through, how long a run waits for
-//! its start when there is little to do, and how late schedules fire.
+//! Three figures: how many runs a second go through, beside a raw loop with the same
+//! writes, how long a run waits for its start when there is little to do, and how late
+//! schedules fire. What happens to runs is logged meanwhile as a node logs it, into a
+//! file, and what went through is looked for in history.
 
-use std::{io, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs::File,
+    io,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
+use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     ids::{JobId, TenantId},
     job::JobDocument,
-    store::{Expect, Store, TenantPut, Tier},
+    run::{Status, Verdict},
+    store::{Expect, RunQuery, Store, TenantPut, Tier},
 };
 use rota_engine::{Engine, JobRef, Options, RunAsk, executors::HandlerError, stats::Histogram};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    LoadArgs, fill,
-    flow::{read, stop, throughput},
+    LoadArgs, PAYLOAD_BYTES, RawLoad, fill,
+    flow::{rate, read, stop, throughput},
     load::scatter,
+    rounds, scratch, share,
     target::Target,
 };
-use crate::{clock, failure::Failure, printer::Printer};
+use crate::{
+    clock,
+    config::{LogFormat, LogLevel},
+    failure::Failure,
+    logs,
+    printer::Printer,
+};
 
 /// A tenant's jobs; the last of them has a concurrency key.
 const JOBS: usize = 10;
@@ -50,6 +67,9 @@ struct Report {
     runs: u64,
     history: u64,
     runs_per_s: u64,
+    raw_runs_per_s: u64,
+    /// Of the raw loop with the same writes.
+    raw_share: f64,
     /// From enqueue to start at 100 runs a second.
     start_p50_ms: f64,
     start_p99_ms: f64,
@@ -64,9 +84,13 @@ struct Report {
 }
 
 pub async fn run(args: EngineArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.load.place.store.as_deref())?;
+    let target = Target::parse(args.load.place.store.as_deref(), printer)?;
     let history = fill(&target, args.load.batches.history).await?;
+    let log = scratch::folder().join(format!("rota-bench-{}.log", std::process::id()));
+    let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    logs::start_to(Mutex::new(file), false, LogFormat::Pretty, LogLevel::default())?;
     let report = measure(&target, &args, history).await?;
+    std::fs::remove_file(&log).with_context(|| format!("cannot delete {}", log.display()))?;
     target.clean()?;
     Ok(printer.answer(args.load.place.output, &report, |printer| print(&report, printer))?)
 }
@@ -76,7 +100,11 @@ fn print(report: &Report, printer: &mut Printer) -> io::Result<()> {
         "{} on {}, {} lanes, {} runs, {} finished runs before",
         report.load, report.store, report.lanes, report.runs, report.history
     ))?;
-    printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
+    printer.line(&format!("  {:>9} runs/s, from the making to history, where all were found", report.runs_per_s))?;
+    printer.line(&format!(
+        "  {:>9} runs/s by a raw loop with the same writes: share {:.2}",
+        report.raw_runs_per_s, report.raw_share
+    ))?;
     printer.line(&format!(
         "  {:>9} ms from enqueue to start at {LIGHT} a second, p50; {} ms p99",
         report.start_p50_ms, report.start_p99_ms
@@ -105,6 +133,7 @@ async fn measure(target: &Target, args: &EngineArgs, history: u64) -> Result<Rep
     // Light load first: what a heavy one leaves to upkeep is not its own. Each engine
     // counts from nothing.
     light(&engine, &load).await?;
+    emptied(&engine).await;
     let start_delay = &engine.stats().start_delay;
     let (start_p50_ms, start_p99_ms) = (millis(start_delay, 0.5), millis(start_delay, 0.99));
     stop(&engine).await?;
@@ -113,13 +142,16 @@ async fn measure(target: &Target, args: &EngineArgs, history: u64) -> Result<Rep
         for (spread, late) in [true, false].into_iter().zip(&mut late) {
             let engine = start(&store, options.clone()).await?;
             fires_per_s = Some(beats(&engine, &load, args.schedules, spread).await?);
+            emptied(&engine).await;
             *late = Some(millis(&engine.stats().lateness, 0.99));
             stop(&engine).await?;
         }
     }
-    let engine = start(&store, options).await?;
-    let runs_per_s = throughput(&engine, args.load.runs, args.load.batches.batch, |number| load.ask(number)).await?;
-    stop(&engine).await?;
+    drop((engine, store));
+    let mut times = Times::default();
+    for runs in rounds(args.load.runs) {
+        round(target, args, &options, &load, runs, &mut times).await?;
+    }
     let [lateness_p99_ms, together_p99_ms] = late;
     Ok(Report {
         store: kind,
@@ -127,13 +159,86 @@ async fn measure(target: &Target, args: &EngineArgs, history: u64) -> Result<Rep
         load: if args.load.plain { "plain" } else { "mixed" },
         runs: args.load.runs,
         history,
-        runs_per_s,
+        runs_per_s: rate(args.load.runs, times.engine),
+        raw_runs_per_s: rate(args.load.runs, times.raw),
+        raw_share: share(times.raw, times.engine),
         start_p50_ms,
         start_p99_ms,
         fires_per_s,
         lateness_p99_ms,
         together_p99_ms,
     })
+}
+
+/// Times of the load, summed over its rounds.
+#[derive(Default)]
+struct Times {
+    raw: Duration,
+    engine: Duration,
+}
+
+async fn round(
+    target: &Target,
+    args: &EngineArgs,
+    options: &Options,
+    load: &Load,
+    runs: u64,
+    times: &mut Times,
+) -> Result<(), Failure> {
+    let (claimed, batch) = (args.load.claimed, args.load.batches.batch);
+    let raw = RawLoad { runs, batch, claimed, mixed: load.mixed, payload: PAYLOAD_BYTES as usize };
+    times.raw += target.raw(raw, target.default_parallel()).await?;
+    let store = target.open().await?;
+    let engine = start(&store, options.clone()).await?;
+    let began = clock::now();
+    times.engine += throughput(&engine, runs, batch, |number| load.ask(number)).await?;
+    stop(&engine).await?;
+    found(store.as_ref(), load, runs, began).await
+}
+
+/// Waits until everything that this engine made has ended, so that the next one
+/// counts only its own.
+async fn emptied(engine: &Engine) {
+    let stats = engine.stats();
+    while stats.ended_in_all() < stats.fired.get() + stats.enqueued.get() {
+        clock::sleep(Span::millis(1)).await;
+    }
+}
+
+/// How many runs there are, by how they ended and how many attempts had failed before.
+type Tally = BTreeMap<(&'static str, u16), u64>;
+
+fn ended(status: Status) -> &'static str {
+    if let Status::Ended(verdict) = status { verdict.as_str() } else { "not ended" }
+}
+
+/// Reads what went through back from history: a figure counts only runs that are there,
+/// as they were to end.
+async fn found(store: &dyn Store, load: &Load, runs: u64, began: Timestamp) -> Result<(), Failure> {
+    let jobs: HashSet<JobId> = load.jobs.iter().map(|(_, job)| *job).collect();
+    let mut query = RunQuery { from: Some(began), limit: 1_000, ..RunQuery::default() };
+    let mut tally = Tally::new();
+    loop {
+        let page = store.list_runs(&query).await.context("reading history")?;
+        for record in page.runs.iter().filter(|record| jobs.contains(&record.run.job)) {
+            *tally.entry((ended(record.run.state.status()), record.run.attempts_used)).or_default() += 1;
+        }
+        query.after = page.next;
+        if query.after.is_none() {
+            return as_expected(&tally, &load.tally(runs));
+        }
+    }
+}
+
+fn as_expected(found: &Tally, wanted: &Tally) -> Result<(), Failure> {
+    if found == wanted {
+        return Ok(());
+    }
+    let told = |tally: &Tally| {
+        let each = tally.iter().map(|((ended, failures), runs)| format!("{runs} {ended} after {failures} failures"));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    Err(anyhow!("history does not hold what went through: found {}; expected {}", told(found), told(wanted)).into())
 }
 
 fn millis(histogram: &Histogram, share: f64) -> f64 {
@@ -146,7 +251,9 @@ async fn start(store: &Arc<dyn Store>, options: Options) -> Result<Engine, Failu
         async move { if fails { Err(HandlerError::new("told to fail once")) } else { Ok(Value::Null) } }
     };
     let builder = Engine::builder(Arc::clone(store)).options(options).handler("noop", handler);
-    Ok(builder.start().await.context("starting the engine")?)
+    let engine = builder.start().await.context("starting the engine")?;
+    tokio::spawn(logs::follow(engine.clone()));
+    Ok(engine)
 }
 
 /// Tenants and jobs to choose from.
@@ -183,9 +290,21 @@ impl Load {
     fn ask(&self, number: u64) -> RunAsk {
         let dice = scatter(number);
         let (tenant, job) = self.jobs[(dice % self.jobs.len() as u64) as usize];
-        let fails = self.mixed && (dice >> 20).is_multiple_of(100);
-        let payload = json!({ "key": (dice >> 32) % 10, "fails": fails, "text": self.text });
+        let payload = json!({ "key": (dice >> 32) % 10, "fails": self.fails(number), "text": self.text });
         RunAsk::of(tenant, JobRef::Id(job)).with_payload(payload)
+    }
+
+    /// Whether the first attempt of this run fails.
+    fn fails(&self, number: u64) -> bool {
+        self.mixed && (scatter(number) >> 20).is_multiple_of(100)
+    }
+
+    /// How so many runs are to end.
+    fn tally(&self, runs: u64) -> Tally {
+        let failed = (0..runs).filter(|number| self.fails(*number)).count() as u64;
+        let succeeded = Verdict::Succeeded.as_str();
+        let ended = [((succeeded, 0), runs - failed), ((succeeded, 1), failed)];
+        ended.into_iter().filter(|(_, runs)| *runs > 0).collect()
     }
 }
 
@@ -253,4 +372,26 @@ async fn save_beat(engine: &Engine, load: &Load, first: u64, schedules: Vec<Valu
     }))?;
     engine.save_job(tenant, &document, None, Expect::Anything).await.context("saving schedules")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rota_store::sqlite::SqliteStore;
+
+    use super::*;
+
+    /// A figure that counts runs which never came to an end would be a lie.
+    #[tokio::test]
+    async fn what_history_does_not_hold_is_not_measured() {
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::memory().unwrap());
+        let options = Options { sole: true, handlers_everywhere: true, ..Options::default() };
+        let engine = start(&store, options).await.unwrap();
+        let load = Load::prepare(&engine, true).await.unwrap();
+        let began = clock::now();
+        throughput(&engine, 500, 100, |number| load.ask(number)).await.unwrap();
+        stop(&engine).await.unwrap();
+        found(store.as_ref(), &load, 500, began).await.unwrap();
+        let Err(error) = found(store.as_ref(), &load, 501, began).await else { panic!("one run more was found") };
+        assert!(format!("{error:?}").contains("found 494 succeeded"), "{error:?}");
+    }
 }

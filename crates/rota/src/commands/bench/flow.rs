@@ -3,7 +3,7 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow};
@@ -24,9 +24,13 @@ use crate::{clock, failure::Failure};
 /// Runs that are made and have not ended, at most.
 const UNDERWAY_MAX: u64 = 20_000;
 
-/// Makes runs from two sides as fast as they end, and answers how many a second
-/// that is.
-pub async fn throughput(engine: &Engine, runs: u64, batch: u64, ask: impl Fn(u64) -> RunAsk) -> Result<u64, Failure> {
+/// Makes runs from two sides as fast as they end, and answers how long that took.
+pub async fn throughput(
+    engine: &Engine,
+    runs: u64,
+    batch: u64,
+    ask: impl Fn(u64) -> RunAsk,
+) -> Result<Duration, Failure> {
     let bar = bar(runs, "runs");
     let next = AtomicU64::new(0);
     let started = Instant::now();
@@ -49,12 +53,12 @@ pub async fn throughput(engine: &Engine, runs: u64, batch: u64, ask: impl Fn(u64
         clock::sleep(Span::millis(1)).await;
     }
     bar.finish_and_clear();
-    Ok(rate(runs, started))
+    Ok(started.elapsed())
 }
 
 /// How many a second.
-pub fn rate(count: u64, started: Instant) -> u64 {
-    (count as f64 / started.elapsed().as_secs_f64()) as u64
+pub fn rate(count: u64, took: Duration) -> u64 {
+    (count as f64 / took.as_secs_f64()) as u64
 }
 
 pub async fn tenant(engine: &Engine, name: &str) -> Result<TenantId, Failure> {

@@ -9,6 +9,7 @@ mod flow;
 mod load;
 mod remote;
 mod schedules;
+mod scratch;
 mod target;
 
 use std::{
@@ -56,8 +57,8 @@ pub enum Command {
 /// Where something is measured, and how the answer is written.
 #[derive(Args)]
 struct PlaceArgs {
-    /// sqlite:PATH or postgres://…; a fresh SQLite file that is deleted
-    /// afterwards if not given
+    /// sqlite:PATH or postgres://…; a fresh SQLite file on disk, deleted
+    /// afterwards, if not given
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Form of the answer
@@ -152,7 +153,7 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
 }
 
 async fn store(args: StoreArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.load.place.store.as_deref())?;
+    let target = Target::parse(args.load.place.store.as_deref(), printer)?;
     let report = measure(&target, &args).await?;
     target.clean()?;
     Ok(printer.answer(args.load.place.output, &report, |printer| print(&report, printer))?)
@@ -173,19 +174,26 @@ struct Times {
 /// takes turns, in rounds of this size.
 const ROUND: u64 = 100_000;
 
+/// The sizes of the rounds in which so many runs are put through; none is a small rest.
+fn rounds(runs: u64) -> impl Iterator<Item = u64> {
+    let mut left = runs;
+    std::iter::from_fn(move || {
+        let size = if left < 2 * ROUND { left } else { ROUND };
+        left -= size;
+        (size > 0).then_some(size)
+    })
+}
+
 async fn measure(target: &Target, args: &StoreArgs) -> Result<Report, Failure> {
     let parallel = args.parallel.unwrap_or(target.default_parallel());
     let history = fill(target, args.load.batches.history).await?;
     let (runs, plain) = (args.load.runs, args.load.plain);
     let mut times = Times::default();
-    let mut left = runs;
-    while left > 0 {
-        let size = if left < 2 * ROUND { left } else { ROUND };
+    for size in rounds(runs) {
         round(target, args, size, parallel, &mut times).await?;
-        left -= size;
     }
     let best = if plain { times.plain } else { times.mixed };
-    let rate = |took: Duration| (runs as f64 / took.as_secs_f64()) as u64;
+    let rate = |took| flow::rate(runs, took);
     Ok(Report {
         store: times.store,
         lanes: if args.load.claimed { "claimed" } else { "owned" },

@@ -63,7 +63,7 @@ struct Report {
 }
 
 pub async fn run(args: RemoteArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.place.store.as_deref())?;
+    let target = Target::parse(args.place.store.as_deref(), printer)?;
     let history = fill(&target, args.batches.history).await?;
     let report = measure(&target, &args, history).await?;
     target.clean()?;
@@ -111,7 +111,7 @@ async fn measure(target: &Target, args: &RemoteArgs, history: u64) -> Result<Rep
     while engine.node().remote.workers() < args.workers as usize {
         clock::sleep(Span::millis(10)).await;
     }
-    let runs_per_s = flow::throughput(&engine, args.runs, args.batches.batch, |number| {
+    let took = flow::throughput(&engine, args.runs, args.batches.batch, |number| {
         let job = jobs[(number % jobs.len() as u64) as usize];
         RunAsk::of(tenant, JobRef::Id(job)).with_payload(json!({ "n": number, "text": "x".repeat(150) }))
     })
@@ -128,7 +128,7 @@ async fn measure(target: &Target, args: &RemoteArgs, history: u64) -> Result<Rep
         history,
         workers: args.workers,
         slots: args.slots,
-        runs_per_s,
+        runs_per_s: flow::rate(args.runs, took),
         claims,
         settle_batches,
     })

@@ -61,7 +61,7 @@ struct Report {
 }
 
 pub async fn run(args: SchedulesArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let target = Target::parse(args.place.store.as_deref())?;
+    let target = Target::parse(args.place.store.as_deref(), printer)?;
     let opened = target.open().await?;
     let store = opened.as_ref();
     let now = clock::now();

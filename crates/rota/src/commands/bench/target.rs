@@ -15,7 +15,8 @@ use rota_store::{
     sqlite::{self, SqliteStore},
 };
 
-use crate::{clock, failure::Failure};
+use super::scratch;
+use crate::{clock, failure::Failure, printer::Printer};
 
 pub enum Target {
     Sqlite {
@@ -29,10 +30,11 @@ pub enum Target {
 }
 
 impl Target {
-    pub fn parse(url: Option<&str>) -> Result<Self, Failure> {
+    pub fn parse(url: Option<&str>, printer: &mut Printer) -> Result<Self, Failure> {
         match url {
             None => {
-                let path = std::env::temp_dir().join(format!("rota-bench-{}.db", std::process::id()));
+                let path = scratch::folder().join(format!("rota-bench-{}.db", std::process::id()));
+                printer.note(&format!("measuring on {}, which is deleted afterwards", path.display()))?;
                 Ok(Self::Sqlite { path, ours: true })
             }
             Some(url) => match url.strip_prefix("sqlite:") {
@@ -70,6 +72,8 @@ impl Target {
         match self {
             Self::Sqlite { path, .. } => {
                 let path = path.clone();
+                // One commit takes what all pipelines have in flight, as the store's does.
+                let load = RawLoad { batch: load.batch * parallel, ..load };
                 let started = Instant::now();
                 tokio::task::spawn_blocking(move || sqlite::raw_loop(&path, load, clock::now()))
                     .await
