@@ -12,7 +12,7 @@ TEST_ALL := if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --workspace --locked --no-fail-fast && cargo test --workspace --locked --doc; \
 	else cargo test --workspace --locked --no-fail-fast; fi
 
-.PHONY: help run test test-long check bench
+.PHONY: help run test test-long storm check bench
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -26,6 +26,12 @@ test: ## run every test, with the servers they need
 
 test-long: ## the same, with the long sweeps and soaks
 	@ROTA_LONG=1 scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
+
+storm: ## everything at once on real processes; SECONDS=600 SEED=1 WITH= WITHOUT= ONLY=
+	@ROTA_STORM_SECONDS='$(SECONDS)' ROTA_STORM_SEED='$(SEED)' \
+	ROTA_STORM_WITH='$(WITH)' ROTA_STORM_WITHOUT='$(WITHOUT)' ROTA_STORM_ONLY='$(ONLY)' \
+	scripts/services with cargo test --locked --package rota --test it -- --nocapture --exact \
+	storm::nothing_is_missed_and_nothing_is_repeated_in_a_storm
 
 check: ## format, lints, scripts, project rules, licences
 	cargo fmt --all --check

@@ -42,10 +42,24 @@ pub struct Books {
     pub runs: Vec<RunRecord>,
     pub skips: Vec<SkipRecord>,
     names: BTreeMap<String, ScheduleId>,
+    listed: BTreeSet<ScheduleId>,
 }
 
 pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// All skips of a schedule.
+async fn skips_of(store: &dyn Store, schedule: ScheduleId) -> Vec<SkipRecord> {
+    let mut skips: Vec<SkipRecord> = Vec::new();
+    loop {
+        let before = skips.last().map(|record| record.range.from);
+        let page = store.skips(schedule, before, 1_000).await.unwrap();
+        if page.is_empty() {
+            return skips;
+        }
+        skips.extend(page);
+    }
 }
 
 impl Books {
@@ -71,14 +85,27 @@ impl Books {
                 None => break,
             }
         }
-        let (mut skips, mut names) = (Vec::new(), BTreeMap::new());
+        let (mut skips, mut names, mut listed) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
         let schedules =
             store.list_schedules(&ScheduleQuery { limit: 1_000, ..ScheduleQuery::default() }).await.unwrap();
         for schedule in schedules.schedules {
-            skips.extend(store.skips(schedule.id, None, 1_000).await.unwrap());
+            skips.extend(skips_of(store.as_ref(), schedule.id).await);
             names.insert(schedule.name, schedule.id);
+            listed.insert(schedule.id);
         }
-        Self { runs, skips, names }
+        Self { runs, skips, names, listed }
+    }
+
+    /// Those of schedules that are gone, too.
+    pub fn with_skips_of(mut self, url: &str, schema: &str, gone: &[ScheduleId]) -> Self {
+        let options = postgres::Options { schema: Some(schema.to_owned()), ..postgres::Options::default() };
+        block_on(async {
+            let store = PostgresStore::open(url, options).await.unwrap();
+            for schedule in gone.iter().filter(|schedule| !self.listed.contains(schedule)) {
+                self.skips.extend(skips_of(&store, *schedule).await);
+            }
+        });
+        self
     }
 
     /// The schedule of this name.

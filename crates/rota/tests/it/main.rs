@@ -16,5 +16,6 @@ mod quickstart;
 mod race;
 mod schema;
 mod serve;
+mod storm;
 mod token;
 mod workers;

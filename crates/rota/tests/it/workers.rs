@@ -112,7 +112,7 @@ impl Drop for Worker {
     }
 }
 
-fn tool(variable: &str) -> String {
+pub fn tool(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set: eval \"$(scripts/services env)\""))
 }
 

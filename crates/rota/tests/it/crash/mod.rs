@@ -5,6 +5,6 @@ mod callers;
 mod cluster;
 mod load;
 mod poison;
-mod scene;
-mod server;
+pub mod scene;
+pub mod server;
 mod sweep;
