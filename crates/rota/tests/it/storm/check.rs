@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use rota_core::{
-    fire::SkipReason,
+    fire::{SkipRange, SkipReason},
     ids::ScheduleId,
     run::{RunState, Source, TrailKind, Verdict},
     schedule::ScheduleSpec,
@@ -301,13 +301,23 @@ impl Definition {
     fn instants(&self, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
         let Some(schedule) = &self.plans else { return Vec::new() };
         let mut found = Vec::new();
-        let mut at = from - SignedDuration::from_micros(1);
+        let mut at = before(from);
         while let Some(next) = schedule.next(at).filter(|next| *next <= to) {
             found.push(next);
             at = next;
         }
         found
     }
+
+    /// The next instant that it may have planned.
+    fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        let next = self.plans.as_ref()?.next(after.max(before(self.may.0)))?;
+        (next <= self.may.1).then_some(next)
+    }
+}
+
+fn before(at: Timestamp) -> Timestamp {
+    at - SignedDuration::from_micros(1)
 }
 
 impl<'a> Plan<'a> {
@@ -364,12 +374,7 @@ impl<'a> Plan<'a> {
             ends.entry(at).or_default().push(End::Run(record));
         }
         for SkipRecord { range, .. } in case.skips(self.schedule) {
-            let mut meant = self.eras.iter().map(|era| era.instants(range.from, range.to));
-            let fits = |instants: &Vec<Timestamp>| {
-                (instants.len() as u64, instants.first(), instants.last())
-                    == (range.count, Some(&range.from), Some(&range.to))
-            };
-            let Some(instants) = meant.find(fits) else {
+            let Some(instants) = self.meant(*range) else {
                 finding
                     .violations
                     .push(format!("no plan of {} has so many instants: {range:?}", self.told(range.from)));
@@ -380,6 +385,37 @@ impl<'a> Plan<'a> {
             }
         }
         ends
+    }
+
+    /// The instants of a recorded stretch, which may reach over several definitions.
+    fn meant(&self, range: SkipRange) -> Option<Vec<Timestamp>> {
+        let mut hopeless = BTreeSet::new();
+        (0..self.eras.len()).find_map(|era| {
+            let first = self.eras[era].next(before(range.from)).filter(|first| *first == range.from)?;
+            self.walk(era, first, range.count, range.to, &mut hopeless)
+        })
+    }
+
+    /// So many instants from one of an era to another, with no way back to an earlier era.
+    fn walk(
+        &self,
+        era: usize,
+        at: Timestamp,
+        count: u64,
+        to: Timestamp,
+        hopeless: &mut BTreeSet<(usize, Timestamp, u64)>,
+    ) -> Option<Vec<Timestamp>> {
+        if count == 1 && at == to {
+            return Some(vec![at]);
+        }
+        if count <= 1 || at >= to || !hopeless.insert((era, at, count)) {
+            return None;
+        }
+        let rest = (era..self.eras.len()).find_map(|next| {
+            let at = self.eras[next].next(at)?;
+            self.walk(next, at, count - 1, to, hopeless)
+        })?;
+        Some([vec![at], rest].concat())
     }
 
     fn judge(&self, case: &Case<'_>, at: Timestamp, end: &End<'_>, finding: &mut Finding) {
