@@ -15,8 +15,7 @@ use rota_core::{
     run::{CancelAsk, NewRun, RunState, Source, Trigger},
     store::{
         CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunPlace, RunQuery,
-        Store,
-        StoreError, Write,
+        Store, StoreError, Write,
     },
 };
 use serde_json::json;

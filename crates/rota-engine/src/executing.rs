@@ -171,6 +171,11 @@ impl Executing {
         apart.doors.next_at(!apart.waiting.is_empty())
     }
 
+    /// The clock was set: nobody waits by the old one.
+    pub(crate) fn stepped(&self) {
+        self.apart().doors = Doors::default();
+    }
+
     pub(crate) fn take_apart(&self) -> Vec<Ready> {
         self.apart().waiting.drain(..).collect()
     }

@@ -421,5 +421,6 @@ impl Node {
         self.be_quiet(now);
         self.meter.stepped();
         self.catalog.stepped();
+        self.executing.stepped();
     }
 }

@@ -429,7 +429,8 @@ impl Sessions {
         for session in self.by_worker.values_mut() {
             session.seen_at = now;
             session.extended_at = session.extended_at.map(|_| Timestamp::MIN);
-            session.reserved_until = session.reserved_until.filter(|until| *until == Timestamp::MAX);
+            session.alone = None;
+            session.strangers.clear();
             session.compare = true;
             session.news.notify_waiters();
         }

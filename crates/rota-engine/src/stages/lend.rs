@@ -256,7 +256,7 @@ impl Lend {
         if alone {
             // Nothing more is given out beside it.
             session.alone = Some((lease, APART.after(WAIT.after(now))));
-            if !session.is_free_for(lease) && now < alone_at(&run) {
+            if !session.is_free_for(lease) && !has_waited(&run, now) {
                 session.held.insert(lease);
                 return Sent::Waits(run);
             }
@@ -277,7 +277,7 @@ impl Lend {
             match sessions.get_mut(worker) {
                 // Its lease was lost meanwhile.
                 Some(session) if !session.held.contains(&lease) => {}
-                Some(session) if !session.is_free_for(lease) && now < alone_at(&run) => {
+                Some(session) if !session.is_free_for(lease) && !has_waited(&run, now) => {
                     self.suspects.push((worker, run));
                 }
                 Some(session) => {
@@ -348,9 +348,11 @@ impl Lend {
     }
 }
 
-/// So long a run that is to be alone waits for its worker to have nothing else in hand.
-fn alone_at(run: &Run) -> Timestamp {
-    WAIT.after(run.state.started_at().unwrap_or(run.ready_at))
+/// Whether a run that is to be alone waits no longer for its worker to have nothing else
+/// in hand. One that was leased in the future was leased before the clock was set.
+fn has_waited(run: &Run, now: Timestamp) -> bool {
+    let since = run.state.started_at().unwrap_or(run.ready_at);
+    now < since || WAIT.after(since) <= now
 }
 
 fn holder(run: &Run) -> Option<WorkerId> {
