@@ -14,8 +14,8 @@ use rota_core::{
     rate::Rate,
     run::{CancelAsk, NewRun, RunState, Source, Trigger},
     store::{
-        CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunPlace, RunQuery,
-        Store, StoreError, Write,
+        CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunPage, RunPlace,
+        RunQuery, RunRecord, Store, StoreError, Write,
     },
 };
 use serde_json::json;
@@ -355,6 +355,21 @@ impl Handle {
     ) -> Result<Vec<Result<Saved, SaveError>>, EngineError> {
         Ok(definitions::save_jobs(&self.node, tenant, documents, by, expect, &self.node.write(self.node.clock.now()))
             .await?)
+    }
+
+    /// A run as it stands: the store hears a little later that an attempt of an owned lane
+    /// has begun, and whoever executes it knows.
+    pub async fn run(&self, id: RunId) -> Result<Option<RunRecord>, EngineError> {
+        let mut found = self.node.store.runs(&[id]).await?.pop().flatten();
+        self.node.executing.correct(found.iter_mut());
+        Ok(found)
+    }
+
+    /// A page of runs as they stand; see [`run`](Self::run).
+    pub async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, EngineError> {
+        let mut page = self.node.store.list_runs(query).await?;
+        self.node.executing.correct(page.runs.iter_mut());
+        Ok(page)
     }
 
     /// Makes runs, all in one transaction.

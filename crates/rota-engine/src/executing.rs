@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{Doors, Start},
     ids::{Partition, RunId},
-    run::Lease,
-    store::By,
+    run::{Hold, Lease, RunState},
+    store::{By, RunRecord},
 };
 use tokio::sync::{Notify, watch};
 
@@ -126,6 +126,17 @@ impl Executing {
             }
             picked.len()
         })
+    }
+
+    /// Shows runs as running that are, although the store has not heard of it yet.
+    pub(crate) fn correct<'r>(&self, records: impl Iterator<Item = &'r mut RunRecord>) {
+        self.slow(|slow| {
+            for run in records.map(|record| &mut record.run).filter(|run| run.state == RunState::Queued) {
+                if let Some(under_way) = slow.get(&run.id).filter(|slow| slow.lease == run.lease()) {
+                    run.state = RunState::Running { hold: Hold::Owned, started_at: under_way.started_at };
+                }
+            }
+        });
     }
 
     /// Drops all attempts under way without a word, as the death of their

@@ -137,7 +137,7 @@ impl Default for Options {
             backlog_max: 100_000,
             settlers: 3,
             settle_batch: 2_000,
-            mark_after: Span::secs(1),
+            mark_after: Span::millis(200),
             watch_every: Span::millis(250),
             log_bytes_max: 1_000_000,
             losses_max: 3,

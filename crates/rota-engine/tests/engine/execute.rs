@@ -6,7 +6,7 @@ use rota_core::{
     duration::Span,
     job::failure::ErrorKind,
     run::{Status, Verdict},
-    store::LogQuery,
+    store::{LogQuery, RunQuery},
 };
 use rota_engine::{
     Event, JobRef, Options, RunAsk,
@@ -141,9 +141,14 @@ async fn an_attempt_that_lasts_is_marked_as_running_and_settles() {
     node.dispatch().await;
     bed.work.wait_for_going(1).await;
     bed.clock.wait_for_sleepers(1).await;
-    bed.go(999);
+    bed.go(199);
     node.execute().await;
     assert_eq!(bed.status(id).await, Status::Queued);
+    let shown = node.handle().run(id).await.unwrap().unwrap();
+    assert_eq!(shown.run.state.status(), Status::Running, "whoever executes it knows");
+    let query = RunQuery { limit: 9, ..RunQuery::default() };
+    let listed = node.handle().list_runs(&query).await.unwrap().runs;
+    assert_eq!(listed[0].run.state, shown.run.state);
     bed.go(1);
     node.execute().await;
     assert_eq!(bed.status(id).await, Status::Running);

@@ -106,7 +106,7 @@ async fn page(
 ) -> Result<Json<Page<Run>>, Problem> {
     let after = listing.cursor()?;
     let Some(query) = query else { return Ok(Json(Page { items: Vec::new(), next: None })) };
-    let page = engine.store().list_runs(&RunQuery { after, limit: listing.limit, ..query }).await?;
+    let page = engine.list_runs(&RunQuery { after, limit: listing.limit, ..query }).await?;
     let items = shown(engine, page.runs).await?;
     Ok(Json(listing.page(items, page.next.as_ref())))
 }
@@ -130,7 +130,7 @@ pub async fn names(engine: &Engine, jobs: impl Iterator<Item = JobId>) -> Result
 /// The caller's own run. One that ended before the tenant's history begins is not
 /// there.
 pub async fn find_run<P>(may: &May<P>, run: Uuid) -> Result<RunRecord, Problem> {
-    let found = may.engine.store().runs(&[RunId(run)]).await?.into_iter().next().flatten();
+    let found = may.engine.run(RunId(run)).await?;
     let from = may.quotas.history_from(may.engine.now());
     let is_over = |record: &RunRecord| match record.run.state {
         RunState::Finished { at, .. } => from.is_some_and(|from| at < from),
