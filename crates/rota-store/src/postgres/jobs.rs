@@ -333,10 +333,7 @@ async fn insert_jobs(
                SELECT $9, $9, u.tenant, 1, 1, u.enabled, u.name, u.queue, u.hash, {TAGS} FROM u ORDER BY u.n \
                RETURNING id, tenant, name), \
          v AS (INSERT INTO job_version (job, at, version, document, by_whom) \
-               SELECT j.id, $9, 1, u.document, u.by_whom FROM j JOIN u ON u.tenant = j.tenant AND u.name = j.name), \
-         e AS (INSERT INTO event (at, tenant, subject, kind, by_whom) \
-               SELECT $9, j.tenant, 'job/' || j.id, 'saved', u.by_whom \
-               FROM j JOIN u ON u.tenant = j.tenant AND u.name = j.name) \
+               SELECT j.id, $9, 1, u.document, u.by_whom FROM j JOIN u ON u.tenant = j.tenant AND u.name = j.name) \
          SELECT j.id, u.n FROM j JOIN u ON u.tenant = j.tenant AND u.name = j.name"
     );
     let now = micros(write.now);
@@ -348,11 +345,6 @@ async fn insert_jobs(
     }
     Ok(())
 }
-
-/// A change of a definition, written down.
-const SAVED: &str = "INSERT INTO event (at, tenant, subject, kind, by_whom) \
-     SELECT $4, u.tenant, 'job/' || u.id, 'saved', u.by_whom \
-     FROM unnest($1::bigint[], $2::int[], $3::text[]) u (id, tenant, by_whom)";
 
 async fn edit_jobs(
     tx: &Tx,
@@ -366,7 +358,6 @@ async fn edit_jobs(
     }
     let now = micros(write.now);
     let ids: Vec<i64> = edited.iter().map(|(_, job)| job.id).collect();
-    let tenants: Vec<i32> = edited.iter().map(|(n, _)| jobs[*n].tenant.0).collect();
     let versions: Vec<i32> = edited.iter().map(|(_, job)| job.version + 1).collect();
     let revisions: Vec<i32> = edited.iter().map(|(_, job)| job.revision + 1).collect();
     let queues: Vec<&str> = edited.iter().map(|(n, _)| jobs[*n].queue.as_str()).collect();
@@ -383,7 +374,6 @@ async fn edit_jobs(
     );
     tx.pipe(&[
         (&update, &[&ids, &versions, &revisions, &queues, &hashes, &tags, &enabled, &now]),
-        (SAVED, &[&ids, &tenants, &by, &now]),
         (
             "INSERT INTO job_version (job, at, version, document, by_whom) \
              SELECT job, $5, version, document, by_whom \
@@ -409,9 +399,7 @@ async fn remove_jobs_once(tx: Arc<Tx>, write: &Write, jobs: &[Deletion]) -> Resu
                 "WITH gone AS (UPDATE job SET deleted = true, revision = revision + 1, updated_at = $2, \
                                               deletion = u.text \
                                FROM unnest($1::bigint[], $3::text[]) u (id, text) \
-                               WHERE job.id = u.id AND NOT deleted RETURNING job.id, tenant), \
-                 e AS (INSERT INTO event (at, tenant, subject, kind) \
-                       SELECT $2, tenant, 'job/' || id, 'deleted' FROM gone) \
+                               WHERE job.id = u.id AND NOT deleted RETURNING job.id) \
                  SELECT id FROM gone",
                 &[&ids, &micros(write.now), &texts],
             ),

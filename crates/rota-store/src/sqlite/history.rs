@@ -39,6 +39,9 @@ const TAIL_MAX: i64 = 32_768;
 /// The most rows of one merge, so that its memory is bounded.
 const MERGE_MAX: i64 = 131_072;
 
+/// Runs that end now are in one of so many of the newest days.
+const DAYS_THAT_GROW: i64 = 2;
+
 /// How many entries a slice puts in place: a few milliseconds of work.
 const SLICE: usize = 4_096;
 
@@ -194,8 +197,9 @@ impl Indexer {
         if self.merge.is_some() {
             return Ok(true);
         }
-        let least = if idle { 1 } else { TAIL_MAX };
-        Ok(longest_tail(connection)?.is_some_and(|(_, _, tail)| tail >= least))
+        // A busy writer looks at the days that grow; a clock that was set may be in another.
+        let (least, days) = if idle { (1, i64::MAX) } else { (TAIL_MAX, DAYS_THAT_GROW) };
+        Ok(longest_tail(connection, days)?.is_some_and(|(_, _, tail)| tail >= least))
     }
 
     /// Forgets what a rolled-back transaction may have undone.
@@ -229,7 +233,7 @@ enum Progress {
 
 impl Merge {
     fn start(connection: &Connection, most: i64) -> rusqlite::Result<Option<Self>> {
-        let Some((day, indexed, tail)) = longest_tail(connection)? else { return Ok(None) };
+        let Some((day, indexed, tail)) = longest_tail(connection, i64::MAX)? else { return Ok(None) };
         let upto = indexed + tail.min(most);
         let sql = format!("SELECT job, ended_at, id, seq FROM {} WHERE seq > ?1 AND seq <= ?2", table(day));
         let mut entries: Vec<IndexEntry> = connection
@@ -300,14 +304,16 @@ pub fn index_some(connection: &Connection) -> rusqlite::Result<(u64, bool)> {
             Progress::Done(rows) => indexed = rows,
         }
     }
-    Ok((indexed, longest_tail(connection)?.is_some()))
+    Ok((indexed, longest_tail(connection, i64::MAX)?.is_some()))
 }
 
-/// The day with the longest tail: its mark, and how many rows are beyond it.
-fn longest_tail(connection: &Connection) -> rusqlite::Result<Option<(i64, i64, i64)>> {
+/// The one of the newest days with the longest tail: its mark, and how many rows are
+/// beyond it.
+fn longest_tail(connection: &Connection, newest: i64) -> rusqlite::Result<Option<(i64, i64, i64)>> {
     let days: Vec<(i64, i64)> = {
-        let mut select = connection.prepare_cached("SELECT day, indexed FROM history_day")?;
-        let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut select =
+            connection.prepare_cached("SELECT day, indexed FROM history_day ORDER BY day DESC LIMIT ?1")?;
+        let rows = select.query_map([newest], |row| Ok((row.get(0)?, row.get(1)?)))?;
         rows.collect::<Result<_, _>>()?
     };
     let mut longest = None;

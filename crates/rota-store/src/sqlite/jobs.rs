@@ -451,46 +451,24 @@ fn insert_version(
     for name in &put.tags {
         tag.execute(params![name, id]).map_err(failed)?;
     }
-    after::put_edges(connection, id, Some(put))?;
-    record_event(connection, put.tenant, &format!("job/{id}"), "saved", put.by.as_deref(), now)
-}
-
-/// Writes down a change of a definition.
-pub fn record_event(
-    connection: &Connection,
-    tenant: TenantId,
-    subject: &str,
-    kind: &str,
-    by: Option<&str>,
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    connection
-        .prepare_cached("INSERT INTO event (at, tenant, subject, kind, by) VALUES (?1, ?2, ?3, ?4, ?5)")
-        .and_then(|mut insert| insert.execute(params![micros(now), tenant.0, subject, kind, by]))
-        .map_err(failed)?;
-    Ok(())
+    after::put_edges(connection, id, Some(put))
 }
 
 fn delete_job(connection: &Connection, deletion: &Deletion, now: Timestamp) -> Result<Guarded, StoreError> {
     let job = deletion.job;
-    let tenant: Option<i32> = connection
-        .prepare_cached(
-            "UPDATE job SET deleted = 1, revision = revision + 1, updated_at = ?2, deletion = ?3 \
-             WHERE id = ?1 AND deleted = 0 RETURNING tenant",
-        )
-        .and_then(|mut update| {
-            let row = params![job.0, micros(now), definition::deletion_text(deletion)];
-            update.query_row(row, |row| row.get(0)).optional()
-        })
-        .map_err(failed)?;
-    let Some(tenant) = tenant else { return Ok(Guarded::Stale) };
+    let sql = "UPDATE job SET deleted = 1, revision = revision + 1, updated_at = ?2, deletion = ?3 \
+               WHERE id = ?1 AND deleted = 0";
+    let row = params![job.0, micros(now), definition::deletion_text(deletion)];
+    let gone = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
+    if gone == 0 {
+        return Ok(Guarded::Stale);
+    }
     schedules::delete_of_job(connection, job, now)?;
     after::put_edges(connection, job.0, None)?;
     connection
         .prepare_cached("DELETE FROM job_tag WHERE job = ?1")
         .and_then(|mut delete| delete.execute([job.0]))
         .map_err(failed)?;
-    record_event(connection, TenantId(tenant), &format!("job/{job}"), "deleted", None, now)?;
     Ok(Guarded::Applied)
 }
 

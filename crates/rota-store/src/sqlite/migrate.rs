@@ -22,6 +22,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0012_started.sql"),
     include_str!("migrations/0013_need_waiter.sql"),
     include_str!("migrations/0014_deletion.sql"),
+    include_str!("migrations/0015_upkeep.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.

@@ -12,6 +12,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, Condvar, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -149,9 +150,12 @@ impl Writer {
     pub fn start(connection: Connection, checkpointer: Option<Checkpointer>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread = thread::Builder::new()
-            .name("rota-sqlite-writer".into())
-            .spawn(move || run(&theirs, connection, checkpointer))?;
+        let thread = thread::Builder::new().name("rota-sqlite-writer".into()).spawn(move || {
+            let written = panic::catch_unwind(AssertUnwindSafe(|| run(&theirs, connection, checkpointer)));
+            if written.is_err() {
+                end_the_process();
+            }
+        })?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
@@ -192,6 +196,16 @@ impl Drop for Writer {
             tracing::error!("the SQLite writer panicked");
         }
     }
+}
+
+/// A writer that panicked, as its message on the standard error tells, leaves everybody
+/// waiting for answers and a transaction that nobody ends. What was committed is safe, so
+/// the process ends, and whoever started it starts it again.
+#[expect(clippy::print_stderr, reason = "the last word of a process whose log may not be written any more")]
+fn end_the_process() -> ! {
+    tracing::error!("the SQLite writer panicked: the process ends, and what was committed is safe");
+    eprintln!("rota: the SQLite writer panicked; the process ends, and what was committed is safe");
+    std::process::abort()
 }
 
 fn run(shared: &Shared, connection: Connection, checkpointer: Option<Checkpointer>) {
@@ -350,6 +364,33 @@ mod tests {
         fn answer(self: Box<Self>, _: Option<&str>) {
             self.1.lock().unwrap().push(self.0);
         }
+    }
+
+    const DIES: &str = "ROTA_TEST_WRITER_PANICS";
+
+    /// In a process of its own: the one that dies.
+    #[tokio::test]
+    async fn the_process_whose_writer_panics() {
+        if std::env::var_os(DIES).is_none() {
+            return;
+        }
+        let writer = Writer::start(Connection::open_in_memory().unwrap(), None).unwrap();
+        let work = |_: &Connection| -> Result<(), StoreError> { panic!("a bug in the store") };
+        drop(writer.write("panic", Urgency::Prompt, work).await);
+        println!("still here");
+    }
+
+    /// Nobody may wait for a writer that is gone, and nobody start again beside a
+    /// transaction that it left open.
+    #[test]
+    fn a_writer_that_panics_ends_its_process_and_says_so() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "sqlite::writer::tests::the_process_whose_writer_panics", "--nocapture"]);
+        let output = child.env(DIES, "1").output().unwrap();
+        assert!(!output.status.success());
+        let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(!out.contains("still here"), "{out}");
+        assert!(error.contains("the SQLite writer panicked; the process ends"), "{error}");
     }
 
     /// A commit that is put off for the stages keeps nobody else waiting, and not for ever.

@@ -1,0 +1,5 @@
+-- What upkeep seeks by age has an index, and what nobody reads is gone.
+
+DROP TABLE event;
+CREATE INDEX skip_to ON skip (to_at);
+CREATE INDEX bucket_full ON bucket (full_at);
