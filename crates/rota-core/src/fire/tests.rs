@@ -215,6 +215,19 @@ fn a_pause_starts_nothing_and_its_instants_are_recorded() {
     assert_eq!(shown(&done), ("09:00".to_owned(), "paused 10:00-11:00 x2".to_owned()));
 }
 
+/// The clocks of people and servers tell nanoseconds.
+#[test]
+fn a_pause_that_ends_between_two_microseconds_ends() {
+    let minutely = schedule(json!({ "cron": "* * * * *" }));
+    for until in ["09:04:30.889699889", "09:04:30.889699", "09:04:30.000000001"] {
+        let pause = Pause { since: clock("09:00:00.000000001"), until: Some(clock(until)) };
+        let input = Input { pauses: &[pause], ..input(&minutely, owing(clock("09:04:00"))) };
+        let done = plan(&input, clock("09:08:30"));
+        let expected = ("09:08".to_owned(), "paused 09:04-09:04 x1, missed 09:05-09:07 x3".to_owned());
+        assert_eq!(shown(&done), expected, "{until}");
+    }
+}
+
 /// A pause of the tenant must not hide what the job's own pause left out, nor
 /// end with it.
 #[test]
