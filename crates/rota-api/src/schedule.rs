@@ -72,6 +72,11 @@ pub struct BackfillRequest {
     pub dry_run: bool,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_none_refused(refused: &u64) -> bool {
+    *refused == 0
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Backfilled {
     /// Instants of the schedule in the range.
@@ -80,5 +85,11 @@ pub struct Backfilled {
     pub fired_before: u64,
     /// Runs made, or that would be.
     pub runs: u64,
+    /// Instants whose run was refused, or would be.
+    #[serde(default, skip_serializing_if = "is_none_refused")]
+    pub refused: u64,
+    /// Why the first of them was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
     pub dry_run: bool,
 }

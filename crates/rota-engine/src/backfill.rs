@@ -56,11 +56,27 @@ pub struct Ask {
 }
 
 /// What a backfill did, or would do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub planned: u64,
     pub fired_before: u64,
     pub runs: u64,
+    /// Instants whose run was refused, and why the first of them was.
+    pub refused: u64,
+    pub refusal: Option<String>,
+}
+
+impl Done {
+    fn count(&mut self, made: &Made) {
+        match made {
+            Made::Run { .. } => self.runs += 1,
+            Made::Duplicate { .. } => self.fired_before += 1,
+            Made::Full | Made::NoJob | Made::NotManual | Made::BadKey(_) | Made::OverQuota(_) => {
+                self.refused += 1;
+                self.refusal.get_or_insert_with(|| made.to_string());
+            }
+        }
+    }
 }
 
 /// Why nothing was done.
@@ -121,7 +137,7 @@ impl Handle {
         let mut done = Done {
             planned: instants.len() as u64,
             fired_before: (instants.len() - wanted.len()) as u64,
-            runs: wanted.len() as u64,
+            ..Done::default()
         };
         let asks = wanted.iter().map(|at| run_ask(node, &entry, &job, &ask, *at)).collect::<Result<Vec<_>, _>>();
         let asks = match asks {
@@ -132,10 +148,9 @@ impl Handle {
         let batch = if ask.dry_run { INSTANTS_MAX } else { BATCH };
         for (asks, instants) in asks.chunks(batch).zip(wanted.chunks(batch)) {
             let made = self.make_backfill(&ask, asks.to_vec(), instants, now).await?;
-            let known = made.iter().filter(|made| matches!(made, Made::Duplicate { .. })).count() as u64;
-            let refused = made.iter().filter(|made| !matches!(made, Made::Run { .. })).count() as u64;
-            done.fired_before += known;
-            done.runs -= refused;
+            for made in &made {
+                done.count(made);
+            }
         }
         Ok(Ok(done))
     }

@@ -3,7 +3,7 @@
 //! Enqueueing, the inbox and firing all come through here, so that priority,
 //! deadline, slot and unique key of a run do not depend on who made it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -95,6 +95,20 @@ pub enum Made {
     BadKey(String),
     /// Its tenant's quotas do not allow it, or not now.
     OverQuota(Refusal),
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run { id, .. } => write!(f, "the run {id}"),
+            Self::Duplicate { of } => write!(f, "the run {of} under the same unique key stands in the way"),
+            Self::Full => f.write_str("the job's concurrency key has no room for another run"),
+            Self::NoJob => f.write_str("there is no such job"),
+            Self::NotManual => f.write_str("the job says `triggers.manual: false`"),
+            Self::BadKey(why) => f.write_str(why),
+            Self::OverQuota(refusal) => refusal.fmt(f),
+        }
+    }
 }
 
 /// Why a run cannot be made as it was asked for.

@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::{PassReport, Stage, is_unknown};
 use crate::{
     events::Event,
-    making::{self, JobRef, Made, RunAsk, take_made},
+    making::{self, JobRef, RunAsk, take_made},
     node::Node,
     quota,
 };
@@ -91,7 +91,7 @@ impl Admit {
                     rows: vec![row],
                 }),
                 (Err(made), _) => {
-                    self.refuse(row, why(&made));
+                    self.refuse(row, made.to_string());
                     plain.rows.push(row);
                 }
             }
@@ -155,16 +155,6 @@ fn request(tenant: TenantId, key: String, item: &InboxItem) -> Request {
         part.copy_from_slice(&xxhash_rust::xxh3::xxh3_64_with_seed(item.body.as_bytes(), n as u64).to_le_bytes());
     }
     Request { tenant, key, fingerprint, expires_at: KEY_KEPT.after(item.at) }
-}
-
-fn why(made: &Made) -> String {
-    match made {
-        Made::NoJob => "there is no such job".into(),
-        Made::NotManual => "the job says `triggers.manual: false`".into(),
-        Made::BadKey(why) => why.clone(),
-        Made::OverQuota(refusal) => refusal.to_string(),
-        Made::Run { .. } | Made::Duplicate { .. } | Made::Full => format!("{made:?}"),
-    }
 }
 
 #[async_trait]

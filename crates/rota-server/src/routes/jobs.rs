@@ -513,15 +513,14 @@ pub fn run_ask(
 
 /// The run that was made, or why none was.
 pub fn made_run(made: Made, now: jiff::Timestamp) -> Result<RunMade, Problem> {
+    let why = made.to_string();
     match made {
         Made::Run { id, status } => Ok(RunMade { id: id.0, status: wire::status(status) }),
-        Made::Duplicate { of } => {
-            Err(Problem::new(Code::Duplicate, format!("the run {of} under the same unique key stands in the way")))
-        }
-        Made::Full => Err(Problem::new(Code::Full, "the job's concurrency key has no room for another run")),
+        Made::Duplicate { .. } => Err(Problem::new(Code::Duplicate, why)),
+        Made::Full => Err(Problem::new(Code::Full, why)),
         Made::NoJob => Err(Problem::no_such("job")),
-        Made::NotManual => Err(Problem::new(Code::NotManual, "the job says `triggers.manual: false`")),
-        Made::BadKey(why) => Err(Problem::new(Code::BadPayload, why)),
+        Made::NotManual => Err(Problem::new(Code::NotManual, why)),
+        Made::BadKey(_) => Err(Problem::new(Code::BadPayload, why)),
         Made::OverQuota(refusal) => Err(Problem::over_quota("no run was made", &[refusal], now)),
     }
 }

@@ -251,6 +251,8 @@ pub async fn backfill(
         planned: done.planned,
         fired_before: done.fired_before,
         runs: done.runs,
+        refused: done.refused,
+        refusal: done.refusal,
         dry_run: request.dry_run,
     };
     if request.dry_run {

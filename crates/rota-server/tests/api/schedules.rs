@@ -107,6 +107,22 @@ async fn a_dry_run_of_a_backfill_counts_what_would_be_made() {
     assert_eq!(bed.post(&path, range(true)).await.ok()["runs"], bed.post(&path, range(false)).await.ok()["runs"]);
 }
 
+/// What is not made is told of, with the reason.
+#[tokio::test]
+async fn a_backfill_says_what_it_was_refused() {
+    let bed = Bed::new().await;
+    let mut document = job("tick", "hello");
+    document["input"] = json!({ "schema": { "properties": { "day": { "const": "2025-01-02" } } } });
+    let payload = json!({ "day": "{{ schedule.planned_at | date }}" });
+    document["schedules"] = json!([{ "name": "daily", "cron": "0 0 * * *", "payload": payload }]);
+    bed.put("/jobs/tick", document).await.ok();
+    let schedule = bed.get("/jobs/tick/schedules").await.ok()["items"][0]["id"].clone();
+    let range = json!({ "from": "2025-01-01T00:00:00Z", "to": "2025-01-04T00:00:00Z" });
+    let done = bed.post(&format!("/schedules/{schedule}/backfill"), range).await.ok();
+    assert_eq!((&done["planned"], &done["runs"], &done["refused"]), (&json!(3), &json!(1), &json!(2)), "{done}");
+    assert!(done["refusal"].as_str().unwrap().contains("payload.day"), "{done}");
+}
+
 #[tokio::test]
 async fn calendars_are_saved_and_keep_days_out() {
     let bed = Bed::new().await;

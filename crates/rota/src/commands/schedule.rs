@@ -246,5 +246,9 @@ async fn backfill(session: &mut Session<'_>, args: &BackfillArgs) -> Result<(), 
     }
     let would = if args.dry_run { "would be " } else { "" };
     let before = if args.again { String::new() } else { format!("; {} had fired before", done.fired_before) };
-    session.done(&done, format_args!("{} runs {would}made of {} instants{before}", done.runs, done.planned))
+    let refused = match (&done.refusal, done.refused) {
+        (Some(why), count) if count > 0 => format!("; {count} {would}refused: {why}"),
+        _ => String::new(),
+    };
+    session.done(&done, format_args!("{} runs {would}made of {} instants{before}{refused}", done.runs, done.planned))
 }
