@@ -118,6 +118,7 @@ pub const WRITES: &[Point] = &[
     Point::of(Origin::Caller, "wake schedules"),
     Point::of(Origin::Caller, "save calendars"),
     Point::of(Origin::Caller, "delete jobs"),
+    Point::of(Origin::Elsewhere, "forget deletions"),
     Point::of(Origin::Elsewhere, "start jobs after others"),
     Point::of(Origin::Elsewhere, "record workers"),
     Point::of(Origin::Elsewhere, "drain a worker"),

@@ -10,6 +10,7 @@ use std::{
     fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -19,7 +20,7 @@ use rota_core::{
     problem::Problem,
     store::Expect,
 };
-use rota_engine::Engine;
+use rota_engine::{Engine, EngineError, definitions::SaveError};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -151,11 +152,27 @@ fn in_a_circle(jobs: &[JobFile]) -> Option<String> {
     Some(format!("{}: triggers.after.jobs: jobs start each other: {}", path.display(), flow::written(&cycle)))
 }
 
+/// So often saving is tried while the store does not take it.
+const TRIES: u32 = 5;
+const TRY_AFTER: Duration = Duration::from_millis(200);
+
 /// Saves documents, and tells the log of those that changed.
 pub async fn save(engine: &Engine, tenant: TenantId, jobs: &[JobFile]) -> anyhow::Result<()> {
     let documents: Vec<&JobDocument> = jobs.iter().map(|job| &job.document).collect();
     let by = Some("rota serve".to_owned());
-    let answers = engine.save_jobs(tenant, &documents, by, Expect::Anything).await.context("cannot save the jobs")?;
+    let mut tries = 0;
+    let answers = loop {
+        tries += 1;
+        match engine.save_jobs(tenant, &documents, by.clone(), Expect::Anything).await {
+            // A connection that broke is not the end of a node that has just begun, and
+            // saving the same again changes nothing.
+            Err(EngineError::Save(SaveError::Store(error))) if tries < TRIES => {
+                tracing::warn!(%error, "the jobs were not saved: trying again");
+                tokio::time::sleep(TRY_AFTER * tries).await;
+            }
+            answers => break answers.context("cannot save the jobs")?,
+        }
+    };
     for (JobFile { path, document }, saved) in jobs.iter().zip(answers) {
         let saved = saved.with_context(|| format!("cannot save the job `{}` of {}", document.name, path.display()))?;
         if saved.changed {

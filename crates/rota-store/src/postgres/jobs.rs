@@ -177,7 +177,8 @@ impl PostgresStore {
 
     pub(super) async fn drop_deletions(&self, jobs: &[JobId]) -> Result<(), Fault> {
         let ids: Vec<i64> = jobs.iter().map(|job| job.0).collect();
-        self.read("UPDATE job SET deletion = NULL WHERE id = ANY($1) AND deleted", &[&ids]).await?;
+        let sql = "UPDATE job SET deletion = NULL WHERE id = ANY($1) AND deleted";
+        self.write_alone(&self.work, sql, &[&ids]).await?;
         Ok(())
     }
 

@@ -314,6 +314,19 @@ impl Definition {
         let next = self.plans.as_ref()?.next(after.max(before(self.may.0)))?;
         (next <= self.may.1).then_some(next)
     }
+
+    /// The instants after this one that may have been its first: nobody knows when between
+    /// the request and the answer it came into force.
+    fn firsts(&self, after: Timestamp) -> Vec<Timestamp> {
+        let mut firsts: Vec<Timestamp> = Vec::new();
+        while let Some(next) = self.next(firsts.last().copied().unwrap_or(after)) {
+            firsts.push(next);
+            if next >= self.must.0 {
+                break;
+            }
+        }
+        firsts
+    }
 }
 
 fn before(at: Timestamp) -> Timestamp {
@@ -411,10 +424,11 @@ impl<'a> Plan<'a> {
         if count <= 1 || at >= to || !hopeless.insert((era, at, count)) {
             return None;
         }
-        let rest = (era..self.eras.len()).find_map(|next| {
-            let at = self.eras[next].next(at)?;
-            self.walk(next, at, count - 1, to, hopeless)
-        })?;
+        let within = self.eras[era].next(at).map(|at| (era, at)).into_iter();
+        let beyond = (era + 1..self.eras.len())
+            .flat_map(|later| self.eras[later].firsts(at).into_iter().map(move |at| (later, at)));
+        let mut ways = within.chain(beyond);
+        let rest = ways.find_map(|(era, at)| self.walk(era, at, count - 1, to, hopeless))?;
         Some([vec![at], rest].concat())
     }
 
