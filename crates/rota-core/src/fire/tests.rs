@@ -223,7 +223,7 @@ fn a_pause_that_ends_between_two_microseconds_ends() {
         let pause = Pause { since: clock("09:00:00.000000001"), until: Some(clock(until)) };
         let input = Input { pauses: &[pause], ..input(&minutely, owing(clock("09:04:00"))) };
         let done = plan(&input, clock("09:08:30"));
-        let expected = ("09:08".to_owned(), "paused 09:04-09:04 x1, missed 09:05-09:07 x3".to_owned());
+        let expected = ("09:08".to_owned(), "paused 09:04-09:04 x1, catch_up 09:05-09:07 x3".to_owned());
         assert_eq!(shown(&done), expected, "{until}");
     }
 }
