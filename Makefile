@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-SCRIPTS := scripts/services .ci/run
+SCRIPTS := scripts/services scripts/mutants .ci/run
 
 # nextest where it is installed (it leaves out examples in docs, so those follow);
 # a fresh machine has only cargo.
@@ -12,7 +12,7 @@ TEST_ALL := if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --workspace --locked --no-fail-fast && cargo test --workspace --locked --doc; \
 	else cargo test --workspace --locked --no-fail-fast; fi
 
-.PHONY: help run test test-long storm check bench
+.PHONY: help run test test-long seeds storm mutants check bench
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -24,14 +24,21 @@ run: ## build Rota and serve a demo job; Ctrl-C stops
 test: ## run every test, with the servers they need
 	@scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
 
-test-long: ## the same, with the long sweeps and soaks
+test-long: seeds ## the same, with the long sweeps and soaks
 	@ROTA_LONG=1 scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
+
+seeds: ## stories of the simulator, with an optimised build; COUNT=10000
+	ROTA_SIM_SEEDS='$(or $(COUNT),10000)' cargo test --profile sweep --locked --package rota-engine --test engine -- \
+	simulation::every_promise
 
 storm: ## everything at once on real processes; SECONDS=600 SEED=1 WITH= WITHOUT= ONLY=
 	@ROTA_STORM_SECONDS='$(SECONDS)' ROTA_STORM_SEED='$(SEED)' \
 	ROTA_STORM_WITH='$(WITH)' ROTA_STORM_WITHOUT='$(WITHOUT)' ROTA_STORM_ONLY='$(ONLY)' \
 	scripts/services with cargo test --locked --package rota --test it -- --nocapture --exact \
 	storm::nothing_is_missed_and_nothing_is_repeated_in_a_storm
+
+mutants: ## would a test notice? FILES= (or --all), BASE=, SHARD=0/8
+	@BASE='$(BASE)' SHARD='$(SHARD)' scripts/mutants $(FILES)
 
 check: ## format, lints, scripts, project rules, licences
 	cargo fmt --all --check

@@ -189,3 +189,23 @@ macro_rules! without_password {
 }
 
 without_password!(UserRequest, UserPatch, LoginRequest);
+
+/// A row of the store that cannot be read and is left out of everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnreadableRow {
+    /// Its table and its key.
+    pub id: String,
+    pub table: String,
+    pub key: String,
+    /// What in it cannot be read.
+    pub reason: String,
+}
+
+/// A row of the store, as it is stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RawRow {
+    /// Its table and its key.
+    pub id: String,
+    /// Its columns by name.
+    pub columns: Value,
+}

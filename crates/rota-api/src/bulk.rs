@@ -126,7 +126,7 @@ pub struct BulkCancel {
     /// Such as `30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace: Option<String>,
-    /// Only count.
+    /// Do it all up to the commit, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -141,7 +141,7 @@ pub struct BulkRedrive {
     /// Also those that were made again before.
     #[serde(default)]
     pub again: bool,
-    /// Only count.
+    /// Do it all up to the commit, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -151,7 +151,7 @@ pub struct BulkRedrive {
 pub struct BulkDiscard {
     /// An empty filter means every open dead letter of the tenant.
     pub filter: RunsFilter,
-    /// Only count.
+    /// Do it all up to the commit, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -165,7 +165,7 @@ pub struct BulkPause {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1000)]
     pub note: Option<String>,
-    /// Only count.
+    /// Do it all up to the commit, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -174,17 +174,18 @@ pub struct BulkPause {
 #[serde(deny_unknown_fields)]
 pub struct BulkResume {
     pub filter: JobsFilter,
-    /// Only count.
+    /// Do it all up to the commit, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a request by filter did.
+/// What a request by filter did, or in a dry run would do: the answers are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkDone {
-    /// How many the filter found; of a dry run of `/bulk/redrive`, how many runs would be made.
+    /// How many the filter found.
     pub matched: u64,
-    /// How many were changed; those that had changed meanwhile were left alone.
+    /// How many were changed. The others were left as they are: there was nothing to do,
+    /// or it was refused.
     pub done: u64,
     /// There are more: ask again.
     pub more: bool,

@@ -142,6 +142,8 @@ codes! {
         "The payload does not satisfy the job's `input.schema`, or a key of the job cannot be made from it."
     QuotaExceeded "quota_exceeded" 422 "Quota exceeded"
         "The tenant's quotas do not allow it. `errors` lists every place that is beyond one, with the quota's name as its code; `detail` gives the limit. Nothing was changed."
+    LimitReached "limit_reached" 422 "Limit reached"
+        "There are as many tenants, lanes, calendars or paused queues as there may be, whatever the tenant's tier. `detail` gives the limit and what to do instead; what exists can still be changed. Nothing was changed."
     TooMany "too_many_requests" 429 "Too many requests"
         "The tenant's rate of requests or of runs is used up; `detail` names the quota. `Retry-After` says when to ask again."
     TooManyHeaders "too_many_headers" 431 "Too many headers"

@@ -17,9 +17,14 @@ pub struct Schedule {
     pub description: String,
     /// False where it or its job is turned off.
     pub enabled: bool,
+    /// Its own pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
-    /// The next instant it owes; none where it waits for its own run or has ended.
+    /// Whose pause keeps it from firing now: `tenant`, `queue`, `job` or `schedule`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<String>,
+    /// The next instant that no pause covers; none where it waits for its own run, has
+    /// ended, or is paused without an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
     /// Runs made so far.

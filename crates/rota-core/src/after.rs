@@ -219,6 +219,12 @@ mod tests {
         let (one, two, free) = (texts(&["y"]), texts(&["x"]), texts(&["a"]));
         let batch: [(&str, &[String]); 3] = [("x", &one), ("free", &free), ("y", &two)];
         assert_eq!(refusals(&stored, &known, &batch), [cycle(&["x", "y"]), None, cycle(&["y", "x"])], "in one batch");
+        let pairs: Vec<(&str, Vec<String>)> =
+            [("p", "q"), ("q", "p"), ("x", "y"), ("y", "x")].map(|(name, after)| (name, texts(&[after]))).into();
+        let pairs: Vec<(&str, &[String])> = pairs.iter().map(|(name, after)| (*name, &after[..])).collect();
+        assert!(refusals(&[], &BTreeSet::new(), &pairs).iter().all(Option::is_some), "each of two cycles");
+        let old = [("b".to_owned(), "a".to_owned()), ("a".to_owned(), "b".to_owned())];
+        assert_eq!(refusals(&old, &known, &[("free", &free)]), [None], "nobody is to blame for a stored one");
         let replaced: [(&str, &[String]); 2] = [("a", &saved), ("b", &[])];
         assert_eq!(refusals(&stored, &known, &replaced), [None, None], "an edge that goes with the same save");
     }

@@ -18,6 +18,7 @@ pub mod ids;
 pub mod instant;
 pub mod job;
 pub mod lane;
+pub mod limits;
 pub mod order;
 pub mod ports;
 pub mod preview;

@@ -77,6 +77,8 @@ choices! {
         Inbox = "inbox",
         /// Runs ended that other jobs may wait for.
         Ends = "ends",
+        /// Partitions are free to be taken, or a node came that some of them fall to.
+        Partitions = "partitions",
         /// Somebody follows what happens, on whichever node: it is worth telling.
         Followers = "followers",
     }

@@ -3,7 +3,7 @@
 //! Each settled batch adds one delta; deltas are folded into one row per job
 //! and hour later. A page reads those rows and never counts runs.
 
-use crate::run::Verdict;
+use crate::{duration::Span, run::Verdict};
 use jiff::Timestamp;
 
 /// Durations are counted in powers of two of a millisecond: bucket `n` holds
@@ -44,6 +44,10 @@ pub fn hour_of(at: Timestamp) -> i64 {
 }
 
 impl Rollup {
+    /// Statistics can be asked for over windows of so long, and roll-ups outlive the
+    /// runs they were counted from by as much.
+    pub const KEPT_BEYOND: Span = Span::secs(31 * 86_400);
+
     pub fn add(&mut self, run: &Ended) {
         self.ended[run.verdict as usize] += 1;
         self.attempts += u64::from(run.attempts);

@@ -103,6 +103,11 @@ pub enum Reason {
     Place {
         ahead: u32,
     },
+    /// Another node starts it, and writes a little later that it did: it may have begun.
+    /// So many runs at most come before it.
+    PlaceElsewhere {
+        ahead: u32,
+    },
     Running {
         since: Timestamp,
         attempt: u16,
@@ -171,6 +176,8 @@ pub struct RunFacts<'a> {
     pub offered: bool,
     /// When its rate lets it start; none where that is now.
     pub rate_until: Option<Timestamp>,
+    /// Another node than the one that is asked starts it.
+    pub elsewhere: bool,
 }
 
 /// Why a run stands where it stands.
@@ -201,7 +208,8 @@ pub fn run(facts: &RunFacts<'_>, now: Timestamp) -> Vec<Reason> {
         }
         RunState::Queued => {
             let mut reasons = before_start(facts, now);
-            reasons.push(Reason::Place { ahead: facts.standing.ahead });
+            let ahead = facts.standing.ahead;
+            reasons.push(if facts.elsewhere { Reason::PlaceElsewhere { ahead } } else { Reason::Place { ahead } });
             reasons
         }
     }
@@ -383,6 +391,14 @@ impl Reason {
             }
             Self::Place { ahead: 0 } => "it is next in its queue and starts as soon as a worker is free".to_owned(),
             Self::Place { ahead } => format!("{} runs of its queue and tenant come before it", shown(*ahead)),
+            Self::PlaceElsewhere { ahead: 0 } => {
+                "it is next in its queue: the node that holds its partition starts it, or has just done so".to_owned()
+            }
+            Self::PlaceElsewhere { ahead } => format!(
+                "up to {} runs of its queue and tenant come before it, unless the node that holds its partition has \
+                 just started it",
+                shown(*ahead)
+            ),
             Self::Running { since, attempt } => format!("attempt {attempt} runs since {since}"),
             Self::Parked { on, until } => {
                 let until = until.map_or(String::new(), |until| format!(", until {until} at the latest"));

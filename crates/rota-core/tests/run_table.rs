@@ -146,6 +146,8 @@ fn events() -> Vec<(&'static str, Event)> {
         ("claim", |run| run.claim(worker(), now())),
         ("mark running", |run| run.mark_running(run.lease(), now())),
         ("mark running: stale lease", |run| run.mark_running(stale(&run), now())),
+        ("lease running", |run| run.lease_running(run.lease(), worker(), now())),
+        ("lease running: stale lease", |run| run.lease_running(stale(&run), worker(), now())),
         ("settle: succeeded", |run| settle(&run, Outcome::Succeeded { output: None })),
         ("settle: failed, attempts left", |run| settle(&run, failed(ErrorKind::Dns))),
         ("settle: failed, no attempt left", |run| settle_under(&run, run.lease(), 2, failed(ErrorKind::Dns))),

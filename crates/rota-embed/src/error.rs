@@ -53,6 +53,7 @@ impl From<EngineError> for Error {
         match error {
             EngineError::Store(error) => Self::Store(error),
             EngineError::Save(error) => Self::Save(error),
+            EngineError::LimitReached(reached) => Self::Save(SaveError::LimitReached(reached)),
         }
     }
 }

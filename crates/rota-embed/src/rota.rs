@@ -155,7 +155,7 @@ impl Rota {
 
     /// A run, live or ended, with all that is known of it.
     pub async fn run(&self, run: RunId) -> Result<Option<RunRecord>, Error> {
-        let found = self.engine.store().runs(&[run]).await?.pop().flatten();
+        let found = self.engine.run(run).await?;
         Ok(found.filter(|record| record.run.tenant == self.tenant))
     }
 

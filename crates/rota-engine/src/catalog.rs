@@ -512,13 +512,14 @@ impl Catalog {
         });
     }
 
-    /// The lane for each key, made as `mode` says where there is none.
+    /// The lane for each key, created as `mode` says where there is none; nothing for one
+    /// that cannot be read.
     pub async fn lanes(
         &self,
         keys: &[&LaneKey],
         mode: impl Fn(&LaneKey) -> LaneMode,
         able: impl Fn(&LaneKey) -> bool,
-    ) -> Result<Vec<LaneId>, StoreError> {
+    ) -> Result<Vec<Option<LaneId>>, StoreError> {
         let at_hand = |keys: &[&LaneKey]| -> Vec<Option<LaneId>> {
             self.caches(|caches| keys.iter().map(|key| caches.lanes.get(*key).copied()).collect())
         };
@@ -529,10 +530,45 @@ impl Catalog {
             let of_mode: Vec<LaneKey> =
                 missing.iter().filter(|key| mode(key) == wanted).map(|key| (*key).clone()).collect();
             if !of_mode.is_empty() {
-                self.keep_lanes(self.store.lanes(&of_mode, wanted).await?, &able);
+                self.keep_lanes(self.open_lanes(&of_mode, wanted).await?, &able);
             }
         }
-        Ok(at_hand(keys).into_iter().flatten().collect())
+        Ok(at_hand(keys))
+    }
+
+    /// Lanes by their keys. One that cannot be read is left out, and the others are asked for
+    /// one by one.
+    async fn open_lanes(&self, keys: &[LaneKey], mode: LaneMode) -> Result<Vec<Lane>, StoreError> {
+        match self.store.lanes(keys, mode).await {
+            Err(StoreError::Corrupt(_)) => {}
+            read => return read,
+        }
+        let mut lanes = Vec::with_capacity(keys.len());
+        for key in keys {
+            match self.store.lanes(std::slice::from_ref(key), mode).await {
+                Err(StoreError::Corrupt(why)) => tracing::error!(queue = key.queue, why, "a lane cannot be read"),
+                read => lanes.extend(read?),
+            }
+        }
+        Ok(lanes)
+    }
+
+    /// Those of these keys that have no lane yet, and how many lanes there are. The store is
+    /// asked only where one is missing.
+    pub async fn missing_lanes(
+        &self,
+        mut keys: HashSet<LaneKey>,
+        able: impl Fn(&LaneKey) -> bool,
+    ) -> Result<(HashSet<LaneKey>, usize), StoreError> {
+        let keep_missing = |keys: &mut HashSet<LaneKey>| {
+            self.caches(|caches| keys.retain(|key| !caches.lanes.contains_key(key)));
+        };
+        keep_missing(&mut keys);
+        if !keys.is_empty() {
+            self.read_lanes(able).await?;
+            keep_missing(&mut keys);
+        }
+        Ok((keys, self.gate().lanes.len()))
     }
 
     /// Reads the tenants, and answers their weights.

@@ -7,12 +7,14 @@
 //! guarded by what was read, so that a fire in between is noticed, and the save is
 //! tried again: no fire ever sees the one without the other.
 //!
-//! What the tenant's quotas do not allow is refused before anything is written.
+//! What the tenant's quotas or the limits do not allow is refused before anything is
+//! written. A job's lane is there before the job is: none that was saved can fail to run
+//! for the number of lanes.
 //!
 //! To check a document is to save it in a dry run: whatever refuses a save refuses the
 //! check.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -20,6 +22,8 @@ use rota_core::{
     heat::{HotSecond, hottest, second_of},
     ids::{JobId, ScheduleId, TenantId},
     job::{JobDocument, unbuilt},
+    lane::LaneKey,
+    limits::{LimitReached, Limited},
     ports::Topic,
     problem::Problem,
     quota::Refusal,
@@ -47,6 +51,8 @@ pub enum SaveError {
     BadDocument { problems: Vec<Problem> },
     #[error("the tenant's quotas do not allow the job: {}", over(refusals))]
     OverQuota { refusals: Vec<Refusal> },
+    #[error(transparent)]
+    LimitReached(#[from] LimitReached),
     #[error("the schedule `{name}` cannot be compiled")]
     BadSchedule { name: String, problems: Vec<Problem> },
     #[error("the schedules of the job changed each time they were saved")]
@@ -98,6 +104,7 @@ pub async fn save_jobs(
 ) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
     let mut refused: Vec<Option<SaveError>> = documents.iter().map(|document| unfit(document)).collect();
     refuse_over_quota(node, tenant, documents, &mut refused, write).await?;
+    open_lanes(node, documents, &mut refused, write.dry_run).await?;
     let fit = documents.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
     let fit: Vec<&JobDocument> = fit.map(|(document, _)| *document).collect();
     let mut answers = Saver { node, tenant, by, expect }.save(&fit, write).await?.into_iter();
@@ -139,6 +146,33 @@ async fn refuse_over_quota(
         if !refusals.is_empty() {
             *refused = Some(SaveError::OverQuota { refusals });
         }
+    }
+    Ok(())
+}
+
+/// Creates the lanes of the documents, and refuses those that would need more than there
+/// may be. In a dry run none is created.
+async fn open_lanes(
+    node: &Node,
+    documents: &[&JobDocument],
+    refused: &mut [Option<SaveError>],
+    dry_run: bool,
+) -> Result<(), StoreError> {
+    let lanes = documents.iter().map(|document| document.run_lane()).collect();
+    let (missing, held) = node.catalog.missing_lanes(lanes, |key| node.is_able(key)).await?;
+    let mut new: HashSet<LaneKey> = HashSet::new();
+    for (document, refused) in documents.iter().zip(refused).filter(|(_, refused)| refused.is_none()) {
+        let lane = document.run_lane();
+        if missing.contains(&lane) && !new.contains(&lane) {
+            match node.options.limits.allow(Limited::Lanes, held, new.len() + 1) {
+                Ok(()) => drop(new.insert(lane)),
+                Err(reached) => *refused = Some(reached.into()),
+            }
+        }
+    }
+    if !dry_run && !new.is_empty() {
+        let keys: Vec<&LaneKey> = new.iter().collect();
+        node.catalog.lanes(&keys, |key| node.lane_mode(key), |key| node.is_able(key)).await?;
     }
     Ok(())
 }

@@ -10,8 +10,10 @@
 //! lost by it that a crash would not lose; another node takes over, or the next
 //! process on the same store goes on.
 //!
-//! To stop is to drain: nothing new is begun and partitions are given up at
-//! once; attempts under way may end within a limit, and what is left of them is
+//! To stop is to drain: nothing new is begun, and partitions are given up at once, with
+//! all the work in them that has not begun. Schedules are fired until then, and by the next
+//! owners from then on. Attempts under way stay with this node by written leases and may
+//! end within a limit, and what is left of them is
 //! handed back; what has ended is settled before the node leaves. A store that
 //! hangs cannot hold a stop up: what it was not told it finds out when the node's
 //! word and its leases run out.
@@ -86,7 +88,7 @@ impl Driver {
         let (phase, broken) = (watch::Sender::new(Phase::Running), Arc::new(watch::Sender::new(None)));
         let driver = Self { phase, broken, tasks: Mutex::default(), node };
         driver.turn(measure, Phase::Stopped, None, None);
-        driver.turn(lead, Phase::Stopped, Some(|bells| &bells.lead), None);
+        driver.turn(lead, Phase::Stopped, Some(|bells| &bells.lead), Some(Topic::Partitions));
         driver.turn(look, Phase::Stopped, Some(|bells| &bells.look), Some(Topic::Ready));
         driver.start_the_rest();
         Ok(driver)
@@ -95,8 +97,9 @@ impl Driver {
     fn start_the_rest(&self) {
         let node = || Arc::clone(&self.node);
         if self.node.options.schedules {
-            self.turn(Fire::new(node()), Phase::Draining, Some(|bells| &bells.fire), Some(Topic::Schedules));
-            self.turn(Promote::new(node()), Phase::Draining, Some(|bells| &bells.promote), Some(Topic::Delayed));
+            // Nothing may be late for a stop: these go on for as long as there are partitions.
+            self.turn(Fire::new(node()), Phase::Stopped, Some(|bells| &bells.fire), Some(Topic::Schedules));
+            self.turn(Promote::new(node()), Phase::Stopped, Some(|bells| &bells.promote), Some(Topic::Delayed));
             self.turn(Admit::new(node()), Phase::Draining, None, Some(Topic::Inbox));
             self.turn(Trigger::new(node()), Phase::Draining, None, Some(Topic::Ends));
             self.turn(Reap::new(node()), Phase::Draining, None, None);
@@ -162,16 +165,14 @@ impl Driver {
     /// five seconds more. An error means that the store was not told.
     pub async fn stop(&self, limit: Span) -> Result<(), StoreError> {
         let node = &self.node;
-        node.executing.drain();
-        remote::hand_back(node, node.remote.sessions().drain(), node.clock.now());
+        drain(node);
         self.phase.send_replace(Phase::Draining);
         for bell in [&node.bells.dispatch, &node.bells.claim, &node.bells.lend, &node.bells.lead] {
             bell.notify_one();
         }
         self.wait_until(limit, || node.executing.running() == 0).await;
-        node.executing.stop_all(Why::HandBack, |_| true);
-        let is_settled = || node.executing.unsettled() == 0 && node.outbox.len() == 0;
-        self.wait_until(SETTLE_WAIT, || node.executing.running() == 0 && is_settled()).await;
+        hand_back(node);
+        self.wait_until(SETTLE_WAIT, || is_settled(node)).await;
         self.phase.send_replace(Phase::Stopped);
         let left = tokio::select! {
             left = self.leave() => left,
@@ -189,12 +190,8 @@ impl Driver {
 
     /// Tells the store what is left to tell, when all stages are at rest.
     async fn leave(&self) -> Result<(), StoreError> {
-        let node = &self.node;
         self.stages_at_rest().await;
-        Execute::new(Arc::clone(node)).write_reports().await?;
-        node.store.release(&node.write(node.clock.now()), node.worker).await?;
-        node.store.forget_workers(&[node.worker]).await?;
-        Lead::new(Arc::clone(node)).leave().await
+        leave(&self.node).await
     }
 
     /// Returns when every task has ended. They stay in reach meanwhile: whoever gives
@@ -224,6 +221,33 @@ impl Driver {
             }
         }
     }
+}
+
+// The parts of an orderly stop, in their order. Whoever calls stages by hand waits
+// between them as the driver does.
+
+/// Nothing new is begun from now on.
+pub fn drain(node: &Node) {
+    node.executing.drain();
+    remote::hand_back(node, node.remote.sessions().drain(), node.clock.now());
+}
+
+/// Stops the attempts that are still under way: their runs are handed back.
+pub fn hand_back(node: &Node) {
+    node.executing.stop_all(Why::HandBack, |_| true);
+}
+
+/// Whether every attempt has ended and its end is settled.
+pub fn is_settled(node: &Node) -> bool {
+    node.executing.running() == 0 && node.executing.unsettled() == 0 && node.outbox.len() == 0
+}
+
+/// Tells the store what is left to tell, and that the node leaves. No stage is at work.
+pub async fn leave(node: &Arc<Node>) -> Result<(), StoreError> {
+    Execute::new(Arc::clone(node)).write_reports().await?;
+    node.store.release(&node.write(node.clock.now()), node.worker).await?;
+    node.store.forget_workers(&[node.worker]).await?;
+    Lead::new(Arc::clone(node)).leave().await
 }
 
 /// Passes on to those who follow what other nodes tell. What cannot be read, from

@@ -1,6 +1,7 @@
 //! The handle that everybody else holds.
 
 use std::{
+    collections::{HashMap, HashSet},
     hash::{BuildHasher, Hasher},
     sync::{Arc, atomic::Ordering},
 };
@@ -10,12 +11,13 @@ use rota_core::{
     duration::Span,
     ids::{RunId, TenantId, WorkerId},
     job::JobDocument,
+    limits::{LimitReached, Limited},
     ports::{Clock, Executor, Hints, Random, Relay, Seeded, Topic},
     rate::Rate,
-    run::{CancelAsk, NewRun, RunState, Source, Trigger},
+    run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
     store::{
-        CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request, RunCursor, RunPage, RunPlace,
-        RunQuery, RunRecord, Store, StoreError, Write,
+        Calendar, CalendarPut, CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request,
+        RunCursor, RunPage, RunPlace, RunQuery, RunRecord, Store, StoreError, Tenant, TenantPut, Write,
     },
 };
 use serde_json::json;
@@ -48,6 +50,8 @@ pub enum EngineError {
     Store(#[from] StoreError),
     #[error("the job was not saved")]
     Save(#[from] SaveError),
+    #[error(transparent)]
+    LimitReached(#[from] LimitReached),
 }
 
 /// What became of a wish to stop many runs.
@@ -309,25 +313,38 @@ impl Handle {
     /// were told.
     pub(crate) async fn stop_deleted(&self, deletion: &Deletion) -> Result<u64, StoreError> {
         let query = RunQuery { job: Some(deletion.job), statuses: deletion.stops(), ..RunQuery::default() };
-        Ok(self.stop_all(query, &deletion.ask, u64::MAX).await?.asked)
+        Ok(self.stop_all(query, &deletion.ask, u64::MAX, false).await?.asked)
     }
 
     /// Asks the live runs that `query` finds to stop, up to `most` of them. They are
-    /// counted as they are asked, so what is answered is what was done.
-    pub async fn cancel_all(&self, query: RunQuery, ask: &CancelAsk, most: u64) -> Result<CancelledMany, EngineError> {
-        Ok(self.stop_all(query, ask, most).await?)
+    /// counted as they are asked, so what is answered is what was done. In a dry run the
+    /// store undoes it, and nobody is told.
+    pub async fn cancel_all(
+        &self,
+        query: RunQuery,
+        ask: &CancelAsk,
+        most: u64,
+        dry_run: bool,
+    ) -> Result<CancelledMany, EngineError> {
+        Ok(self.stop_all(query, ask, most, dry_run).await?)
     }
 
-    async fn stop_all(&self, query: RunQuery, ask: &CancelAsk, most: u64) -> Result<CancelledMany, StoreError> {
+    async fn stop_all(
+        &self,
+        query: RunQuery,
+        ask: &CancelAsk,
+        most: u64,
+        dry_run: bool,
+    ) -> Result<CancelledMany, StoreError> {
         let mut query = query;
         let mut done = CancelledMany::default();
         loop {
             query.limit = u32::try_from(most - done.found).unwrap_or(MANY).min(MANY);
-            let page = self.node.store.list_runs(&query).await?;
+            let page = self.page_of_runs(&query).await?;
             let runs: Vec<RunId> = page.runs.iter().map(|record| record.run.id).collect();
             done.found += runs.len() as u64;
             if !runs.is_empty() {
-                let answers = self.stop_runs(&runs, ask).await?;
+                let answers = self.stop_runs(&runs, ask, dry_run).await?;
                 let hit = |answer: &&CancelAnswer| matches!(answer, CancelAnswer::Cancelled | CancelAnswer::Asked);
                 done.asked += answers.iter().filter(hit).count() as u64;
             }
@@ -360,16 +377,43 @@ impl Handle {
     /// A run as it stands: the store hears a little later that an attempt of an owned lane
     /// has begun, and whoever executes it knows.
     pub async fn run(&self, id: RunId) -> Result<Option<RunRecord>, EngineError> {
-        let mut found = self.node.store.runs(&[id]).await?.pop().flatten();
-        self.node.executing.correct(found.iter_mut());
-        Ok(found)
+        let found = self.node.store.runs(&[id]).await?.into_iter().flatten().collect();
+        Ok(self.as_they_stand(found).await?.pop())
     }
 
-    /// A page of runs as they stand; see [`run`](Self::run).
+    /// A page of runs as they stand, also where it is asked for by status; see
+    /// [`run`](Self::run).
     pub async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, EngineError> {
-        let mut page = self.node.store.list_runs(query).await?;
-        self.node.executing.correct(page.runs.iter_mut());
+        Ok(self.page_of_runs(query).await?)
+    }
+
+    async fn page_of_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
+        let wanted = |status| query.statuses.contains(&status);
+        // Where a filter takes queued and running alike, what is known here changes nothing.
+        let tells_apart = wanted(Status::Queued) != wanted(Status::Running);
+        let begun = if tells_apart { self.node.desk.begun() } else { Vec::new() };
+        let mut page = self.node.store.list_runs(&RunQuery { begun, ..query.clone() }).await?;
+        page.runs = self.as_they_stand(page.runs).await?;
+        page.runs.retain(|record| query.statuses.is_empty() || wanted(record.run.state.status()));
         Ok(page)
+    }
+
+    /// What was read from the store, corrected by what this node knows of runs in its
+    /// hands. One that was settled after it was read is read again.
+    async fn as_they_stand(&self, mut records: Vec<RunRecord>) -> Result<Vec<RunRecord>, StoreError> {
+        let settled = self.node.desk.correct(records.iter_mut());
+        if settled.is_empty() {
+            return Ok(records);
+        }
+        let again = self.node.store.runs(&settled).await?.into_iter().flatten();
+        let mut again: HashMap<RunId, RunRecord> = again.map(|record| (record.run.id, record)).collect();
+        self.node.desk.correct(again.values_mut());
+        for record in &mut records {
+            if let Some(newer) = again.remove(&record.run.id) {
+                *record = newer;
+            }
+        }
+        Ok(records)
     }
 
     /// Makes runs, all in one transaction.
@@ -434,20 +478,41 @@ impl Handle {
 
     /// Asks runs to stop.
     pub async fn cancel(&self, runs: &[RunId], ask: &CancelAsk) -> Result<Vec<CancelAnswer>, EngineError> {
-        Ok(self.stop_runs(runs, ask).await?)
+        Ok(self.stop_runs(runs, ask, false).await?)
     }
 
-    async fn stop_runs(&self, runs: &[RunId], ask: &CancelAsk) -> Result<Vec<CancelAnswer>, StoreError> {
-        let write = self.node.write(self.node.clock.now());
+    async fn stop_runs(&self, runs: &[RunId], ask: &CancelAsk, dry_run: bool) -> Result<Vec<CancelAnswer>, StoreError> {
+        let write = Write { dry_run, ..self.node.write(self.node.clock.now()) };
         let answers = self.until_known(|| self.node.store.request_cancel(&write, runs, ask)).await?;
+        if dry_run {
+            return Ok(answers);
+        }
         self.node.ended_by(&write);
+        // Before the answer: whoever was told that a run is to stop does not see this node
+        // start it.
+        let asked = runs.iter().zip(&answers).filter(|(_, answer)| **answer == CancelAnswer::Asked);
+        self.node.desk.ask_to_stop(asked.map(|(run, _)| *run), &ask.request(write.now));
         self.node.cancel_asked.store(true, Ordering::Relaxed);
         self.node.bells.execute.notify_one();
         if self.node.remote.is_used() {
-            self.node.remote.sessions().cancel_asked(runs);
+            let unheard = self.node.remote.sessions().cancel_asked(runs);
+            remote::cancel_unheard(&self.node, unheard, write.now);
         }
         self.node.hints.wake(Topic::Ready);
         Ok(answers)
+    }
+
+    /// Deletes a live run whose row cannot be read, gives back its slot and releases who
+    /// waited for it.
+    pub async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, EngineError> {
+        let node = &self.node;
+        let answer = node.store.discard_row(table, key).await?;
+        if answer == Guarded::Applied {
+            node.store.recount_slots(&node.write(node.clock.now())).await?;
+            node.store.mend_joins(&node.write(node.clock.now())).await?;
+            node.hints.wake(Topic::Ready);
+        }
+        Ok(answer)
     }
 
     /// Hears a remote worker out and answers it; waits as long as it wishes.
@@ -468,6 +533,7 @@ impl Handle {
     /// Pauses schedules, jobs, queues or tenants, or gives a pause that is in force
     /// another end. False where there is no such target.
     pub async fn pause(&self, targets: &[PauseTarget], pause: &Pause) -> Result<Vec<bool>, EngineError> {
+        self.allow_pauses(targets).await?;
         self.set_pauses(targets, Some(pause), |target| Event::Paused { target }).await
     }
 
@@ -475,6 +541,38 @@ impl Handle {
     /// that sleep because of them wake up. False where nothing was paused.
     pub async fn resume(&self, targets: &[PauseTarget]) -> Result<Vec<bool>, EngineError> {
         self.set_pauses(targets, None, |target| Event::Resumed { target }).await
+    }
+
+    /// What pausing, or without a pause resuming, would answer. Nothing is changed.
+    pub async fn check_pauses(&self, targets: &[PauseTarget], pause: Option<&Pause>) -> Result<Vec<bool>, EngineError> {
+        if pause.is_some() {
+            self.allow_pauses(targets).await?;
+        }
+        let write = Write { dry_run: true, ..self.node.write(self.node.clock.now()) };
+        Ok(self.node.store.set_pauses(&write, targets, pause).await?)
+    }
+
+    /// Refuses to pause more queues than there may be. The pause of a whole tenant is never
+    /// refused.
+    async fn allow_pauses(&self, targets: &[PauseTarget]) -> Result<(), EngineError> {
+        let queue_of = |target: &PauseTarget| match target {
+            PauseTarget::Queue(tenant, queue) => Some((*tenant, queue.clone())),
+            PauseTarget::Tenant(_) | PauseTarget::Job(_) | PauseTarget::Schedule(_) => None,
+        };
+        let mut new: HashSet<(TenantId, String)> = targets.iter().filter_map(queue_of).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let held = self.node.store.pauses().await?.pauses;
+        let held: HashSet<(TenantId, String)> = held.iter().filter_map(|(target, _)| queue_of(target)).collect();
+        new.retain(|queue| !held.contains(queue));
+        let limits = self.node.options.limits;
+        limits.allow(Limited::Pauses, held.len(), new.len())?;
+        for (tenant, _) in &new {
+            let of_tenant = |queues: &HashSet<(TenantId, String)>| queues.iter().filter(|(of, _)| of == tenant).count();
+            limits.allow(Limited::TenantPauses, of_tenant(&held), of_tenant(&new))?;
+        }
+        Ok(())
     }
 
     async fn set_pauses(
@@ -551,11 +649,27 @@ impl Handle {
         }
     }
 
-    /// Reads the tenants and their quotas anew: somebody changed one. Other nodes
-    /// see it with their next full look.
-    pub async fn tenants_changed(&self) -> Result<(), EngineError> {
+    /// Creates or changes a tenant, and answers what was there before. It counts here at
+    /// once; other nodes see it with their next full look.
+    pub async fn save_tenant(&self, put: TenantPut) -> Result<Option<Tenant>, EngineError> {
+        let mut tenants = self.node.store.tenants().await?;
+        let held = tenants.len();
+        let before = tenants.iter().position(|tenant| tenant.name == put.name).map(|n| tenants.swap_remove(n));
+        self.node.options.limits.allow(Limited::Tenants, held, usize::from(before.is_none()))?;
+        self.node.store.put_tenants(&[put], self.now()).await?;
         self.node.catalog.read_tenants().await?;
-        Ok(())
+        Ok(before)
+    }
+
+    /// Creates or changes a calendar, and answers what was there before. Schedules follow
+    /// it within a second.
+    pub async fn save_calendar(&self, put: CalendarPut) -> Result<Option<Calendar>, EngineError> {
+        let mut calendars = self.node.store.calendars(put.tenant).await?;
+        let held = calendars.len();
+        let before = calendars.iter().position(|calendar| calendar.name == put.name).map(|n| calendars.swap_remove(n));
+        self.node.options.limits.allow(Limited::Calendars, held, usize::from(before.is_none()))?;
+        self.node.store.put_calendars(&[put], self.now()).await?;
+        Ok(before)
     }
 
     pub fn now(&self) -> Timestamp {

@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{Doors, Start},
     ids::{Partition, RunId},
-    run::{Hold, Lease, RunState},
-    store::{By, RunRecord},
+    run::Lease,
+    store::By,
 };
 use tokio::sync::{Notify, watch};
 
@@ -117,6 +117,28 @@ impl Executing {
         })
     }
 
+    /// The attempt under this lease is not ours any more. A later attempt at its run is.
+    pub(crate) fn lose(&self, lease: Lease) {
+        if self.started_at(lease).is_some() {
+            self.stop(lease.run, Why::Lost);
+        }
+    }
+
+    /// When the attempt under this lease began, if it is under way.
+    pub(crate) fn started_at(&self, lease: Lease) -> Option<Timestamp> {
+        self.slow(|slow| slow.get(&lease.run).filter(|slow| slow.lease == lease).map(|slow| slow.started_at))
+    }
+
+    /// The attempt under this lease is held by it from now on, and no longer by right of
+    /// its partition.
+    pub(crate) fn leased(&self, lease: Lease) {
+        self.slow(|slow| {
+            if let Some(slow) = slow.get_mut(&lease.run).filter(|slow| slow.lease == lease) {
+                (slow.by, slow.marked) = (By::Lease, true);
+            }
+        });
+    }
+
     /// Tells all attempts that `which` picks; answers how many.
     pub(crate) fn stop_all(&self, why: Why, which: impl Fn(&Slow) -> bool) -> usize {
         self.slow(|slow| {
@@ -126,17 +148,6 @@ impl Executing {
             }
             picked.len()
         })
-    }
-
-    /// Shows runs as running that are, although the store has not heard of it yet.
-    pub(crate) fn correct<'r>(&self, records: impl Iterator<Item = &'r mut RunRecord>) {
-        self.slow(|slow| {
-            for run in records.map(|record| &mut record.run).filter(|run| run.state == RunState::Queued) {
-                if let Some(under_way) = slow.get(&run.id).filter(|slow| slow.lease == run.lease()) {
-                    run.state = RunState::Running { hold: Hold::Owned, started_at: under_way.started_at };
-                }
-            }
-        });
     }
 
     /// Drops all attempts under way without a word, as the death of their

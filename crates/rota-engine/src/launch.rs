@@ -24,10 +24,11 @@ use serde_json::Value;
 
 use crate::{
     catalog::JobVersion,
-    desk::Ready,
+    desk::{Begin, Ready},
     making::rate_key,
     node::Node,
-    outbox::{End, Ended},
+    outbox::{End, Ended, Origin},
+    planted::{self, Bug},
     render::Scope,
     stages::is_unknown,
     supervise::{self, Start, running},
@@ -47,6 +48,9 @@ struct Asked {
     /// The one run has the process to itself.
     alone: bool,
 }
+
+/// A run whose right may be over is looked at again after this.
+const UNSURE_FOR: Span = Span::millis(250);
 
 pub struct Launch {
     node: Arc<Node>,
@@ -146,6 +150,8 @@ impl Launch {
             return Ok(0);
         }
         let able = self.with_versions(taken, now).await?;
+        // Before it costs a token; and when it begins, since the store may have been slow.
+        let able = self.without_unsure(able, now);
         let able = self.with_tokens(able, now).await?;
         let able = self.without_those_apart(able, now);
         let (suspects, able): (Vec<Able>, Vec<Able>) = able.into_iter().partition(|able| is_suspect(&able.ready));
@@ -277,16 +283,29 @@ impl Launch {
         Ok(self.begin(able, now))
     }
 
+    /// Holds back `exclusive` runs while the right to them may be over: another node may be
+    /// about to begin them.
+    fn without_unsure(&mut self, able: Vec<Able>, now: Timestamp) -> Vec<Able> {
+        let (node, uptime) = (&self.node, self.node.clock.uptime());
+        let is_sure = |able: &Able| !able.job.document.is_exclusive() || uptime < node.holds_until(able.ready.by);
+        let (able, unsure): (Vec<Able>, Vec<Able>) = able.into_iter().partition(is_sure);
+        for unsure in unsure {
+            self.hold(unsure.ready, UNSURE_FOR.after(now));
+        }
+        able
+    }
+
     /// Begins attempts, but for those that must be alone.
     fn begin(&mut self, able: Vec<Able>, now: Timestamp) -> usize {
-        let cancels = self.node.desk.cancels(able.iter().map(|able| &able.ready.run.id));
+        let able = self.without_unsure(able, now);
+        let begun = self.node.desk.begin(able.iter().map(|able| &able.ready), &self.node.territory, now);
         let mut starts = Vec::with_capacity(able.len());
         let mut ended = Vec::new();
-        for Able { ready, job } in able {
-            if cancels.contains_key(&ready.run.id) {
-                ended.push(cancelled(ready, now));
-            } else {
-                starts.push(start_of(&self.node, ready, job, now));
+        for (Able { ready, job }, begun) in able.into_iter().zip(begun) {
+            match begun {
+                Begin::Go => starts.push(start_of(&self.node, ready, job, now)),
+                Begin::Cancelled => ended.push(cancelled(ready, now)),
+                Begin::Gone => {}
             }
         }
         self.node.post(ended);
@@ -350,7 +369,7 @@ impl Launch {
                     end: End::HandedBack,
                     at: now,
                     job: None,
-                    executed: false,
+                    origin: Origin::Decided,
                 }),
             }
         }
@@ -406,12 +425,12 @@ pub(crate) fn overdue(run: &Run, by: By, now: Timestamp) -> Option<Ended> {
     }
     let change = Run { state: RunState::Queued, ..run.clone() }.overdue(now).ok()?;
     let end = End::Decided(Box::new(change));
-    Some(Ended { run: run.clone(), by, end, at: now, job: None, executed: false })
+    Some(Ended { run: run.clone(), by, end, at: now, job: None, origin: Origin::Decided })
 }
 
 /// Whether a process may have died of it, so that the next death must name it.
 fn is_suspect(ready: &Ready) -> bool {
-    (ready.suspect || ready.run.losses > 0) && ready.by != By::Lease
+    (ready.suspect || ready.run.losses > 0) && ready.by != By::Lease && !planted::is(Bug::SuspectNotLeased)
 }
 
 fn own_lease(able: &Able) -> Option<OwnLease> {
@@ -431,7 +450,7 @@ fn start_of(node: &Node, ready: Ready, job: Arc<JobVersion>, now: Timestamp) -> 
 fn cancelled(ready: Ready, now: Timestamp) -> Ended {
     let mut run = ready.run;
     run.state = RunState::Cancelling { hold: None, started_at: None };
-    Ended { run, by: ready.by, end: End::Outcome(Outcome::Cancelled), at: now, job: None, executed: false }
+    Ended { run, by: ready.by, end: End::Outcome(Outcome::Cancelled), at: now, job: None, origin: Origin::Decided }
 }
 
 /// A leased suspect that cannot be alone yet, for others are before it: later,
@@ -440,7 +459,7 @@ fn put_off(node: &Node, ready: Ready, now: Timestamp) -> Ended {
     let run = running(ready.run, Hold::Leased(node.worker), now);
     let until = node.options.run_lease.after(now);
     let end = End::Outcome(Outcome::Deferred { until, reason: "it waits to be executed alone".into() });
-    Ended { run, by: ready.by, end, at: now, job: None, executed: false }
+    Ended { run, by: ready.by, end, at: now, job: None, origin: Origin::Decided }
 }
 
 /// A run whose job's version cannot be read can never be executed.
@@ -453,5 +472,5 @@ pub(crate) fn unreadable_end(run: Run, by: By, now: Timestamp) -> Ended {
     let policy = SettlePolicy { retry: RetryPolicy::once(), losses_max: 1 };
     let change = run.settle(run.lease(), Outcome::Failed(failure), &policy, 0.5, now);
     let end = change.map_or(End::HandedBack, |change| End::Decided(Box::new(change)));
-    Ended { run, by, end, at: now, job: None, executed: false }
+    Ended { run, by, end, at: now, job: None, origin: Origin::Decided }
 }

@@ -24,6 +24,10 @@ pub mod making;
 pub mod node;
 pub mod options;
 mod outbox;
+#[cfg(not(feature = "planted"))]
+mod planted;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod quota;
 pub mod remote;
 pub mod render;

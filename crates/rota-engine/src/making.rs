@@ -270,7 +270,8 @@ pub async fn plan(node: &Node, asks: Vec<RunAsk>, now: Timestamp) -> Result<Vec<
     let versions: Vec<Arc<JobVersion>> = jobs.values().map(|(_, version)| Arc::clone(version)).collect();
     let keys: Vec<_> = versions.iter().map(|version| &version.terms.lane).collect();
     let lanes = node.catalog.lanes(&keys, |key| node.lane_mode(key), |key| node.is_able(key)).await?;
-    let lanes: HashMap<JobId, LaneId> = versions.iter().map(|version| version.job).zip(lanes).collect();
+    let lanes: HashMap<JobId, LaneId> =
+        versions.iter().zip(lanes).filter_map(|(version, lane)| Some((version.job, lane?))).collect();
     let part = node.partition_for_new();
     let quotas = node.catalog.quotas_of(asks.iter().map(|ask| ask.tenant));
     let planned = asks.into_iter().map(|ask| {
@@ -320,7 +321,7 @@ pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Res
     let version = if how.latest { record.version } else { run.version };
     let Some(job) = node.catalog.version(run.job, version).await? else { return Ok(Err(Made::NoJob)) };
     let lanes = node.catalog.lanes(&[&job.terms.lane], |key| node.lane_mode(key), |key| node.is_able(key)).await?;
-    let Some(lane) = lanes.first().copied() else { return Ok(Err(Made::NoJob)) };
+    let Some(lane) = lanes.first().copied().flatten() else { return Ok(Err(Made::NoJob)) };
     let quotas = node.catalog.quotas(run.tenant);
     let blueprint = Blueprint {
         tenant: run.tenant,

@@ -17,7 +17,7 @@ use rota_core::{
     order::OrderKey,
     ports::{Clock, Hints, Random, Relay, Topic},
     run::{Lease, Run, Status},
-    store::{EndedRun, Ends, Store, StoreError, Woken, Write},
+    store::{By, EndedRun, Ends, Store, StoreError, Woken, Write},
 };
 use tokio::sync::Notify;
 
@@ -279,6 +279,12 @@ impl Node {
         }
     }
 
+    /// It is known by what right ended attempts are settled that were put aside for it.
+    pub(crate) fn resume_settling(&self) {
+        self.outbox.resume();
+        self.bells.settle.notify_one();
+    }
+
     /// Takes in runs that a write of this node made ready.
     pub(crate) fn woken(&self, woken: Vec<Woken>) {
         let (handed, others): (Vec<Woken>, Vec<Woken>) = woken.into_iter().partition(|woken| woken.handed);
@@ -306,6 +312,13 @@ impl Node {
         if self.desk.drop_flights(leases) {
             self.bells.dispatch.notify_one();
         }
+    }
+
+    /// Whether a written lease for an attempt under way was asked for and not answered. For
+    /// tests that watch by what right attempts go on.
+    #[cfg(feature = "planted")]
+    pub fn may_keep(&self, lease: Lease) -> bool {
+        self.desk.kept(lease) == crate::desk::Kept::Asked
     }
 
     /// Runs that are ready for others, or to be claimed.
@@ -400,8 +413,15 @@ impl Node {
         now >= self.options.run_lease.after(at) && !self.desk.leases().is_empty()
     }
 
-    /// Until when this node may count on what it owns, by the uptime: a little less
-    /// than its word holds.
+    /// Until when this node may count on a right to a run, by the uptime.
+    pub(crate) fn holds_until(&self, by: By) -> Duration {
+        match by {
+            By::Owner(_) => self.owns_until(),
+            By::Lease => self.leases_until(),
+        }
+    }
+
+    /// Until when it may count on what it owns: a little less than its word holds.
     pub(crate) fn owns_until(&self) -> Duration {
         self.territory.word_until().saturating_sub(self.withdraw_margin())
     }

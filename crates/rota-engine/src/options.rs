@@ -1,6 +1,6 @@
 //! How one engine behaves. Every number has a reason beside it.
 
-use rota_core::{duration::Span, quota::Tiers};
+use rota_core::{duration::Span, limits::Limits, quota::Tiers};
 
 /// What an engine is told; the defaults suit one process on its own.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct Options {
     pub traits: Vec<String>,
     /// What tiers allow; every node of an installation is told the same.
     pub tiers: Tiers,
+    /// How many there may be of what every node holds as a whole.
+    pub limits: Limits,
 
     /// A node's word holds this long. Failover takes one of these and a beat.
     pub node_lease: Span,
@@ -35,8 +37,6 @@ pub struct Options {
     pub run_lease: Span,
     /// They are extended so often.
     pub extend_every: Span,
-    /// How long a partition that is to be given away waits for its attempts.
-    pub give_patience: Span,
 
     /// The time ahead whose schedules are held in memory.
     pub horizon: Span,
@@ -119,11 +119,11 @@ impl Default for Options {
             handlers_everywhere: true,
             traits: Vec::new(),
             tiers: Tiers::default(),
+            limits: Limits::default(),
             node_lease: Span::secs(3),
             beat_every: Span::secs(1),
             run_lease: Span::secs(6),
             extend_every: Span::secs(2),
-            give_patience: Span::secs(3),
             horizon: Span::secs(60),
             cursors_max: 5_000,
             fire_batch: 1_000,

@@ -29,6 +29,17 @@ pub enum End {
     Decided(Box<Change>),
 }
 
+/// Who says that it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Its attempt, which took a place among those that this node executes.
+    Executed,
+    /// A remote worker, which waits to hear what became of its report.
+    Reported,
+    /// This node, which gives it back, or does not wait for its worker any more.
+    Decided,
+}
+
 /// A run to be settled.
 #[derive(Clone, Debug)]
 pub struct Ended {
@@ -39,28 +50,53 @@ pub struct Ended {
     pub at: Timestamp,
     /// None where nothing is left to decide.
     pub job: Option<Arc<JobVersion>>,
-    /// It took a place among those that execute.
-    pub executed: bool,
+    pub origin: Origin,
 }
 
 #[derive(Debug, Default)]
-pub struct Outbox {
-    waiting: Mutex<VecDeque<Ended>>,
+pub struct Outbox(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    ended: VecDeque<Ended>,
+    /// By what right these are settled is not known yet.
+    held: Vec<Ended>,
 }
 
 impl Outbox {
+    fn with<T>(&self, work: impl FnOnce(&mut Waiting) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub fn push(&self, ended: Vec<Ended>) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).extend(ended);
+        self.with(|waiting| waiting.ended.extend(ended));
     }
 
-    /// Takes up to `most`, oldest first, and says how many are left.
+    /// Takes up to `most`, oldest first, and says how many are left to be taken.
     pub fn take(&self, most: usize) -> (Vec<Ended>, usize) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = waiting.len().min(most);
-        (waiting.drain(..count).collect(), waiting.len())
+        self.with(|waiting| {
+            let count = waiting.ended.len().min(most);
+            (waiting.ended.drain(..count).collect(), waiting.ended.len())
+        })
     }
 
+    /// Puts aside attempts whose lease was asked for, until the answer is there.
+    pub fn hold(&self, ended: Vec<Ended>) {
+        self.with(|waiting| waiting.held.extend(ended));
+    }
+
+    /// The answer is there: what was put aside may be settled.
+    pub fn resume(&self) {
+        self.with(|waiting| waiting.ended.extend(std::mem::take(&mut waiting.held)));
+    }
+
+    /// Whether there is anything to take.
+    pub fn has_ready(&self) -> bool {
+        self.with(|waiting| !waiting.ended.is_empty())
+    }
+
+    /// How many are to be settled, those put aside among them.
     pub fn len(&self) -> usize {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.with(|waiting| waiting.ended.len() + waiting.held.len())
     }
 }

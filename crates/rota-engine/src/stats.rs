@@ -182,6 +182,8 @@ pub struct Stats {
     pub partitions: Gauge,
     /// What cannot be and was found at the last scan; reads 0.
     pub findings: Gauge,
+    /// Rows of the store that cannot be read and are left out.
+    pub unreadable: Gauge,
     pub overdue: Gauge,
     /// Microseconds that the machine's clock was ahead of the time when last measured.
     pub clock_offset: AtomicI64,

@@ -31,11 +31,12 @@ use tokio::sync::watch;
 
 use crate::{
     catalog::JobVersion,
+    desk::Kept,
     events::Event,
     executing::{Slow, Why},
     making::refusal,
     node::Node,
-    outbox::{End, Ended},
+    outbox::{End, Ended, Origin},
     render::Scope,
     reports::AttemptReports,
 };
@@ -114,7 +115,12 @@ struct Underway {
     executor: Arc<dyn Executor>,
 }
 
-fn begin(node: &Arc<Node>, start: Start, now: Timestamp) -> Begun {
+fn begin(node: &Arc<Node>, mut start: Start, now: Timestamp) -> Begun {
+    if !node.desk.cancels(std::iter::once(&start.run.id)).is_empty() {
+        // Asked to stop since it was taken: it has not begun, and does not.
+        start.run.state = RunState::Cancelling { hold: None, started_at: None };
+        return Begun::Ended(Box::new(ended(start, End::Outcome(Outcome::Cancelled), now)));
+    }
     tell_started(node, &start.run, now);
     let (executor, attempt) = match attempt_of(node, &start, now) {
         Ok(found) => found,
@@ -141,7 +147,7 @@ pub(crate) fn tell_started(node: &Node, run: &Run, now: Timestamp) {
 
 fn ended(start: Start, end: End, at: Timestamp) -> Ended {
     let Start { run, by, job } = start;
-    Ended { run, by, end, at, job: Some(job), executed: true }
+    Ended { run, by, end, at, job: Some(job), origin: Origin::Executed }
 }
 
 /// What is to be done, and by whom; or how the attempt ended before it began.
@@ -235,6 +241,10 @@ async fn go_on(node: Arc<Node>, attempt: Underway) {
     };
     let exclusive = slow.exclusive;
     node.executing.slow(|all| all.insert(run.id, slow));
+    // Its partition may have been given away before it could be found here.
+    if node.desk.kept(lease) == Kept::Leased {
+        node.executing.leased(lease);
+    }
     if exclusive {
         node.bells.withdraw.notify_one();
     }

@@ -67,6 +67,12 @@ impl Territory {
         self.read(|map| Partition::all().filter(|part| map.parts[usize::from(part.0)].is_some()).collect())
     }
 
+    /// Those that are not to be given away.
+    pub fn staying(&self) -> Vec<Partition> {
+        let stays = |held: Option<Held>| held.is_some_and(|held| !held.leaving);
+        self.read(|map| Partition::all().filter(|part| stays(map.parts[usize::from(part.0)])).collect())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.read(|map| map.parts.iter().all(Option::is_none))
     }

@@ -2,11 +2,11 @@
 
 use rota_core::{
     calendar::Calendar,
-    fire::{self, Allowance, Input, Live},
-    ids::TenantId,
-    lane::Lane,
+    fire::{self, Allowance, Input, Live, QUEUE_MAX},
+    ids::{Partition, TenantId},
+    lane::{Lane, LaneMode},
     quota::run_bucket,
-    run::Status,
+    run::{Run, Status},
     store::{Pause, PauseTarget, RunRecord, ScheduleRecord, StoreError, TokenAsk, Worker},
     why::{self, Level, Reason, RunFacts, ScheduleFacts},
 };
@@ -38,8 +38,10 @@ impl Handle {
             standing: &standing,
             pauses: &pauses,
             lane: lane.as_ref().map(|lane| &lane.key),
-            offered: offered(node, run.tenant, lane.as_ref()).await?,
+            offered: offered(node, run, lane.as_ref()).await?,
             rate_until: rate_until(self, record).await?,
+            elsewhere: lane.as_ref().is_some_and(|lane| lane.mode == LaneMode::Owned)
+                && node.territory.held(run.part).is_none(),
         };
         Ok(why::run(&facts, self.now()))
     }
@@ -54,7 +56,7 @@ impl Handle {
         pauses.extend(job.record.pause.clone().map(|pause| (Level::Job, pause)));
         pauses.extend(record.pause.clone().map(|pause| (Level::Schedule, pause)));
         let spans: Vec<fire::Pause> = pauses.iter().flat_map(|(_, pause)| pause.spans()).collect();
-        let live = node.store.live_of(&[record.id]).await?.pop().unwrap_or_default();
+        let live = node.store.live_of(&[record.id], QUEUE_MAX as u32).await?.pop().unwrap_or_default();
         let waiting = live.iter().filter(|run| run.status == Status::Blocked).count() as u64;
         let all = node.catalog.calendars(record.tenant, now).await?;
         let calendars: Vec<&Calendar> = entry.spec.calendars.iter().filter_map(|name| all.get(name)).collect();
@@ -69,7 +71,7 @@ impl Handle {
             calendars: &calendars,
             allowance,
         });
-        let owners = node.store.partitions().await?;
+        let scheduler = is_held(node, record.part).await?;
         let skipped = node.store.skips(record.id, None, 1).await?.pop();
         let facts = ScheduleFacts {
             schedule: &entry.schedule,
@@ -79,7 +81,7 @@ impl Handle {
             job_enabled: job.record.enabled,
             own_run_lives: entry.spec.after_finish.is_some() && !live.is_empty(),
             pauses: &pauses,
-            scheduler: owners.iter().any(|lease| lease.part == record.part && lease.node.is_some()),
+            scheduler,
             skipped: skipped.map(|skip| skip.range),
         };
         Ok(Some(why::schedule(&facts, now)))
@@ -97,16 +99,23 @@ async fn wide_pauses(node: &Node, tenant: TenantId, queue: &str) -> Result<Vec<(
     Ok(ours.collect())
 }
 
+/// Whether a node holds a partition.
+async fn is_held(node: &Node, part: Partition) -> Result<bool, StoreError> {
+    let owners = node.store.partitions().await?;
+    Ok(owners.iter().any(|lease| lease.part == part && lease.node.is_some()))
+}
+
 /// Whether somebody who lives can execute the runs of a lane.
-async fn offered(node: &Node, tenant: TenantId, lane: Option<&Lane>) -> Result<bool, StoreError> {
+async fn offered(node: &Node, run: &Run, lane: Option<&Lane>) -> Result<bool, StoreError> {
     let Some(lane) = lane else { return Ok(false) };
-    if node.is_able(&lane.key) {
+    // Whoever holds its partition executes a run of an owned lane.
+    if node.is_able(&lane.key) || (lane.mode == LaneMode::Owned && is_held(node, run.part).await?) {
         return Ok(true);
     }
     let now = node.clock.now();
     let mut after = None;
     loop {
-        let workers = node.store.workers(Some(tenant), after, WORKERS).await?;
+        let workers = node.store.workers(Some(run.tenant), after, WORKERS).await?;
         let lives = |worker: &Worker| worker.until >= now && !worker.draining && !worker.drain_asked;
         if workers.iter().any(|worker| lives(worker) && worker.info.offers(&lane.key)) {
             return Ok(true);

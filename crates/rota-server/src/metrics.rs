@@ -100,6 +100,8 @@ impl Out<'_, '_> {
         self.gauge("attempts_executing", "Attempts under way", stats.executing.get())?;
         self.gauge("backlog", "Ready runs in this node's memory", stats.backlog.get())?;
         self.gauge("partitions_owned", "Partitions that this node holds, of 256", stats.partitions.get())?;
+        let text = "Rows of the store that cannot be read and are left out";
+        self.gauge("unreadable_rows", text, stats.unreadable.get())?;
         self.gauge("scan_findings", "What cannot be and was found at the last scan", stats.findings.get())?;
         self.gauge("schedules_overdue", "Schedules that nobody fired in time", stats.overdue.get())?;
         let open = stats.dead_open.get();

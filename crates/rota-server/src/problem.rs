@@ -8,7 +8,7 @@ use axum::{
 };
 use jiff::Timestamp;
 use rota_api::problem::{Code, FieldError, Problem as Document};
-use rota_core::{quota::Refusal, store::StoreError};
+use rota_core::{limits::LimitReached, quota::Refusal, store::StoreError};
 use rota_engine::{EngineError, definitions::SaveError};
 
 use crate::access::too_many;
@@ -175,6 +175,7 @@ impl From<SaveError> for Problem {
             SaveError::OverQuota { refusals } => {
                 Self::over_quota("the job was not saved", &refusals, Timestamp::UNIX_EPOCH)
             }
+            SaveError::LimitReached(reached) => reached.into(),
             SaveError::BadDocument { problems } => Self::bad_document("the job document", problems),
             SaveError::Busy => {
                 Self::new(Code::Conflict, "the job's schedules changed each time they were saved; ask again")
@@ -190,7 +191,14 @@ impl From<EngineError> for Problem {
         match error {
             EngineError::Store(error) => error.into(),
             EngineError::Save(error) => error.into(),
+            EngineError::LimitReached(reached) => reached.into(),
         }
+    }
+}
+
+impl From<LimitReached> for Problem {
+    fn from(reached: LimitReached) -> Self {
+        Self::new(Code::LimitReached, format!("{reached}. Nothing was changed"))
     }
 }
 

@@ -55,6 +55,17 @@ impl<T: Serialize> Listing<T> {
     pub fn page<I, C: Serialize>(&self, items: Vec<I>, next: Option<&C>) -> Page<I> {
         Page { items, next: next.map(|next| cursor::write(&self.filter, next)) }
     }
+
+    /// A page of a list that is at hand as a whole, in the order of its names.
+    pub fn page_of<I>(&self, mut items: Vec<I>, name: impl Fn(&I) -> &str) -> Result<Page<I>, Problem> {
+        let after: Option<String> = self.cursor()?;
+        items.retain(|item| after.as_deref().is_none_or(|after| name(item) > after));
+        items.sort_by(|a, b| name(a).cmp(name(b)));
+        let more = items.len() > self.limit as usize;
+        items.truncate(self.limit as usize);
+        let next = items.last().filter(|_| more).map(|last| name(last).to_owned());
+        Ok(self.page(items, next.as_ref()))
+    }
 }
 
 /// Which page of a list.

@@ -35,12 +35,14 @@ pub fn json(stored: &str) -> Result<Value, Problem> {
     serde_json::from_str(stored).map_err(|error| StoreError::Corrupt(error.to_string()).into())
 }
 
-fn json_maybe(stored: Option<&str>) -> Result<Option<Value>, Problem> {
-    stored.map(json).transpose()
+/// What was stored as JSON, for people: what is not JSON is shown as the text it is, so
+/// that one broken document does not cost a page its others.
+fn shown(stored: &str) -> Value {
+    serde_json::from_str(stored).unwrap_or_else(|_| stored.into())
 }
 
-pub fn job(record: JobRecord, now: Timestamp) -> Result<Job, Problem> {
-    Ok(Job {
+pub fn job(record: JobRecord, now: Timestamp) -> Job {
+    Job {
         id: record.id.0,
         name: record.name,
         version: record.version,
@@ -51,12 +53,13 @@ pub fn job(record: JobRecord, now: Timestamp) -> Result<Job, Problem> {
         created_at: record.created_at,
         updated_at: record.updated_at,
         deleted: record.deleted,
-        document: json(&record.document)?,
-    })
+        document: shown(&record.document),
+    }
 }
 
-pub fn version(version: store::JobVersion) -> Result<JobVersion, Problem> {
-    Ok(JobVersion { version: version.version, at: version.at, by: version.by, document: json(&version.document)? })
+pub fn version(version: store::JobVersion) -> JobVersion {
+    let document = shown(&version.document);
+    JobVersion { version: version.version, at: version.at, by: version.by, document }
 }
 
 pub const fn status(status: run::Status) -> Status {
@@ -113,7 +116,7 @@ pub fn failure(failure: failure::Failure) -> Failure {
     Failure { kind: failure.kind.as_str().to_owned(), status: failure.status, message: failure.message }
 }
 
-pub fn run(record: RunRecord, names: &Names) -> Result<Run, Problem> {
+pub fn run(record: RunRecord, names: &Names) -> Run {
     let run = record.run;
     let worker = match &run.state {
         RunState::Running { hold: Hold::Leased(worker), .. }
@@ -123,7 +126,7 @@ pub fn run(record: RunRecord, names: &Names) -> Result<Run, Problem> {
     let ended_at = if let RunState::Finished { at, .. } = run.state { Some(at) } else { None };
     let follower = run.followed_by().map(|(run, at)| Follower { run: run.0, at });
     let trigger = run.trigger;
-    Ok(Run {
+    Run {
         id: run.id.0,
         job: job_ref(names, run.job),
         version: run.version,
@@ -137,7 +140,7 @@ pub fn run(record: RunRecord, names: &Names) -> Result<Run, Problem> {
             metadata: trigger.metadata,
         },
         labels: run.labels,
-        payload: json_maybe(run.payload.as_deref())?,
+        payload: run.payload.as_deref().map(shown),
         created_at: run.created_at,
         ready_at: run.ready_at,
         expires_at: run.expires_at,
@@ -156,14 +159,14 @@ pub fn run(record: RunRecord, names: &Names) -> Result<Run, Problem> {
             reason: cancel.reason,
         }),
         failure: record.failure.map(failure),
-        output: json_maybe(record.output.as_deref())?,
-        progress: json_maybe(record.progress.as_deref())?,
+        output: record.output.as_deref().map(shown),
+        progress: record.progress.as_deref().map(shown),
         follower,
-    })
+    }
 }
 
 /// A word of the domain, as it is written everywhere.
-fn word(value: &impl serde::Serialize) -> String {
+pub fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(Value::String(word)) => word,
         _ => String::new(),
@@ -239,26 +242,22 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
     RunEvent { at: entry.at, event: event.to_owned(), text, data }
 }
 
-pub fn schedule(
-    record: ScheduleRecord,
-    cursor: Option<Cursor>,
-    names: &Names,
-    now: Timestamp,
-) -> Result<Schedule, Problem> {
-    let spec = json(&record.spec)?;
+pub fn schedule(record: ScheduleRecord, cursor: Option<Cursor>, names: &Names, now: Timestamp) -> Schedule {
+    let spec = shown(&record.spec);
     let description =
         serde_json::from_value::<ScheduleSpec>(spec.clone()).map(|spec| describe(&spec)).unwrap_or_default();
-    Ok(Schedule {
+    Schedule {
         id: record.id.0,
         job: job_ref(names, record.job),
         name: record.name,
         description,
         enabled: record.enabled,
         pause: pause(record.pause, now),
+        paused_by: None,
         next_at: cursor.map(|cursor| cursor.planned_at),
         fired: cursor.map_or(record.progress.fired, |cursor| cursor.fired),
         spec,
-    })
+    }
 }
 
 /// When a schedule fires, in words.

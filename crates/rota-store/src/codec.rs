@@ -31,6 +31,14 @@ pub mod status {
     pub const CANCELLING: i16 = 5;
     /// Blocked for other runs.
     pub const NEEDS: i16 = 6;
+    /// Added to the status of a run whose row cannot be read. No statement looks for
+    /// such a code, so the run is in nobody's way until somebody discards it.
+    pub const SET_ASIDE: i16 = 100;
+
+    /// Whether no version of Rota up to this one has written such a code.
+    pub fn is_unknown(code: i16) -> bool {
+        (NEEDS + 1..SET_ASIDE).contains(&code)
+    }
 }
 
 /// The bits of `run.flags`.
@@ -53,6 +61,11 @@ pub fn time(micros: i64) -> Result<Timestamp, StoreError> {
     // The last second of time has microseconds that jiff takes apart only.
     let (second, rest) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
     Timestamp::new(second, rest as i32 * 1_000).map_err(|_| corrupt("a time", micros))
+}
+
+/// No run that was made at `at` or later has a lower id: they are UUIDs of version 7.
+pub fn oldest_id(at: Timestamp) -> Uuid {
+    Uuid::from_u128((at.as_millisecond().max(0) as u128) << 80)
 }
 
 pub fn time_opt(micros: Option<i64>) -> Result<Option<Timestamp>, StoreError> {
@@ -301,7 +314,7 @@ pub fn columns_of(state: &RunState, due_at: Option<Timestamp>, flags: i16) -> Op
 }
 
 impl RunRow {
-    pub fn run(self) -> Result<Run, StoreError> {
+    pub fn run(&self) -> Result<Run, StoreError> {
         let extra = extra(self.extra.as_deref())?;
         let state = self.state(extra.deadline_at)?;
         let ready_at = time(self.ready_at)?;
@@ -326,7 +339,7 @@ impl RunRow {
                 delay: extra.delay,
             },
             labels: extra.labels,
-            payload: self.payload.map(Into::into),
+            payload: self.payload.as_deref().map(Into::into),
             slot: self
                 .slot
                 .map(|key| SlotClaim { key: SlotKey(key), limit: self.slot_limit.unwrap_or(1).max(0) as u32 }),

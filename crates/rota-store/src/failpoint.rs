@@ -105,6 +105,7 @@ pub const WRITES: &[Point] = &[
     Point::of(Origin::Work, "tend the store"),
     Point::of(Origin::Repair, "recount slots"),
     Point::of(Origin::Repair, "mend joins"),
+    Point::of(Origin::Leaving, "lease running runs"),
     Point::of(Origin::Leaving, "give partitions"),
     Point::of(Origin::Leaving, "leave"),
     Point::of(Origin::Caller, "enqueue runs"),
@@ -132,6 +133,9 @@ pub const WRITES: &[Point] = &[
     Point::of(Origin::Elsewhere, "end sessions"),
     Point::of(Origin::Elsewhere, "add to the audit log"),
     Point::of(Origin::Elsewhere, "put dead letters away"),
+    Point::of(Origin::Elsewhere, "set rows aside"),
+    Point::of(Origin::Elsewhere, "discard a row"),
+    Point::of(Origin::Elsewhere, "carry out a statement"),
 ];
 
 #[cfg(feature = "failpoints")]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 use rota_core::{
-    ids::{JobId, Partition, ScheduleId},
+    ids::{JobId, Partition, RunId, ScheduleId},
     run::{RunState, Status},
     store::{Pause, RunQuery, RunRecord},
 };
@@ -38,6 +38,7 @@ pub fn changed_pause(wish: Option<&Pause>, old: Option<Pause>, now: Timestamp) -
 /// A query, with what had to be looked up for it.
 pub struct Sought {
     tagged: Option<HashSet<JobId>>,
+    begun: HashSet<RunId>,
     live: bool,
     ended: bool,
 }
@@ -47,7 +48,9 @@ impl Sought {
     pub fn new(query: &RunQuery, tagged: Option<HashSet<JobId>>) -> Self {
         let any = query.statuses.is_empty();
         let ended = |status: &Status| matches!(status, Status::Ended(_));
-        Self { tagged, live: any || !query.statuses.iter().all(ended), ended: any || query.statuses.iter().any(ended) }
+        let begun = query.begun.iter().copied().collect();
+        let (live, ended) = (!query.statuses.iter().all(ended), query.statuses.iter().any(ended));
+        Self { tagged, begun, live: any || live, ended: any || ended }
     }
 
     /// Whether live runs can match.
@@ -60,6 +63,13 @@ impl Sought {
         self.ended
     }
 
+    fn status(&self, record: &RunRecord) -> Status {
+        match record.run.state.status() {
+            Status::Queued if self.begun.contains(&record.run.id) => Status::Running,
+            status => status,
+        }
+    }
+
     pub fn has(&self, query: &RunQuery, record: &RunRecord) -> bool {
         let run = &record.run;
         let (at, from) = match run.state {
@@ -70,7 +80,7 @@ impl Sought {
             && query.job.is_none_or(|job| run.job == job)
             && self.tagged.as_ref().is_none_or(|jobs| jobs.contains(&run.job))
             && query.schedule.is_none_or(|schedule| run.trigger.schedule == Some(schedule))
-            && (query.statuses.is_empty() || query.statuses.contains(&run.state.status()))
+            && (query.statuses.is_empty() || query.statuses.contains(&self.status(record)))
             && query.labels.iter().all(|(name, value)| run.labels.get(name) == Some(value))
             && from.is_none_or(|from| at >= from)
             && query.to.is_none_or(|to| at < to)

@@ -2,6 +2,7 @@
 //! PostgreSQL for a cluster. Same semantics, same file names, one conformance
 //! suite.
 
+pub mod bounds;
 mod codec;
 mod definition;
 pub mod failpoint;
@@ -14,6 +15,7 @@ mod raw;
 mod review;
 mod rollup;
 pub mod sqlite;
+mod unreadable;
 
 pub use raw::RawLoad;
 

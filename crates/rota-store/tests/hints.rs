@@ -188,6 +188,24 @@ async fn hints_in_a_burst_are_told_once() {
     bed.close(&one).await;
 }
 
+/// Prevents: schedules being late while nobody has their partitions, because somebody spoke
+/// of something else a moment before.
+#[tokio::test]
+async fn free_partitions_are_told_out_of_turn() {
+    let bed = Bed::new();
+    let (one, other) = bed.pair().await;
+    let (ready, free) = (other.inside.count(Topic::Ready), other.inside.count(Topic::Partitions));
+    bed.clock.turn();
+    one.hints.wake(Topic::Ready);
+    other.inside.woken(Topic::Ready, ready + 1).await;
+    // Both have had their turn, and the clock stands still.
+    for times in 1..=3 {
+        one.hints.wake(Topic::Partitions);
+        other.inside.woken(Topic::Partitions, free + times).await;
+    }
+    bed.close(&one).await;
+}
+
 /// Prevents: a node that is deaf for ever after its line broke, and followers
 /// that believe they have seen everything.
 #[tokio::test]

@@ -81,6 +81,8 @@ enum Command {
     Man(commands::manual::ManArgs),
     /// The lanes that workers subscribe to
     Queue(commands::queue::QueueArgs),
+    /// Rows of the store that cannot be read
+    Rows(commands::rows::RowsArgs),
     /// Runs: executions of jobs
     Run(commands::run::RunArgs),
     /// Schedules: when jobs run
@@ -125,6 +127,7 @@ fn main() -> ExitCode {
         Command::Logout(args) => commands::context::logout(&args, &mut printer),
         Command::Man(args) => commands::manual::man(&args, command_line(), &mut printer),
         Command::Queue(args) => commands::queue::run(args, &mut printer),
+        Command::Rows(args) => commands::rows::run(args, &mut printer),
         Command::Run(args) => commands::run::run(args, &mut printer),
         Command::Schedule(args) => commands::schedule::run(args, &mut printer),
         Command::Serve(args) => commands::serve::run(&args, &mut printer),

@@ -64,7 +64,7 @@ impl JobDocument {
 
     /// Where the run itself waits: as its one step, or, for a flow, for any
     /// node, because what the steps require is no concern of who conducts them.
-    fn run_lane(&self) -> LaneKey {
+    pub fn run_lane(&self) -> LaneKey {
         match self.lone_step() {
             Some(step) => self.step_policy(step).lane,
             None => LaneKey::new(self.queue_name(), None, &[]),

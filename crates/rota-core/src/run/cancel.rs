@@ -22,6 +22,12 @@ impl CancelAsk {
         let reason = Some("a newer run under the same concurrency key".to_owned());
         Self { by: None, reason, grace: Span::secs(30) }
     }
+
+    /// The request as it is written down.
+    pub fn request(&self, now: Timestamp) -> CancelRequest {
+        let grace_until = self.grace.after(now);
+        CancelRequest { at: now, grace_until, by: self.by.clone(), reason: self.reason.clone() }
+    }
 }
 
 /// A cancel that was asked for and is not yet answered.
@@ -54,16 +60,10 @@ impl Run {
             RunState::Queued => (None, None),
             RunState::Running { hold, started_at } => (Some(hold), Some(started_at)),
         };
-        let request = CancelRequest {
-            at: now,
-            grace_until: ask.grace.after(now),
-            by: ask.by.clone(),
-            reason: ask.reason.clone(),
-        };
         Ok(Change::Move(Move {
             // The worker must still be able to settle: its fence stays good.
             fence: self.fence,
-            cancel: Some(request),
+            cancel: Some(ask.request(now)),
             trail: Some(requested(ask, now)),
             ..self.to(RunState::Cancelling { hold, started_at })
         }))

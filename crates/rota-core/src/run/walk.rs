@@ -94,6 +94,30 @@ impl Run {
         Ok(Change::Move(self.walk(RunState::Running { hold: Hold::Owned, started_at })))
     }
 
+    /// Its owner gives its partition away and keeps the attempt that is under way: by a
+    /// written lease from now on, under the fence that the attempt began with. A request
+    /// to stop stays what it is.
+    pub fn lease_running(&self, lease: Lease, worker: WorkerId, started_at: Timestamp) -> Result<Change, Refusal> {
+        let hold = Hold::Leased(worker);
+        let state = match self.state {
+            RunState::Queued => RunState::Running { hold, started_at },
+            RunState::Running { hold: Hold::Owned, started_at } => RunState::Running { hold, started_at },
+            RunState::Cancelling { hold: None | Some(Hold::Owned), started_at: known } => {
+                RunState::Cancelling { hold: Some(hold), started_at: known.or(Some(started_at)) }
+            }
+            RunState::Finished { .. } => return Err(Refusal::Ended),
+            RunState::Scheduled
+            | RunState::Blocked(_)
+            | RunState::Running { hold: Hold::Leased(_), .. }
+            | RunState::Waiting { .. }
+            | RunState::Cancelling { hold: Some(Hold::Leased(_)), .. } => return Err(Refusal::WrongState),
+        };
+        if lease != self.lease() {
+            return Err(Refusal::LeaseLost);
+        }
+        Ok(Change::Move(self.walk(state)))
+    }
+
     /// What it waited for outside has come, or its time is up.
     pub fn wake(&self) -> Result<Change, Refusal> {
         match self.state {

@@ -4,12 +4,12 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::StoreError;
+use super::{Guarded, StoreError};
 use crate::{
     duration::Span,
     ids::{JobId, RunId, ScheduleId, TenantId},
     job::failure::Failure,
-    rollup::Rollup,
+    rollup::{Rollup, hour_of},
     run::{Run, Status, TrailEntry},
     slot::Slot,
 };
@@ -59,6 +59,9 @@ pub struct RunQuery {
     pub tag: Option<String>,
     pub schedule: Option<ScheduleId>,
     pub statuses: Vec<Status>,
+    /// Runs that the asker knows to have begun. Where the store has one of them as
+    /// queued, it counts as running.
+    pub begun: Vec<RunId>,
     /// All of these labels.
     pub labels: Vec<(String, String)>,
     /// By creation for live runs, by end for ended ones.
@@ -174,6 +177,49 @@ pub struct Tend {
     pub audit_keep: Span,
 }
 
+/// Days go whole: what is of one may be there a day longer than it is kept.
+const DAY: Span = Span::secs(86_400);
+
+/// Longer than any schedule catches up with, unless it was told to.
+const PAUSES_KEPT: Span = Span::secs(366 * 86_400);
+
+impl Tend {
+    /// Finished runs that ended before this go, and their logs with them.
+    pub fn history_before(&self) -> Timestamp {
+        self.history_keep.before(self.now)
+    }
+
+    /// Roll-ups of hours before this one go: whatever window of statistics ends in
+    /// kept history is whole.
+    pub fn rollups_before(&self) -> i64 {
+        hour_of(Rollup::KEPT_BEYOND.before(self.history_before()))
+    }
+
+    /// Jobs and schedules that were deleted before this go: nothing that is kept of
+    /// them is younger, neither runs nor skips.
+    pub fn deleted_before(&self) -> Timestamp {
+        DAY.before(self.history_before()).min(self.skips_keep.before(self.now))
+    }
+
+    /// Versions that nothing has used since go. A run that was made of one just
+    /// before may have lived as long as history is kept, and is then kept as long
+    /// again; one that lives longer is seen to use it.
+    pub fn versions_before(&self) -> Timestamp {
+        DAY.before(self.history_keep.before(self.history_before()))
+    }
+
+    /// Runs that were made before this and live still may be of a version that goes.
+    pub fn old_runs_before(&self) -> Timestamp {
+        self.history_before()
+    }
+
+    /// Pauses of tenants and queues that ended before this go, once nothing is left to
+    /// be decided of the time that they covered.
+    pub fn pauses_before(&self) -> Timestamp {
+        PAUSES_KEPT.before(self.now)
+    }
+}
+
 /// What a slice of upkeep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tended {
@@ -182,6 +228,15 @@ pub struct Tended {
     pub purged: u64,
     /// There is more to do.
     pub more: bool,
+}
+
+/// A row that cannot be read: reads leave it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableRow {
+    /// As the database calls it; `history` for all tables of ended runs.
+    pub table: String,
+    pub key: String,
+    pub reason: String,
 }
 
 #[async_trait]
@@ -214,6 +269,17 @@ pub trait HistoryStore: Send + Sync {
     /// Puts ended runs away. What was marked before stays as it was; answers whether
     /// each is put away now, however often it is asked.
     async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError>;
+
+    /// Rows that cannot be read, named: the live runs that were set aside for it, and
+    /// what else this store has met since it was opened. No more than a hundred.
+    async fn unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError>;
+
+    /// The columns of a live run, an ended run, a job or a schedule, as they are stored.
+    async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError>;
+
+    /// Deletes a live run that was set aside because it cannot be read. Whatever else it
+    /// is asked for is stale. Slots and joins are put right by the next recount.
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError>;
 
     /// Does one short slice of upkeep: folds roll-ups, orders indexes, drops
     /// what is too old. Never holds the writer for more than about 10 ms.

@@ -464,8 +464,9 @@ pub trait JobStore: Send + Sync {
     /// Deletions whose runs may still live, each with when it was; longest ago first.
     async fn deletions(&self, limit: u32) -> Result<Vec<(Timestamp, Deletion)>, StoreError>;
 
-    /// Nothing of these deleted jobs lives any more.
-    async fn forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError>;
+    /// Nothing of these deleted jobs lives any more. From `now` on they are kept only
+    /// for as long as what is known of their runs.
+    async fn forget_deletions(&self, jobs: &[JobId], now: Timestamp) -> Result<(), StoreError>;
 
     /// Jobs by id, deleted ones included.
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError>;

@@ -27,7 +27,7 @@ pub use self::{
     },
     history::{
         DeadFate, DeadMark, HistoryStore, LogChunk, LogQuery, OpenDead, RunCursor, RunPage, RunPlace, RunQuery,
-        RunRecord, Standing, Tend, Tended, TimeRange,
+        RunRecord, Standing, Tend, Tended, TimeRange, UnreadableRow,
     },
     jobs::{
         Calendar, CalendarPut, Deletion, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved,

@@ -221,7 +221,8 @@ pub struct OwnLease {
     pub epoch: Epoch,
 }
 
-/// An owner says that a run it executes takes long.
+/// A run that its partition's owner executes: the owner says so because it takes long,
+/// or keeps it by a written lease when it gives the partition away.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningMark {
     pub lease: Lease,
@@ -324,8 +325,8 @@ pub trait RunStore: Send + Sync {
     /// Cursors due up to `until` in these partitions, earliest first.
     async fn due(&self, parts: &[Partition], until: Timestamp, limit: u32) -> Result<Vec<DueCursor>, StoreError>;
 
-    /// The live runs of each schedule, for its overlap policy.
-    async fn live_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, StoreError>;
+    /// The live runs of each schedule, the oldest `limit` of each, for its overlap policy.
+    async fn live_of(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, StoreError>;
 
     /// Commits runs, recorded skips and the advanced cursor of each item whose
     /// cursor, revision and pauses are still as read. `pauses_revision` is of
@@ -399,6 +400,18 @@ pub trait RunStore: Send + Sync {
 
     /// Marks runs that their owner executes.
     async fn mark_running(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError>;
+
+    /// Turns attempts that an owner has in flight into written leases of `worker`, as
+    /// [`Run::lease_running`] decides: the fence stays, so that the attempt goes on and is
+    /// settled by its lease, whoever owns the partition by then. A run that was asked to
+    /// stop is leased all the same.
+    async fn lease_running(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError>;
 
     /// Applies each settlement whose right still holds.
     ///

@@ -61,6 +61,7 @@ fn asked<'a>(run: &'a Run, change: impl FnOnce(RunFacts<'a>) -> RunFacts<'a>) ->
         lane: None,
         offered: true,
         rate_until: None,
+        elsewhere: false,
     };
     super::run(&change(facts), at(0))
 }
@@ -126,6 +127,19 @@ fn a_run_without_a_slot_says_who_has_them() {
 #[test]
 fn a_run_that_waits_for_others_says_for_how_many() {
     assert_eq!(plain(RunState::Blocked(Block::Needs(2))), [Reason::Needs { runs: 2 }]);
+}
+
+/// Another node may have started it a moment ago: nothing is said that would be wrong then.
+#[test]
+fn a_queued_run_of_another_node_is_not_said_to_wait() {
+    let run = run_in(RunState::Queued);
+    for ahead in [0, 7] {
+        let standing = Standing { ahead, ..Standing::default() };
+        let reasons = asked(&run, |facts| RunFacts { standing: &standing, elsewhere: true, ..facts });
+        assert_eq!(reasons, [Reason::PlaceElsewhere { ahead }]);
+        let text = reasons[0].text();
+        assert!(text.contains("has just") && !text.contains("worker"), "{text}");
+    }
 }
 
 #[test]

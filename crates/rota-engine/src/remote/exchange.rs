@@ -34,8 +34,10 @@ use super::{
     sessions::{Given, Parcel, Slip},
 };
 use crate::{
+    catalog::JobVersion,
     node::Node,
-    outbox::{End, Ended},
+    outbox::{End, Ended, Origin},
+    planted::{self, Bug},
     reports,
     supervise::{Prepared, prepare},
 };
@@ -45,6 +47,8 @@ use crate::{
 const WAIT_MAX: Span = Span::secs(25);
 /// So long the store is waited for; then a report is said to be pending.
 const SETTLE_WAIT: Span = Span::secs(10);
+/// Another node holds a run back for less than this, so that it can be alone.
+const HELD_FOR: Span = Span::secs(10);
 /// Of one line so much is kept.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Log pieces of one attempt are numbered below this; see [`seq_of`].
@@ -65,14 +69,15 @@ pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<Answer, Excha
     }
     let poll = Poll::begin(node, &asked, now);
     wait(&asked, &poll, &slip, &news, &mut answer).await?;
-    if node.remote.sessions().has_old_mail(worker, node.options.extend_every.before(node.clock.now())) {
+    let long_ago = node.options.extend_every.before(node.clock.now());
+    if node.remote.sessions().has_old_mail(worker, long_ago) {
         compare(&poll, &asked, &mut answer, node.clock.now()).await?;
     }
     answer.reports = slip.read();
     check_stale(node, &asked, &mut answer.reports).await?;
     answer.elsewhere = node.executing.is_draining();
     answer.drain = node.remote.sessions().standing(worker, poll.number, node.clock.now()).drain;
-    answer.attempts = node.remote.sessions().fetch(worker, poll.number);
+    answer.attempts = node.remote.sessions().fetch(worker, poll.number, &asked.known_leases());
     if asked.leaving {
         node.remote.sessions().remove(worker);
         // What it was given and never heard of must not count as a loss.
@@ -288,6 +293,9 @@ async fn report(node: &Arc<Node>, asked: &Exchange, slip: &Arc<Slip>, now: Times
                 Some(given) => ended.push(ended_of(given, report, now)),
                 None => unknown.push(n),
             }
+            if planted::is(Bug::AnsweredTooEarly) {
+                sessions.told(*lease, Told::Applied);
+            }
         }
     }
     node.post(ended);
@@ -317,7 +325,7 @@ struct Unsent<'n> {
 
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
-        for lease in &self.leases {
+        for lease in self.leases.iter().filter(|_| !planted::is(Bug::ReportLeftBehind)) {
             self.node.remote.sessions().told(*lease, Told::Pending);
         }
     }
@@ -339,7 +347,7 @@ async fn find(node: &Arc<Node>, asked: &Exchange, unknown: &[usize], now: Timest
             Some(record) if record.run.lease() == *lease && is_under_way(&record.run, &asked.hello) => {
                 let job = node.catalog.version(record.run.job, record.run.version).await?;
                 let (run, end) = (record.run, end_of(report));
-                Found::UnderWay(Box::new(Ended { run, by: By::Lease, end, at: now, job, executed: false }))
+                Found::UnderWay(Box::new(Ended { run, by: By::Lease, end, at: now, job, origin: Origin::Reported }))
             }
             Some(record) if report.stands(*lease, &record) => Found::Told(Told::Applied),
             Some(_) | None => Found::Told(Told::Stale),
@@ -357,7 +365,7 @@ fn end_of(report: &Report) -> End {
 
 fn ended_of(given: Given, report: &Report, now: Timestamp) -> Ended {
     let (by, end) = (By::Lease, end_of(report));
-    Ended { run: given.run, by, end, at: now, job: Some(given.job), executed: false }
+    Ended { run: given.run, by, end, at: now, job: Some(given.job), origin: Origin::Reported }
 }
 
 /// A report that the store refused may be one that it took before, when its
@@ -380,9 +388,16 @@ async fn check_stale(node: &Arc<Node>, asked: &Exchange, told: &mut [Told]) -> R
 
 /// Gives back what was leased to a worker and never reached it.
 pub(crate) fn hand_back(node: &Node, back: Vec<Given>, now: Timestamp) {
-    let ended =
-        back.into_iter().map(|given| Ended { end: End::HandedBack, ..ended_of(given, &Report::HandedBack, now) });
-    node.post(ended.collect());
+    let back = back.into_iter().map(|given| ended_of(given, &Report::HandedBack, now));
+    let back = back.map(|ended| Ended { end: End::HandedBack, origin: Origin::Decided, ..ended });
+    node.post(back.collect());
+}
+
+/// Ends runs that were asked to stop before their worker heard of them.
+pub(crate) fn cancel_unheard(node: &Node, unheard: Vec<Given>, now: Timestamp) {
+    let report = Report::Outcome(Outcome::Cancelled);
+    let ended = unheard.into_iter().map(|given| ended_of(given, &report, now));
+    node.post(ended.map(|ended| Ended { origin: Origin::Decided, ..ended }).collect());
 }
 
 /// Extends the worker's leases and compares its list with the store's, if it is
@@ -410,7 +425,7 @@ async fn compare(poll: &Poll<'_>, asked: &Exchange, answer: &mut Answer, now: Ti
     let (lost, held): (Vec<Lease>, Vec<Lease>) = held.into_iter().partition(|lease| lost.contains(&lease.run));
     let strangers = take_compared(poll, asked, answer, &lost, &extended.unlisted, now);
     adopt(node, asked, answer, &held, &extended.cancelling, now).await?;
-    hand_over_again(node, &asked.hello, strangers, now).await?;
+    hand_over_again(poll, &asked.hello, strangers, now).await?;
     stop_overdue(node, worker, &held, answer, now);
     Ok(())
 }
@@ -425,7 +440,7 @@ fn take_compared(
     lost: &[Lease],
     unlisted: &[Lease],
     now: Timestamp,
-) -> Vec<Lease> {
+) -> Vec<(Lease, Timestamp)> {
     let Poll { node, began_at, .. } = *poll;
     let reported: HashSet<Lease> = asked.finished.iter().map(|(lease, _)| *lease).collect();
     let mut sessions = node.remote.sessions();
@@ -443,8 +458,10 @@ fn take_compared(
     let since = |lease: &Lease| session.strangers.get(lease).copied().unwrap_or(now);
     let strangers: HashMap<Lease, Timestamp> = unlisted.iter().map(|lease| (*lease, since(lease))).collect();
     let long_ago = node.options.extend_every.before(now);
-    let unheard = |since: Timestamp| since < began_at && since <= long_ago;
-    let again = strangers.iter().filter(|(_, since)| unheard(**since)).map(|(lease, _)| *lease).collect();
+    let unheard = |since: Timestamp| since < began_at && since <= long_ago || planted::is(Bug::HandedOverTwice);
+    let mut again: Vec<(Lease, Timestamp)> =
+        strangers.iter().filter(|(_, since)| unheard(**since)).map(|(lease, since)| (*lease, *since)).collect();
+    again.sort_unstable_by_key(|(lease, _)| lease.run);
     // What is neither listed nor in the store's list is over.
     let listed: HashSet<Lease> = asked.leases.iter().copied().collect();
     session.given.retain(|_, given| {
@@ -483,10 +500,20 @@ async fn adopt(
         if !held.contains(&run.lease()) || run.tenant != asked.hello.tenant {
             continue;
         }
-        if let Some(request) = &run.cancel {
+        // What has not been handed over is not handed over any more.
+        let is_unheard = run.cancel.is_some() && {
+            let mut sessions = node.remote.sessions();
+            sessions.get_mut(asked.hello.worker).is_some_and(|session| session.forget_unheard(run.lease()))
+        };
+        let told = !is_unheard && !planted::is(Bug::CancelNotPassedOn);
+        if let Some(request) = run.cancel.as_ref().filter(|_| told) {
             answer.stops.push(Stop { lease: run.lease(), grace_until: request.grace_until.max(now) });
         }
         let Some(job) = node.catalog.version(run.job, run.version).await? else { continue };
+        if is_unheard {
+            cancel_unheard(node, vec![Given { run, job, deadline_at: None, log_bytes: 0 }], now);
+            continue;
+        }
         let timeout = job.step.as_ref().and_then(|step| step.timeout);
         let deadline_at = timeout.map(|timeout| timeout.after(run.state.started_at().unwrap_or(now)));
         let mut sessions = node.remote.sessions();
@@ -501,31 +528,47 @@ async fn adopt(
     Ok(())
 }
 
+/// Whether another node may be holding a leased run back, so that its worker has not been
+/// told of it: until it can be alone, or for its rate.
+fn may_be_held(node: &Node, run: &Run, job: &JobVersion) -> bool {
+    run.losses >= node.options.alone_from || job.rate.is_some()
+}
+
 /// Puts attempts into the mail whose handing over was not heard; for a worker
-/// that takes no more, gives them back.
+/// that takes no more, gives them back. What another node may be holding back is given
+/// back after [`HELD_FOR`]: handed over under the same lease, it could be executed here
+/// and given back there.
 async fn hand_over_again(
-    node: &Arc<Node>,
+    poll: &Poll<'_>,
     hello: &Hello,
-    strangers: Vec<Lease>,
+    strangers: Vec<(Lease, Timestamp)>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
+    let node = poll.node;
     if strangers.is_empty() {
         return Ok(());
     }
-    let ids: Vec<_> = strangers.iter().map(|lease| lease.run).collect();
-    let strangers: HashSet<Lease> = strangers.into_iter().collect();
+    let ids: Vec<_> = strangers.iter().map(|(lease, _)| lease.run).collect();
+    let strangers: HashMap<Lease, Timestamp> = strangers.into_iter().collect();
     for record in node.store.runs(&ids).await?.into_iter().flatten() {
         let run = record.run;
-        if !strangers.contains(&run.lease()) || run.tenant != hello.tenant {
+        let Some(since) = strangers.get(&run.lease()).filter(|_| run.tenant == hello.tenant) else { continue };
+        let Some(job) = node.catalog.version(run.job, run.version).await? else { continue };
+        let held = may_be_held(node, &run, &job);
+        if held && poll.began_at < HELD_FOR.after(*since) {
             continue;
         }
-        let Some(job) = node.catalog.version(run.job, run.version).await? else { continue };
+        if run.cancel.is_some() {
+            cancel_unheard(node, vec![Given { run, job, deadline_at: None, log_bytes: 0 }], now);
+            continue;
+        }
         let back = match prepare(node, &run, &job, now) {
-            Ok(prepared) if !hello.draining => match node.remote.sessions().get_mut(hello.worker) {
+            Ok(prepared) if !hello.draining && !held => match node.remote.sessions().get_mut(hello.worker) {
                 Some(session) => {
                     session.given.remove(&run.id);
                     session.strangers.remove(&run.lease());
-                    session.put(parcel(run, job, prepared, now));
+                    // Another node may do the same: the store is asked again before it goes.
+                    session.put(parcel(run, job, prepared, *since));
                     None
                 }
                 None => Some(run),
@@ -534,14 +577,14 @@ async fn hand_over_again(
         };
         if let Some(run) = back {
             let (by, end) = (By::Lease, End::HandedBack);
-            node.post(vec![Ended { run, by, end, at: now, job: None, executed: false }]);
+            node.post(vec![Ended { run, by, end, at: now, job: None, origin: Origin::Decided }]);
         }
     }
     Ok(())
 }
 
 /// What is handed to a worker.
-pub(crate) fn parcel(run: Run, job: Arc<crate::catalog::JobVersion>, prepared: Prepared, put_at: Timestamp) -> Parcel {
+pub(crate) fn parcel(run: Run, job: Arc<JobVersion>, prepared: Prepared, put_at: Timestamp) -> Parcel {
     let bytes = 512 + run.payload.as_ref().map_or(0, |payload| payload.len()) + job.size;
     let deadline_at = prepared.attempt.deadline_at;
     let work = super::Work {
@@ -577,5 +620,5 @@ fn stop_overdue(node: &Arc<Node>, worker: WorkerId, held: &[Lease], answer: &mut
     answer.lost.extend(overdue.iter().map(|given| given.run.lease()));
     let failed = || Failure::new(ErrorKind::Timeout, "its worker did not stop it when its time was over");
     let ended = overdue.into_iter().map(|given| ended_of(given, &Report::Outcome(Outcome::Failed(failed())), now));
-    node.post(ended.collect());
+    node.post(ended.map(|ended| Ended { origin: Origin::Decided, ..ended }).collect());
 }

@@ -13,9 +13,12 @@
 mod exchange;
 mod sessions;
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use jiff::Timestamp;
@@ -30,7 +33,7 @@ use rota_core::{
 
 pub use self::{exchange::exchange, sessions::Told};
 pub(crate) use self::{
-    exchange::{hand_back, parcel},
+    exchange::{cancel_unheard, hand_back, parcel},
     sessions::{Sessions, Waiting},
 };
 
@@ -112,6 +115,11 @@ impl Exchange {
     fn says_something(&self) -> bool {
         !(self.finished.is_empty() && self.progress.is_empty() && self.logs.is_empty())
     }
+
+    /// What the worker has or had in hand: another node handed it over.
+    fn known_leases(&self) -> HashSet<Lease> {
+        self.leases.iter().copied().chain(self.finished.iter().map(|(lease, _)| *lease)).collect()
+    }
 }
 
 /// An attempt to be executed.
@@ -188,6 +196,12 @@ impl Remote {
     /// Workers that speak to this node.
     pub fn workers(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing is on its way from or to a worker, and none is kept for a run that
+    /// is to be alone: for tests and the simulator.
+    pub fn is_at_rest(&self, now: Timestamp) -> bool {
+        self.sessions().is_at_rest(now)
     }
 
     /// Whether reports wait for the store's answer.

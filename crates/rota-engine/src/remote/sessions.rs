@@ -76,6 +76,7 @@ pub(crate) struct Parcel {
     pub work: Work,
     /// About how much it adds to an answer.
     pub bytes: usize,
+    /// It has been leased since then, or longer.
     pub put_at: Timestamp,
 }
 
@@ -193,6 +194,17 @@ impl Session {
         self.held.retain(|lease| !lost.contains(lease));
     }
 
+    /// Takes an attempt out of its mail.
+    pub fn take_unheard(&mut self, run: RunId) -> Option<Given> {
+        let place = self.mail.iter().position(|parcel| parcel.given.run.id == run)?;
+        self.mail.remove(place).map(|parcel| parcel.given)
+    }
+
+    /// Forgets an attempt that was not handed over. False where it was, or is not known.
+    pub fn forget_unheard(&mut self, lease: Lease) -> bool {
+        self.held.remove(&lease) || self.take_unheard(lease.run).is_some()
+    }
+
     pub fn holds(&self, lease: Lease) -> bool {
         self.given.get(&lease.run).is_some_and(|given| given.run.lease() == lease)
             || self.kept_leases().any(|kept| kept == lease)
@@ -236,6 +248,12 @@ impl Sessions {
 
     pub fn settling(&self) -> usize {
         self.settling.len()
+    }
+
+    /// Whether nothing is being settled or kept for anybody.
+    pub fn is_at_rest(&self, now: Timestamp) -> bool {
+        let idle = |session: &Session| session.kept_leases().next().is_none() && !session.is_reserved(now);
+        self.settling.is_empty() && self.by_worker.values().all(idle)
     }
 
     pub fn get_mut(&mut self, worker: WorkerId) -> Option<&mut Session> {
@@ -325,9 +343,11 @@ impl Sessions {
         }
     }
 
-    /// Hands over the mail of a worker, as far as it wants it.
-    pub fn fetch(&mut self, worker: WorkerId, number: u64) -> Vec<Work> {
+    /// Hands over the mail of a worker, as far as it wants it; nothing that it has or had
+    /// in hand.
+    pub fn fetch(&mut self, worker: WorkerId, number: u64, known: &HashSet<Lease>) -> Vec<Work> {
         let Some(session) = self.by_worker.get_mut(&worker) else { return Vec::new() };
+        session.drop_kept(known);
         let Some(poll) = session.poll.as_ref().filter(|poll| poll.number == number) else { return Vec::new() };
         let (mut work, mut bytes) = (Vec::new(), 0);
         while work.len() < poll.free.min(ATTEMPTS_MAX) as usize
@@ -377,8 +397,12 @@ impl Sessions {
     pub fn forget_silent(&mut self, now: Timestamp) -> Vec<Given> {
         let mut back = Vec::new();
         for session in self.by_worker.values_mut() {
-            if session.poll.is_none() && MAIL_KEPT.after(session.seen_at) <= now {
-                back.extend(session.mail.drain(..).map(|parcel| parcel.given));
+            // Who waits and has room fetches it at once.
+            if session.poll.as_ref().is_none_or(|poll| poll.free == 0) {
+                let (old, young): (VecDeque<Parcel>, VecDeque<Parcel>) =
+                    session.mail.drain(..).partition(|parcel| MAIL_KEPT.after(parcel.put_at) <= now);
+                session.mail = young;
+                back.extend(old.into_iter().map(|parcel| parcel.given));
             }
         }
         self.by_worker.retain(|_, session| session.poll.is_some() || SESSION_KEPT.after(session.seen_at) > now);
@@ -429,6 +453,7 @@ impl Sessions {
         for session in self.by_worker.values_mut() {
             session.seen_at = now;
             session.extended_at = session.extended_at.map(|_| Timestamp::MIN);
+            session.mail.iter_mut().for_each(|parcel| parcel.put_at = now);
             session.alone = None;
             session.strangers.clear();
             session.compare = true;
@@ -436,14 +461,21 @@ impl Sessions {
         }
     }
 
-    /// Runs were asked to stop: those who may hold one compare their leases.
-    pub fn cancel_asked(&mut self, runs: &[RunId]) {
+    /// Runs were asked to stop: those who may hold one compare their leases. Answers
+    /// those that no worker has heard of, which none will.
+    pub fn cancel_asked(&mut self, runs: &[RunId]) -> Vec<Given> {
+        let mut unheard = Vec::new();
         for session in self.by_worker.values_mut() {
-            if runs.iter().any(|run| session.given.contains_key(run)) {
+            unheard.extend(runs.iter().filter_map(|run| session.take_unheard(*run)));
+            if runs
+                .iter()
+                .any(|run| session.given.contains_key(run) || session.held.iter().any(|held| held.run == *run))
+            {
                 session.compare = true;
                 session.news.notify_waiters();
             }
         }
+        unheard
     }
 
     /// Something changed elsewhere: those who wait and hold something compare
@@ -451,7 +483,8 @@ impl Sessions {
     pub fn doubt(&mut self, before: Timestamp) {
         for session in self.by_worker.values_mut() {
             let long_ago = session.extended_at.is_none_or(|at| at <= before);
-            if session.poll.is_some() && !session.given.is_empty() && long_ago {
+            let holds_any = !session.given.is_empty() || session.kept_leases().next().is_some();
+            if session.poll.is_some() && holds_any && long_ago {
                 session.compare = true;
                 session.news.notify_waiters();
             }

@@ -24,9 +24,10 @@ use rota_core::{
 
 use super::{PassReport, Stage, is_unknown};
 use crate::{
+    desk::Kept,
     executing::Why,
     node::Node,
-    outbox::{End, Ended},
+    outbox::{End, Ended, Origin},
     reports,
 };
 
@@ -81,8 +82,10 @@ impl Execute {
                         slow.marked = true;
                     }
                 }),
+                // Its partition is being given away, and it is kept by a lease.
+                Guarded::Stale if matches!(self.node.desk.kept(mark.lease), Kept::Asked | Kept::Leased) => {}
                 // One that ended meanwhile is out of reach, and settled.
-                Guarded::Stale => drop(self.node.executing.stop(mark.lease.run, Why::Lost)),
+                Guarded::Stale => self.node.executing.lose(mark.lease),
             }
         }
         Ok(answers.len())
@@ -120,6 +123,10 @@ impl Execute {
 
     async fn tell_cancelled(&self, runs: &[RunId], now: Timestamp) -> Result<(), StoreError> {
         let known = self.node.desk.cancels(runs.iter());
+        // The desk knows it from whoever asked this node, and the attempt does not yet.
+        for (run, request) in &known {
+            self.node.executing.stop(*run, Why::Cancelled { grace_until: request.grace_until.max(now) });
+        }
         let news: Vec<RunId> = runs.iter().copied().filter(|run| !known.contains_key(run)).collect();
         if news.is_empty() {
             return Ok(());
@@ -153,7 +160,7 @@ impl Execute {
         for run in records.into_iter().flatten().map(|record| record.run) {
             if self.strangers.contains(&run.lease()) && self.node.desk.fly(&run, By::Lease) {
                 let (by, end) = (By::Lease, End::HandedBack);
-                ended.push(Ended { run, by, end, at: now, job: None, executed: false });
+                ended.push(Ended { run, by, end, at: now, job: None, origin: Origin::Decided });
             }
         }
         self.node.post(ended);

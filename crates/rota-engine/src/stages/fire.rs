@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use rota_core::{
     calendar::Calendar,
     duration::Span,
-    fire::{self, Allowance, Input, Live, PUT_OFF_MAX, Start},
+    fire::{self, Allowance, Input, Live, PUT_OFF_MAX, QUEUE_MAX, Start},
     ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
     job::template::has_tags,
     quota::Quotas,
@@ -69,6 +69,8 @@ pub struct Fire {
     pending: Vec<Commit>,
     /// Schedules that were reported as broken.
     broken: HashSet<ScheduleId>,
+    /// Schedules whose job was not there when they were to be fired.
+    jobless: HashSet<ScheduleId>,
     /// Until when each tenant's rate is promised to instants that were put off.
     promised: HashMap<TenantId, Timestamp>,
 }
@@ -118,6 +120,7 @@ impl Fire {
             doubted: true,
             pending: Vec::new(),
             broken: HashSet::new(),
+            jobless: HashSet::new(),
             promised: HashMap::new(),
         }
     }
@@ -166,13 +169,16 @@ impl Fire {
         let versions: Vec<_> = jobs.iter().map(|(id, job)| (*id, &job.version.terms.lane)).collect();
         let keys: Vec<_> = versions.iter().map(|(_, key)| *key).collect();
         let lanes = catalog.lanes(&keys, |key| node.lane_mode(key), |key| node.is_able(key)).await?;
-        let lanes = versions.iter().map(|(id, _)| *id).zip(lanes).collect();
+        let lanes = versions.iter().zip(lanes).filter_map(|((id, _), lane)| Some((*id, lane?))).collect();
         let overlapping: Vec<ScheduleId> = entries
             .iter()
             .filter(|(_, entry)| entry.spec.overlap != Overlap::Allow)
             .map(|(due, _)| due.schedule)
             .collect();
-        let live = if overlapping.is_empty() { Vec::new() } else { node.store.live_of(&overlapping).await? };
+        let live = match overlapping.as_slice() {
+            [] => Vec::new(),
+            some => node.store.live_of(some, QUEUE_MAX as u32).await?,
+        };
         let mut calendars = HashMap::new();
         for (_, entry) in entries.iter().filter(|(_, entry)| !entry.spec.calendars.is_empty()) {
             let tenant = entry.record.tenant;
@@ -269,7 +275,7 @@ impl Fire {
                     items.push(item);
                     of.push((entry.record.job, entry.record.tenant));
                 }
-                None => self.report_broken(due.schedule, "its job cannot be read".into()),
+                None => self.without_job(due.schedule),
             }
         }
         for (tenant, budget) in budgets {
@@ -279,6 +285,19 @@ impl Fire {
             return Ok(None);
         }
         Ok(Some(Commit { write: self.node.write(now), pauses_revision: known.pauses.revision, items, of }))
+    }
+
+    /// Its job was deleted a moment ago, so that the next look does not find it; or, where
+    /// it does, the job cannot be read.
+    fn without_job(&mut self, schedule: ScheduleId) {
+        if self.jobless.len() >= BROKEN_MAX {
+            self.jobless.clear();
+        }
+        if self.jobless.insert(schedule) {
+            self.doubted = true;
+        } else {
+            self.report_broken(schedule, "its job cannot be read".into());
+        }
     }
 
     fn report_broken(&mut self, schedule: ScheduleId, why: String) {

@@ -2,40 +2,55 @@
 //!
 //! Every live node computes the same owner for each partition (rendezvous
 //! hashing), so nobody has to be asked. A node takes what falls to it when it
-//! is free or its holder's word ran out, and gives what falls to another: at
-//! once where nothing is under way in it, else after a little patience.
+//! is free or its holder's word ran out, and gives what falls to another at once.
+//! A node that drains gives everything and beats no more.
+//!
+//! Attempts in flight do not go with their partition. Before it is given they become
+//! written leases of this node's worker, under the fences they began with: they go on
+//! here, are extended and settled like any leased run, and are lost like one if this node
+//! vanishes. The next owner leaves them alone.
 //!
 //! It is safe because taking raises the partition's epoch in the store: what a
-//! former owner still does is refused there, whatever it believes. For one
+//! former owner still does is refused there, whatever it believes. Nothing is begun in a
+//! partition that is to be given away, and it is given only when the store has answered
+//! for every attempt in it. For one
 //! lease time after the store was away nobody is presumed dead, because nobody
 //! could keep their word.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
-    duration::Span,
     ids::{NodeId, Partition},
-    store::{Epoch, Guarded, Node as NodeRow, NodeBeat, PartitionLease, StoreError},
+    ports::Topic,
+    run::Lease,
+    store::{Epoch, Guarded, Node as NodeRow, NodeBeat, PartitionLease, RunningMark, StoreError, Write},
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{PassReport, Stage};
-use crate::{events::Event, executing::Why, node::Node};
+use super::{PassReport, Stage, is_unknown};
+use crate::{
+    desk::{InFlight, Kept},
+    events::Event,
+    node::Node,
+    planted::{self, Bug},
+};
 
 pub struct Lead {
     node: Arc<Node>,
     joined: bool,
-    /// Since when partitions wait to be given away.
-    leaving_since: Option<Timestamp>,
-    /// Not before this are they asked to leave again.
-    keep_until: Timestamp,
+    /// Leases asked for whose answer was lost.
+    asked: Option<(Write, Vec<RunningMark>)>,
 }
 
 impl Lead {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, joined: false, leaving_since: None, keep_until: Timestamp::MIN }
+        Self { node, joined: false, asked: None }
     }
 
     async fn beat(&mut self, now: Timestamp) -> Result<(), StoreError> {
@@ -54,7 +69,10 @@ impl Lead {
         if known == Guarded::Stale && self.joined {
             self.lose(&self.node.territory.parts());
         }
-        self.joined = true;
+        if !std::mem::replace(&mut self.joined, true) {
+            // Others have something to give.
+            self.node.hints.wake(Topic::Partitions);
+        }
         self.node.territory.promise(began + Duration::from_millis(self.node.options.node_lease.as_millis()));
         Ok(())
     }
@@ -63,8 +81,7 @@ impl Lead {
         let live = self.node.store.nodes(now).await?;
         let stored = self.node.store.partitions().await?;
         self.drop_what_is_not_ours(&stored);
-        let draining = self.node.executing.is_draining();
-        let falls_to_me = |part: Partition| !draining && owner(&live, part) == Some(self.node.id);
+        let falls_to_me = |part: Partition| owner(&live, part) == Some(self.node.id);
         let (keep, give): (Vec<_>, Vec<_>) = Partition::all().partition(|part| falls_to_me(*part));
         self.stay(&keep);
         let taken = self.take(&keep, &stored, &live, now).await?;
@@ -129,30 +146,102 @@ impl Lead {
         }
     }
 
-    /// Gives away what falls to others, as soon as nothing is under way in it.
+    /// Gives away what falls to others.
     async fn give(&mut self, give: &[Partition], now: Timestamp) -> Result<(), StoreError> {
-        let node = Arc::clone(&self.node);
-        let held: Vec<Partition> = give.iter().copied().filter(|part| node.territory.held(*part).is_some()).collect();
+        let held: Vec<Partition> =
+            give.iter().copied().filter(|part| self.node.territory.held(*part).is_some()).collect();
         if held.is_empty() {
-            self.leaving_since = None;
             return Ok(());
         }
-        if now < self.keep_until && !node.executing.is_draining() {
-            return Ok(());
+        self.keep_attempts(&held, now).await?;
+        self.hand_over(&held).await?;
+        self.node.hints.wake(Topic::Partitions);
+        Ok(())
+    }
+
+    /// Leases the attempts in flight in these partitions, so that they can go without them.
+    /// From here on none is begun there.
+    async fn keep_attempts(&mut self, parts: &[Partition], now: Timestamp) -> Result<(), StoreError> {
+        self.node.territory.set_leaving(parts, true);
+        loop {
+            let flying = self.node.desk.keep(parts, self.node.options.settle_batch);
+            if flying.is_empty() {
+                return Ok(());
+            }
+            let mark = |InFlight { lease, part, epoch }: InFlight| {
+                let started_at = self.node.executing.started_at(lease).unwrap_or(now);
+                RunningMark { lease, part, epoch, started_at }
+            };
+            let mut marks: Vec<RunningMark> = flying.into_iter().map(mark).collect();
+            // In the order of their rows, as others lock them.
+            marks.sort_unstable_by_key(|mark| mark.lease.run);
+            self.ask(self.node.write(now), marks, false).await?;
         }
-        let since = *self.leaving_since.get_or_insert(now);
-        node.territory.set_leaving(&held, true);
-        let (free, busy): (Vec<_>, Vec<_>) = held.into_iter().partition(|part| node.desk.owned_flights(*part) == 0);
-        self.hand_over(&free).await?;
-        if busy.is_empty() {
-            self.leaving_since = None;
-        } else if now >= node.options.give_patience.after(since) && !node.executing.is_draining() {
-            // Long attempts keep their partition; the rest of it must not wait.
-            node.territory.set_leaving(&busy, false);
-            self.leaving_since = None;
-            self.keep_until = Span::millis(node.options.give_patience.as_millis() * 10).after(now);
-            self.ring();
+    }
+
+    /// Asks again for leases whose answer was lost.
+    async fn ask_again(&mut self) -> Result<(), StoreError> {
+        match self.asked.take() {
+            Some((write, marks)) => self.ask(write, marks, true).await,
+            None => Ok(()),
         }
+    }
+
+    async fn ask(&mut self, write: Write, marks: Vec<RunningMark>, again: bool) -> Result<(), StoreError> {
+        let node = Arc::clone(&self.node);
+        let until = node.options.run_lease.after(node.clock.latest());
+        match node.store.lease_running(&write, node.worker, until, &marks).await {
+            Ok(answers) => {
+                self.take_answers(&marks, &answers);
+                Ok(())
+            }
+            Err(error) => {
+                if again || is_unknown(&error) {
+                    self.asked = Some((write, marks));
+                } else {
+                    node.desk.set_kept(marks.iter().map(|mark| mark.lease), Kept::No);
+                    node.resume_settling();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn take_answers(&self, marks: &[RunningMark], answers: &[Guarded]) {
+        let node = &self.node;
+        let of = |applied: bool| {
+            let fits = move |(_, answer): &(&RunningMark, &Guarded)| (**answer == Guarded::Applied) == applied;
+            marks.iter().zip(answers).filter(fits).map(|(mark, _)| mark.lease).collect::<Vec<Lease>>()
+        };
+        let (leased, refused) = (of(true), of(false));
+        node.desk.set_kept(leased.iter().copied(), Kept::Leased);
+        for lease in leased {
+            node.executing.leased(lease);
+        }
+        node.desk.set_kept(refused.iter().copied(), Kept::Refused);
+        // One that ended meanwhile is out of reach, and settled.
+        for lease in refused {
+            node.executing.lose(lease);
+        }
+        node.resume_settling();
+        // Whoever was asked to stop is told by the answer to an extension.
+        node.cancel_asked.store(true, Ordering::Relaxed);
+        for bell in [&node.bells.execute, &node.bells.withdraw] {
+            bell.notify_one();
+        }
+    }
+
+    /// Gives everything to others, and leaves their number: what falls to a node that
+    /// beats is taken by nobody else.
+    async fn drain(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        self.ask_again().await?;
+        if !self.joined {
+            return self.node.store.nodes(now).await.map(drop);
+        }
+        self.keep_attempts(&self.node.territory.parts(), now).await?;
+        self.leave().await?;
+        self.joined = false;
+        self.node.stats.partitions.set(0);
         Ok(())
     }
 
@@ -188,7 +277,9 @@ impl Lead {
         }
         self.node.territory.lose(parts);
         for lease in self.node.desk.forget_parts(parts) {
-            self.node.executing.stop(lease.run, Why::Lost);
+            if !planted::is(Bug::FlightsOutliveTheirPartition) {
+                self.node.executing.lose(lease);
+            }
         }
         let parts = parts.to_vec();
         tracing::info!(node = %self.node.id, count = parts.len(), "no longer holds partitions");
@@ -206,7 +297,9 @@ impl Lead {
     /// Leaves: everything that is held is free at once.
     pub async fn leave(&mut self) -> Result<(), StoreError> {
         self.hand_over(&self.node.territory.parts()).await?;
-        self.node.store.leave(self.node.id).await
+        self.node.store.leave(self.node.id).await?;
+        self.node.hints.wake(Topic::Partitions);
+        Ok(())
     }
 }
 
@@ -232,14 +325,19 @@ impl Stage for Lead {
             self.node.store_is_there(now);
             return Ok(PassReport::until(self.node.options.beat_every.after(now)));
         }
+        if self.node.executing.is_draining() {
+            self.drain(now).await.inspect_err(|_| self.node.store_went_away())?;
+            self.node.store_is_there(now);
+            return Ok(PassReport::until(self.node.options.beat_every.after(now)));
+        }
         self.beat(now).await.inspect_err(|_| self.node.store_went_away())?;
         self.node.store_is_there(now);
+        self.ask_again().await?;
         let done = self.share(now).await?;
         Ok(PassReport { done, more: false, next_at: Some(self.node.options.beat_every.after(now)) })
     }
 
     fn stepped(&mut self, now: Timestamp) {
-        (self.leaving_since, self.keep_until) = (None, Timestamp::MIN);
         self.node.stepped(now);
     }
 }

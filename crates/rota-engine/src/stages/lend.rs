@@ -28,7 +28,7 @@ use crate::{
     catalog::JobVersion,
     launch::{is_overdue, not_before, overdue, unreadable_end},
     node::Node,
-    outbox::{End, Ended},
+    outbox::{End, Ended, Origin},
     remote::{Waiting, hand_back, parcel},
     supervise::{prepare, tell_started},
 };
@@ -233,8 +233,11 @@ impl Lend {
     fn post(&self, worker: WorkerId, run: Run, job: Arc<JobVersion>, now: Timestamp) -> Sent {
         let node = &self.node;
         let end = |run: Run, job, end| {
-            Sent::Ended(Ended { run, by: By::Lease, end, at: now, job: Some(job), executed: false })
+            Sent::Ended(Ended { run, by: By::Lease, end, at: now, job: Some(job), origin: Origin::Decided })
         };
+        if run.cancel.is_some() || node.desk.is_asked_to_stop(run.id) {
+            return end(run, job, End::Outcome(Outcome::Cancelled));
+        }
         let prepared = match prepare(node, &run, &job, now) {
             Ok(prepared) => prepared,
             Err(outcome) => return end(run, job, End::Outcome(outcome)),
@@ -262,7 +265,9 @@ impl Lend {
             }
         }
         tell_started(node, &run, now);
-        let mut parcel = parcel(run, job, prepared, now);
+        // One that was held back for a while may have been lost meanwhile.
+        let leased_at = run.state.started_at().unwrap_or(now).min(now);
+        let mut parcel = parcel(run, job, prepared, leased_at);
         parcel.work.alone = alone;
         session.put(parcel);
         Sent::On
@@ -342,7 +347,7 @@ impl Lend {
             end: End::HandedBack,
             at: now,
             job: None,
-            executed: false,
+            origin: Origin::Decided,
         });
         self.node.post(back.collect());
     }

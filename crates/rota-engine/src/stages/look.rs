@@ -29,7 +29,7 @@ use crate::{
     desk::{CancelFound, Known},
     executing::Why,
     node::Node,
-    outbox::{End, Ended},
+    outbox::{End, Ended, Origin},
 };
 
 /// Notices and inherited runs read in one go.
@@ -53,8 +53,9 @@ impl Look {
         let table = self.node.territory.table();
         let held = |part: &Partition| table[usize::from(part.0)].map(|held| held.epoch);
         self.inherited.retain(|part, epoch| held(part) == Some(*epoch));
+        let stays = |part: &Partition| table[usize::from(part.0)].is_some_and(|held| !held.leaving);
         let new: Vec<Partition> =
-            Partition::all().filter(|part| held(part).is_some() && !self.inherited.contains_key(part)).collect();
+            Partition::all().filter(|part| stays(part) && !self.inherited.contains_key(part)).collect();
         if new.is_empty() {
             return Ok(true);
         }
@@ -72,7 +73,7 @@ impl Look {
                         end: End::Decided(Box::new(change)),
                         at: now,
                         job: None,
-                        executed: false,
+                        origin: Origin::Decided,
                     });
                 }
                 // This node's own attempt from before is not out of the way yet.
@@ -112,13 +113,16 @@ impl Look {
 
     fn known(&self, run: Run) -> Known {
         let taken_at = self.node.territory.held(run.part).map(|held| held.taken_at);
-        let suspect = taken_at.is_some_and(|taken_at| run.created_at <= taken_at);
-        Known { run, suspect }
+        let was_there = taken_at.is_some_and(|taken_at| run.created_at <= taken_at);
+        // The clock was set back since it was created, so nobody can say whether it was.
+        let is_ahead = run.created_at > self.node.clock.latest();
+        Known { run, suspect: was_there || is_ahead }
     }
 
     /// Acts on what others left notices of. True when there may be more.
     async fn notices(&mut self, now: Timestamp) -> Result<(usize, bool), StoreError> {
-        let parts = self.node.territory.parts();
+        // Those of a partition that is being given away are left to its next owner.
+        let parts = self.node.territory.staying();
         let found = self.node.store.notices(&parts, BATCH).await?;
         let more = found.len() >= BATCH as usize;
         let gate = self.node.catalog.gate();
@@ -168,7 +172,7 @@ impl Look {
             }
             CancelFound::Here(by) => {
                 let end = End::Outcome(Outcome::Cancelled);
-                Some(Ended { run, by, end, at: now, job: None, executed: false })
+                Some(Ended { run, by, end, at: now, job: None, origin: Origin::Decided })
             }
         }
     }

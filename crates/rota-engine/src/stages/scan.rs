@@ -6,7 +6,8 @@
 //! runs that wait for others which are gone. The gauge of findings reads 0 as long
 //! as everything else works.
 //!
-//! It also looks how long the oldest queued run waits, for those who watch.
+//! It also looks how long the oldest queued run waits, and counts the rows that the
+//! store cannot read, for those who watch.
 //!
 //! A pass looks at a page of its partitions' schedules and goes on from there at
 //! the next, so that ten million of them cost no more than a few. After a take-over,
@@ -38,7 +39,7 @@ use crate::{
     catalog::{JobEntry, ScheduleEntry},
     events::{Event, Finding},
     node::Node,
-    outbox::{End, Ended},
+    outbox::{End, Ended, Origin},
 };
 
 /// Schedules looked at in one pass.
@@ -197,6 +198,9 @@ impl Scan {
         let jobs = node.catalog.jobs_anew(known().map(|record| record.job)).await?;
         let runs: Vec<RunId> = known().filter_map(|record| record.armed_by).collect();
         let runs: HashMap<RunId, Option<RunRecord>> = runs.iter().copied().zip(node.store.runs(&runs).await?).collect();
+        // After the cursors: a pause that put one of them to sleep is known by now, and one
+        // that was lifted meanwhile is known to have been lifted a moment ago.
+        node.read_pauses().await?;
         let pauses = node.catalog.pauses();
         let mut wrong = Vec::new();
         for (record, held) in records.into_iter().zip(cursors) {
@@ -265,7 +269,7 @@ impl Scan {
             if self.node.desk.fly(&run, by) {
                 self.report(Finding::RunOwnerless { run: run.id });
                 let end = End::Decided(Box::new(change));
-                ended.push(Ended { run, by, end, at: now, job: None, executed: false });
+                ended.push(Ended { run, by, end, at: now, job: None, origin: Origin::Decided });
             }
         }
         let count = ended.len();
@@ -287,7 +291,7 @@ impl Scan {
             }
         }
         if !over.is_empty() {
-            self.node.store.forget_deletions(&over).await?;
+            self.node.store.forget_deletions(&over, now).await?;
         }
         Ok(())
     }
@@ -362,6 +366,8 @@ impl Stage for Scan {
                 done += self.ownerless(now).await?;
             }
             done += self.watch(now).await?;
+            // Each was logged by whoever met it first.
+            self.node.stats.unreadable.set(self.node.store.unreadable().await?.len());
             self.whole_at = self.node.options.scan_every.after(now);
         }
         self.found = done;

@@ -21,14 +21,16 @@ use rota_core::{
     },
     ports::Topic,
     run::{CancelRequest, Change, Lease, Outcome, Refusal, Run, RunState, SettlePolicy},
-    store::{EndedRun, Guarded, Settled, Settlement, StoreError, Write},
+    store::{By, EndedRun, Guarded, Settled, Settlement, StoreError, Write},
 };
 
 use super::{PassReport, Stage};
 use crate::{
+    desk::Kept,
     events::Event,
     node::Node,
-    outbox::{End, Ended},
+    outbox::{End, Ended, Origin},
+    planted::{self, Bug},
 };
 
 /// A batch that is refused so often, with a beat that the store took between
@@ -73,7 +75,39 @@ impl Settle {
         if taken.is_empty() { None } else { self.decide(taken, now) }
     }
 
+    /// By the right that holds now: an attempt whose partition was given away meanwhile is
+    /// settled by its lease, and waits while it is not known whether it has one.
+    fn by_right(&self, taken: Vec<Ended>) -> Vec<Ended> {
+        let kept = self.node.desk.all_kept(taken.iter().map(|ended| ended.run.lease()));
+        if kept.is_empty() {
+            return taken;
+        }
+        let (mut rightful, mut held) = (Vec::with_capacity(taken.len()), Vec::new());
+        for (mut ended, kept) in taken.into_iter().zip(kept) {
+            match kept {
+                Kept::Asked => held.push(ended),
+                Kept::Leased => {
+                    ended.by = By::Lease;
+                    rightful.push(ended);
+                }
+                Kept::No | Kept::Refused => rightful.push(ended),
+            }
+        }
+        self.hold(held);
+        rightful
+    }
+
+    fn hold(&self, held: Vec<Ended>) {
+        let leases: Vec<Lease> = held.iter().map(|ended| ended.run.lease()).collect();
+        self.node.outbox.hold(held);
+        if leases.iter().any(|lease| self.node.desk.kept(*lease) != Kept::Asked) {
+            // The answer came in between, and nobody else resumes these.
+            self.node.resume_settling();
+        }
+    }
+
     fn decide(&self, taken: Vec<Ended>, now: Timestamp) -> Option<Batch> {
+        let taken = self.by_right(taken);
         let cancels = self.node.desk.cancels(taken.iter().map(|ended| &ended.run.id));
         let mut ended = Vec::with_capacity(taken.len());
         let mut settlements = Vec::with_capacity(taken.len());
@@ -90,7 +124,7 @@ impl Settle {
                     tracing::error!(run = %one.run.id, %refusal, "an ended attempt cannot be settled");
                     self.node.drop_flights([one.run.lease()]);
                     self.let_go(std::iter::once(&one));
-                    self.tell_workers([(one.run.lease(), Guarded::Stale)].into_iter());
+                    self.tell_workers([(&one, Guarded::Stale)].into_iter());
                 }
             }
         }
@@ -155,6 +189,12 @@ impl Settle {
     fn keep(&mut self, mut batch: Batch, error: &StoreError) {
         let now = self.node.clock.now();
         let at_fault = matches!(error, StoreError::NotApplied { .. } | StoreError::Corrupt(_));
+        if at_fault && planted::is(Bug::EndDropped) {
+            return;
+        }
+        if !at_fault && planted::is(Bug::SettledUnderAnotherName) {
+            batch.write = self.node.write(now);
+        }
         if !at_fault || self.node.is_quiet(now) {
             self.pending = Some(Batch { refused: None, ..batch });
             return;
@@ -189,7 +229,7 @@ impl Settle {
 
     fn take_settled(&self, batch: Batch, settled: Settled) -> usize {
         self.node.stats.settle_batches.add(1);
-        self.tell_workers(batch.settlements.iter().map(|one| one.lease).zip(settled.answers.iter().copied()));
+        self.tell_workers(batch.ended.iter().zip(settled.answers.iter().copied()));
         let (mut again, mut refused) = (Vec::new(), Vec::new());
         let mut landed = Vec::with_capacity(batch.ended.len());
         let (mut rearmed, mut over) = (false, false);
@@ -200,6 +240,7 @@ impl Settle {
                     over |= matches!(settlement.change, Change::Finish(_));
                     landed.push(ended);
                 }
+                Guarded::Stale if self.is_kept(settlement) => again.push(as_decided(ended, &settlement.change)),
                 Guarded::Stale => {
                     self.node.stats.stale.add(1);
                     let Run { id: run, job, tenant, .. } = ended.run;
@@ -211,6 +252,7 @@ impl Settle {
         }
         let done = landed.len() + refused.len();
         self.node.land(landed.iter().map(|ended| ended.run.lease()));
+        self.node.desk.refuse(refused.iter().map(|ended| (&ended.run, ended.by)));
         self.node.drop_flights(refused.iter().map(|ended| ended.run.lease()));
         self.let_go(landed.iter().chain(&refused));
         self.node.post(again);
@@ -224,10 +266,19 @@ impl Settle {
         done
     }
 
-    /// Remote workers wait to hear what became of their reports.
-    fn tell_workers(&self, answers: impl Iterator<Item = (Lease, Guarded)>) {
+    /// Whether an attempt was settled by right of its partition while that was given away:
+    /// it is settled again, by its lease.
+    fn is_kept(&self, settlement: &Settlement) -> bool {
+        let by_owner = matches!(settlement.by, By::Owner(_));
+        by_owner && matches!(self.node.desk.kept(settlement.lease), Kept::Asked | Kept::Leased)
+    }
+
+    /// Remote workers wait to hear what became of their reports. What this node decided
+    /// about an attempt is no answer to them.
+    fn tell_workers<'e>(&self, answers: impl Iterator<Item = (&'e Ended, Guarded)>) {
         if self.node.remote.is_settling() {
-            self.node.remote.sessions().settled(answers);
+            let reported = answers.filter(|(ended, _)| ended.origin == Origin::Reported);
+            self.node.remote.sessions().settled(reported.map(|(ended, answer)| (ended.run.lease(), answer)));
         }
     }
 
@@ -248,6 +299,9 @@ impl Settle {
                     RunState::Scheduled => {
                         node.stats.retried.add(1);
                         node.delayed(next.ready_at);
+                        if node.territory.held(run.part).is_none() {
+                            node.hints.wake(Topic::Delayed);
+                        }
                         let (attempt, retry_at) = (next.attempts_used, next.ready_at);
                         node.events.tell(|| Event::RunRetried { run: id, job, tenant, attempt, retry_at });
                     }
@@ -264,7 +318,7 @@ impl Settle {
     }
 
     fn let_go<'e>(&self, ended: impl Iterator<Item = &'e Ended>) {
-        let executed = ended.filter(|ended| ended.executed).count();
+        let executed = ended.filter(|ended| ended.origin == Origin::Executed).count();
         if executed > 0 {
             self.node.executing.settle(executed);
         }
@@ -283,6 +337,11 @@ fn ask_to_stop(run: &mut Run, request: CancelRequest) {
         run.state = RunState::Cancelling { hold: Some(hold), started_at: Some(started_at) };
     }
     run.cancel.get_or_insert(request);
+}
+
+/// An end whose change is decided. Its output, which may be large, is in the change.
+fn as_decided(ended: Ended, change: &Change) -> Ended {
+    Ended { end: End::Decided(Box::new(change.clone())), ..ended }
 }
 
 /// A run that was asked to stop before its end was known: it is decided again
@@ -312,6 +371,6 @@ impl Stage for Settle {
         };
         let Some(batch) = batch else { return Ok(PassReport::idle()) };
         let done = self.commit(batch).await?;
-        Ok(PassReport { done, more: self.node.outbox.len() > 0, next_at: None })
+        Ok(PassReport { done, more: self.node.outbox.has_ready(), next_at: None })
     }
 }

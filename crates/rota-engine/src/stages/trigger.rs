@@ -75,7 +75,7 @@ impl Trigger {
     ) -> Result<Option<FollowEnds>, StoreError> {
         let node = &self.node;
         let lanes = node.catalog.lanes(&[&job.terms.lane], |key| node.lane_mode(key), |key| node.is_able(key)).await?;
-        let Some(lane) = lanes.first().copied() else { return Ok(None) };
+        let Some(lane) = lanes.first().copied().flatten() else { return Ok(None) };
         let asked = job.document.triggers.as_ref().and_then(|triggers| triggers.after.as_ref());
         let due = after::decide(asked, &ends);
         let quotas = node.catalog.quotas(record.tenant);

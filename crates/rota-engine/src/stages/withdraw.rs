@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rota_core::store::{By, StoreError};
+use rota_core::store::StoreError;
 
 use super::{PassReport, Stage};
 use crate::{
@@ -39,10 +39,7 @@ impl Stage for Withdraw {
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         let uptime = self.node.clock.uptime();
-        let ends = |slow: &Slow| match slow.by {
-            By::Owner(_) => self.node.owns_until(),
-            By::Lease => self.node.leases_until(),
-        };
+        let ends = |slow: &Slow| self.node.holds_until(slow.by);
         let is_over = |slow: &Slow| slow.exclusive && ends(slow) <= uptime;
         let done = self.node.executing.stop_all(Why::HandBack, is_over);
         let next = self.node.executing.slow(|slow| {

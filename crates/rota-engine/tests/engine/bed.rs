@@ -106,6 +106,8 @@ impl Drop for Going {
 
 pub struct Bed {
     pub store: Arc<dyn Store>,
+    /// The store itself, to break what it holds.
+    sqlite: Arc<SqliteStore>,
     /// The same store, to be told what to do wrong.
     pub faults: Arc<Faulty>,
     pub clock: Arc<TestClock>,
@@ -117,12 +119,14 @@ pub struct Bed {
 
 impl Bed {
     pub async fn new() -> Self {
-        let faults = Arc::new(Faulty::new(Arc::new(SqliteStore::memory().unwrap())));
+        let sqlite = Arc::new(SqliteStore::memory().unwrap());
+        let faults = Arc::new(Faulty::new(Arc::clone(&sqlite) as Arc<dyn Store>));
         let store = Arc::clone(&faults) as Arc<dyn Store>;
         let put = TenantPut { name: "acme".into(), tier: Tier::Unlimited, quotas: None };
         let tenant = store.put_tenants(&[put], at(0)).await.unwrap()[0];
         Self {
             store,
+            sqlite,
             faults,
             clock: Arc::new(TestClock::new(at(0))),
             hints: Arc::default(),
@@ -130,6 +134,11 @@ impl Bed {
             tenant,
             seeds: AtomicUsize::new(1),
         }
+    }
+
+    /// Breaks what is stored.
+    pub async fn sql(&self, sql: &str) {
+        self.sqlite.execute_raw(sql).await.unwrap();
     }
 
     pub fn now(&self) -> Timestamp {

@@ -1,10 +1,11 @@
 //! Cancelling, wherever the run is.
 
 use rota_core::{
-    run::{Status, TrailKind, Verdict},
+    duration::Span,
+    run::{CancelAsk, Status, TrailKind, Verdict},
     store::CancelAnswer,
 };
-use rota_engine::{JobRef, Made, RunAsk};
+use rota_engine::{JobRef, Made, RunAsk, stages::Stage};
 use serde_json::json;
 
 use crate::bed::*;
@@ -153,4 +154,98 @@ async fn a_leased_attempt_is_told_by_the_extension_of_its_lease() {
     node.drain().await;
     node.settle().await;
     assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+}
+
+/// The node that is asked executes the run: the attempt hears of it at once, not when its
+/// grace has passed.
+#[tokio::test]
+async fn a_leased_attempt_of_the_node_that_is_asked_is_told_at_once() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(rota_engine::Options { traits: vec!["gpu".into()], ..Default::default() }).await;
+    bed.save(&node.node, with(job("long", "wait"), json!({ "requires": ["gpu"] }))).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.claim().await;
+    bed.work.wait_for_going(1).await;
+    assert_eq!(node.handle().cancel(&[id], &ask()).await.unwrap(), [CancelAnswer::Asked]);
+    node.execute().await;
+    node.drain().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+}
+
+/// Whoever was told that a run is to stop must not see it start afterwards. The owner has
+/// it in memory, and its notice is late.
+#[tokio::test]
+async fn an_owner_that_answered_a_cancel_does_not_start_the_run_from_memory() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    let id = node.enqueue(&bed, "hello").await;
+    assert_eq!(node.handle().cancel(&[id], &ask()).await.unwrap(), [CancelAnswer::Asked]);
+    node.work().await;
+    assert_eq!(bed.work.count(), 0, "it began after the answer");
+    node.look().await;
+    node.work().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+    assert_eq!(bed.record(id).await.started_at, None);
+}
+
+/// The run is in hand and waits for a token of its rate when it is asked to stop.
+#[tokio::test]
+async fn a_held_run_does_not_start_after_its_cancel_was_answered() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, with(job("rated", "noop"), json!({ "rate_limit": { "runs": 1, "per": "10s" } }))).await;
+    for _ in 0..3 {
+        node.enqueue(&bed, "rated").await;
+    }
+    node.work().await;
+    let waits = |record: &rota_core::store::RunRecord| record.run.state.status() == Status::Queued;
+    let id = bed.runs().await.into_iter().find(waits).unwrap().run.id;
+    assert_eq!(node.handle().cancel(&[id], &ask()).await.unwrap(), [CancelAnswer::Asked]);
+    node.beat_for(&bed, 20_000).await;
+    node.work().await;
+    assert_eq!(bed.work.calls_of(id), 0, "it began after the answer");
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+}
+
+/// The run is on its way from the store to its worker's hands when it is asked to stop:
+/// the store's answer to the claim is older than the cancel.
+#[tokio::test]
+async fn a_claim_answered_late_does_not_start_a_run_that_was_asked_to_stop() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(rota_engine::Options { traits: vec!["gpu".into()], ..Default::default() }).await;
+    bed.save(&node.node, with(job("hello", "noop"), json!({ "requires": ["gpu"] }))).await;
+    let id = node.enqueue(&bed, "hello").await;
+    bed.faults.lose_answers(1);
+    assert!(node.claim.pass(bed.now()).await.is_err(), "the claim is written, and its answer lost");
+    assert_eq!(bed.status(id).await, Status::Running);
+    assert_eq!(node.handle().cancel(&[id], &ask()).await.unwrap(), [CancelAnswer::Asked]);
+    node.claim().await;
+    node.drain().await;
+    node.settle().await;
+    assert_eq!(bed.work.count(), 0, "it began after the answer");
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+}
+
+/// A cancel that was answered as done is final, whatever an owner still remembers.
+#[tokio::test]
+async fn a_run_cancelled_in_its_backoff_is_never_started_again() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("fails", "fail")).await;
+    let id = node.enqueue(&bed, "fails").await;
+    node.work().await;
+    assert_eq!(bed.status(id).await, Status::Scheduled);
+    assert_eq!(node.handle().cancel(&[id], &ask()).await.unwrap(), [CancelAnswer::Cancelled]);
+    node.beat_for(&bed, 60_000).await;
+    node.promote().await;
+    node.look().await;
+    node.work().await;
+    assert_eq!(bed.work.calls_of(id), 1);
+    assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
+}
+
+fn ask() -> CancelAsk {
+    CancelAsk { by: Some("ann".into()), reason: None, grace: Span::secs(30) }
 }

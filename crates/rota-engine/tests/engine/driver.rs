@@ -10,9 +10,12 @@ use rota_core::{
     job::JobDocument,
     ports::{Random, Seeded},
     run::{CancelAsk, Status, Verdict},
-    store::{Expect, Store, TenantPut, Tier},
+    store::{DeadFate, Expect, Store, TenantPut, Tier},
 };
-use rota_engine::{Engine, Event, JobRef, Made, Options, Redrive, RunAsk, executors::Call};
+use rota_engine::{
+    Engine, Event, JobRef, Made, Options, Redrive, RunAsk,
+    executors::{Call, HandlerError},
+};
 use rota_store::sqlite::SqliteStore;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -39,6 +42,7 @@ async fn start() -> Whole {
     let tenant = store.put_tenants(&[put], at(0)).await.unwrap()[0];
     let engine = Engine::builder(Arc::clone(&store))
         .handler("noop", |call: Call| async move { Ok(json!({ "n": call.payload["n"] })) })
+        .handler("fail", |_: Call| async move { Err(HandlerError::retry_after("not now", Span::secs(1))) })
         .handler("forever", |_: Call| async move {
             std::future::pending::<()>().await;
             Ok(Value::Null)
@@ -124,22 +128,30 @@ async fn a_stop_hands_back_what_does_not_end_in_time() {
     assert!(held.iter().all(|lease| lease.node.is_none()));
 }
 
+/// What used up its attempts is made again when a person says so, once; and so is any run
+/// that has ended.
 #[tokio::test]
 async fn a_dead_letter_is_driven_again() {
     let whole = start().await;
-    whole.save(with(job("gone", "nobody"), json!({ "retry": { "max_attempts": 1 } }))).await;
+    whole.save(with(job("broken", "fail"), json!({ "retry": { "max_attempts": 1 } }))).await;
     whole.save(job("hello", "noop")).await;
-    let mut events = whole.engine.subscribe();
-    let Made::Run { id, .. } = whole.engine.trigger(whole.tenant, JobRef::Name("hello".into())).await.unwrap() else {
-        panic!("it was not made")
-    };
-    assert_eq!(next_end(&mut events).await, (id, Verdict::Succeeded));
-    let made =
-        whole.engine.redrive(&[id], &Redrive { by: Some("ann".into()), ..Redrive::default() }).await.unwrap().remove(0);
-    let Some(Made::Run { id: again, .. }) = made else { panic!("{made:?}") };
-    assert_eq!(next_end(&mut events).await, (again, Verdict::Succeeded));
-    let record = whole.store.runs(&[again]).await.unwrap().remove(0).unwrap();
-    assert_eq!(record.run.trigger.metadata, Some(json!({ "from": id })));
+    for (name, verdict) in [("broken", Verdict::Dead), ("hello", Verdict::Succeeded)] {
+        let mut events = whole.engine.subscribe();
+        let Made::Run { id, .. } = whole.engine.trigger(whole.tenant, JobRef::Name(name.into())).await.unwrap() else {
+            panic!("it was not made")
+        };
+        assert_eq!(next_end(&mut events).await, (id, verdict));
+        let how = Redrive { by: Some("ann".into()), ..Redrive::default() };
+        let made = whole.engine.redrive(&[id], &how).await.unwrap().remove(0);
+        let Some(Made::Run { id: again, .. }) = made else { panic!("{made:?}") };
+        assert_eq!(next_end(&mut events).await, (again, verdict));
+        let record = whole.store.runs(&[again]).await.unwrap().remove(0).unwrap();
+        assert_eq!(record.run.trigger.metadata, Some(json!({ "from": id })));
+        let twice = whole.engine.redrive(&[id], &how).await.unwrap().remove(0);
+        assert!(matches!(twice, Some(Made::Duplicate { of }) if of == again), "{twice:?}");
+        let mark = whole.store.dead_marks(&[id]).await.unwrap().remove(0).unwrap();
+        assert_eq!((mark.fate, mark.by.as_deref()), (DeadFate::Redriven, Some("ann")), "{name}");
+    }
     whole.engine.stop(Span::secs(1)).await.unwrap();
 }
 
@@ -159,7 +171,7 @@ async fn thousands_of_runs_on_several_threads_each_end_once() {
             counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             async move {
                 if call.payload["n"].as_u64().is_some_and(|n| n % 100 == 0) && call.attempt == 1 {
-                    return Err(rota_engine::executors::HandlerError::retry_after("once", Span::millis(5)));
+                    return Err(HandlerError::retry_after("once", Span::millis(5)));
                 }
                 if call.payload["n"].as_u64().is_some_and(|n| n % 7 == 0) {
                     tokio::task::yield_now().await;

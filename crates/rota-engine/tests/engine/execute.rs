@@ -4,12 +4,14 @@ use std::sync::atomic::Ordering;
 
 use rota_core::{
     duration::Span,
+    ids::RunId,
     job::failure::ErrorKind,
-    run::{Status, Verdict},
+    run::{CancelAsk, Hold, RunState, Status, Verdict},
     store::{LogQuery, RunQuery},
+    why::Reason,
 };
 use rota_engine::{
-    Event, JobRef, Options, RunAsk,
+    Event, Handle, JobRef, Options, RunAsk,
     executors::{Call, HandlerError},
     stages::Stage as _,
 };
@@ -144,11 +146,6 @@ async fn an_attempt_that_lasts_is_marked_as_running_and_settles() {
     bed.go(199);
     node.execute().await;
     assert_eq!(bed.status(id).await, Status::Queued);
-    let shown = node.handle().run(id).await.unwrap().unwrap();
-    assert_eq!(shown.run.state.status(), Status::Running, "whoever executes it knows");
-    let query = RunQuery { limit: 9, ..RunQuery::default() };
-    let listed = node.handle().list_runs(&query).await.unwrap().runs;
-    assert_eq!(listed[0].run.state, shown.run.state);
     bed.go(1);
     node.execute().await;
     assert_eq!(bed.status(id).await, Status::Running);
@@ -157,6 +154,113 @@ async fn an_attempt_that_lasts_is_marked_as_running_and_settles() {
     node.lead().await;
     node.settle().await;
     assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
+
+/// Two runs of one job and one slot: the one that has begun, and the one that waits.
+async fn one_of_two_begins(bed: &Bed, node: &mut Hands) -> (RunId, RunId) {
+    bed.save(&node.node, job("long", "wait")).await;
+    let runs = [node.enqueue(bed, "long").await, node.enqueue(bed, "long").await];
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.clock.wait_for_sleepers(1).await;
+    let begun = bed.work.order()[0];
+    (begun, if begun == runs[0] { runs[1] } else { runs[0] })
+}
+
+/// The store hears a little later that an attempt has begun, and that it has ended. Whoever
+/// asks the node that executes it is not told that it waits: in no list, by no filter, and
+/// not between its end and its settlement.
+#[tokio::test]
+async fn a_run_in_hand_is_shown_as_it_is_and_listed_by_that() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(Options { slots: 1, ..Options::default() }).await;
+    let begun_at = bed.now();
+    let (id, next) = one_of_two_begins(&bed, &mut node).await;
+    bed.go(5);
+    let handle = node.handle();
+    let listed = async |statuses: &[Status]| {
+        let query = RunQuery { statuses: statuses.to_vec(), limit: 9, ..RunQuery::default() };
+        let page = handle.list_runs(&query).await.unwrap();
+        let mut listed: Vec<_> = page.runs.iter().map(|found| (found.run.id, found.run.state.status())).collect();
+        listed.sort_by_key(|(run, _)| *run == next);
+        listed
+    };
+    let (running, queued) = ((id, Status::Running), (next, Status::Queued));
+    for over in [false, true] {
+        assert_eq!(bed.status(id).await, Status::Queued, "the store has yet to hear of it");
+        let shown = handle.run(id).await.unwrap().unwrap();
+        assert_eq!(shown.run.state, RunState::Running { hold: Hold::Owned, started_at: begun_at });
+        assert_eq!(shown.started_at, Some(begun_at));
+        assert!(matches!(handle.why_run(&shown).await.unwrap()[..], [Reason::Running { .. }]));
+        assert_eq!(listed(&[]).await, [running, queued]);
+        assert_eq!(listed(&[Status::Queued]).await, [queued]);
+        assert_eq!(listed(&[Status::Queued, Status::Running]).await, [running, queued]);
+        assert_eq!(listed(&[Status::Running]).await, [running], "over: {over}");
+        if !over {
+            bed.work.open();
+            node.drain().await;
+        }
+    }
+    node.settle().await;
+    assert_eq!(listed(&[Status::Running, ended(Verdict::Succeeded)]).await, [(id, ended(Verdict::Succeeded))]);
+}
+
+/// Whoever stops what waits must not stop what runs.
+#[tokio::test]
+async fn a_cancel_of_what_is_queued_leaves_what_runs_alone() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(Options { slots: 1, ..Options::default() }).await;
+    let (id, next) = one_of_two_begins(&bed, &mut node).await;
+    let query = RunQuery { statuses: vec![Status::Queued], ..RunQuery::default() };
+    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    for dry_run in [true, false] {
+        let done = node.handle().cancel_all(query.clone(), &ask, 100, dry_run).await.unwrap();
+        assert_eq!((done.found, done.asked), (1, 1), "dry run {dry_run}");
+        let expected = if dry_run { Status::Queued } else { Status::Cancelling };
+        assert_eq!((bed.status(next).await, bed.status(id).await), (expected, Status::Queued));
+    }
+}
+
+/// A run whose rate does not let it start is in hand, and is not running.
+#[tokio::test]
+async fn a_run_that_is_held_back_is_shown_as_queued() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, with(job("rated", "wait"), json!({ "rate_limit": { "runs": 1, "per": "1h" } }))).await;
+    let runs =
+        [node.enqueue(&bed, "rated").await, node.enqueue(&bed, "rated").await, node.enqueue(&bed, "rated").await];
+    node.dispatch().await;
+    bed.work.wait_for_going(2).await;
+    for run in runs {
+        let shown = node.handle().run(run).await.unwrap().unwrap().run.state.status();
+        let expected = if bed.work.calls_of(run) == 1 { Status::Running } else { Status::Queued };
+        assert_eq!(shown, expected);
+    }
+    assert_eq!(bed.work.count(), 2, "a burst is twice the rate");
+}
+
+/// What another node owns may have begun: that it waits is not said.
+#[tokio::test]
+async fn a_node_that_does_not_own_a_run_does_not_say_that_it_waits() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("long", "wait")).await;
+    let id = node.enqueue(&bed, "long").await;
+    let other = bed.builder(Options { schedules: false, executes: false, ..Options::default() }).node();
+    let other = Handle::new(other);
+    let said = async |handle: &Handle| {
+        let record = handle.run(id).await.unwrap().unwrap();
+        handle.why_run(&record).await.unwrap().remove(0)
+    };
+    assert_eq!(said(&node.handle()).await, Reason::Place { ahead: 0 });
+    assert_eq!(said(&other).await, Reason::PlaceElsewhere { ahead: 0 });
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.clock.wait_for_sleepers(1).await;
+    assert_eq!(said(&other).await, Reason::PlaceElsewhere { ahead: 0 });
+    bed.go(200);
+    node.execute().await;
+    assert!(matches!(said(&other).await, Reason::Running { .. }));
 }
 
 /// A run ten lease times long with a live worker runs once.
@@ -351,15 +455,21 @@ async fn only_exclusive_attempts_stop_when_the_store_is_away() {
     node.dispatch().await;
     bed.work.wait_for_going(2).await;
     bed.faults.set_away(true);
-    for _ in 0..40 {
-        let now = bed.clock.advance(Span::secs(1));
-        use rota_engine::stages::Stage;
-        assert!(node.lead.pass(now).await.is_err());
-        drop(node.execute.pass(now).await);
-        node.withdraw().await;
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(node.node.executing.running(), 1);
+    let away_at = bed.now();
+    let until = async |node: &mut Hands, millis: i64| {
+        while bed.now() < away_at + jiff::SignedDuration::from_millis(millis) {
+            let now = bed.go(100);
+            assert!(node.lead.pass(now).await.is_err());
+            drop(node.execute.pass(now).await);
+            node.withdraw().await;
+            node.let_run().await;
+        }
+        node.node.executing.running()
+    };
+    // Its node's word holds for 3 s; another could begin then.
+    assert_eq!(until(&mut node, 2_400).await, 2, "nobody else can have begun it");
+    assert_eq!(until(&mut node, 2_500).await, 1, "it is stopped half a second before another could begin");
+    assert_eq!(until(&mut node, 40_000).await, 1, "the other goes on");
     bed.faults.set_away(false);
     node.lead().await;
     node.settle().await;
@@ -369,6 +479,33 @@ async fn only_exclusive_attempts_stop_when_the_store_is_away() {
     node.settle().await;
     assert_eq!(bed.status(plain).await, ended(Verdict::Succeeded));
     assert_eq!(bed.work.calls_of(plain), 1);
+}
+
+/// What was held back, here for its rate, begins later than it was taken: by then another
+/// node may be about to begin it.
+#[tokio::test]
+async fn an_exclusive_run_does_not_begin_when_the_right_to_it_may_be_over() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let rules = json!({ "exclusive": true, "rate_limit": { "runs": 1, "per": "2s" } });
+    bed.save(&node.node, with(job("alone", "noop"), rules)).await;
+    for _ in 0..4 {
+        node.enqueue(&bed, "alone").await;
+    }
+    node.lead().await;
+    node.work().await;
+    let begun = bed.work.count();
+    assert!(begun < 4, "some are held back for their rate");
+    // Its node's word holds for 3 s, and is relied on for 2.5 s.
+    bed.go(2_600);
+    node.dispatch().await;
+    node.drain().await;
+    assert_eq!(bed.work.count(), begun, "its turn has come, and the right to it may be over");
+    node.lead().await;
+    bed.go(250);
+    node.dispatch().await;
+    node.drain().await;
+    assert_eq!(bed.work.count(), begun + 1, "the word was renewed");
 }
 
 /// A store that hangs answers nothing, not even that it cannot: whoever waits for it

@@ -111,8 +111,30 @@ pub trait Tap: Send + Sync {
         wait(store.fire(write, pauses_revision, items))
     }
 
-    fn enqueue(&self, store: &dyn Store, write: &Write, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
-        wait(store.enqueue(write, runs, &[]))
+    fn pauses(&self, store: &dyn Store) -> Result<Pauses, StoreError> {
+        wait(store.pauses())
+    }
+
+    fn enqueue(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        runs: &[NewRun],
+        inbox: &[i64],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        wait(store.enqueue(write, runs, inbox))
+    }
+
+    fn inbox(&self, store: &dyn Store, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
+        wait(store.inbox(limit))
+    }
+
+    fn discard(&self, store: &dyn Store, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        wait(store.discard(runs, by, now))
+    }
+
+    fn take_tokens(&self, store: &dyn Store, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
+        wait(store.take_tokens(asks, now))
     }
 
     fn follow_ends(&self, store: &dyn Store, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
@@ -135,6 +157,10 @@ pub trait Tap: Send + Sync {
 
     fn claim(&self, store: &dyn Store, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
         wait(store.claim(write, claim))
+    }
+
+    fn claim_each(&self, store: &dyn Store, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        wait(store.claim_each(write, claims))
     }
 
     fn own(&self, store: &dyn Store, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
@@ -171,6 +197,17 @@ pub trait Tap: Send + Sync {
         marks: &[RunningMark],
     ) -> Result<Vec<Guarded>, StoreError> {
         wait(store.mark_running(write, marks))
+    }
+
+    fn lease_running(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        wait(store.lease_running(write, worker, until, attempts))
     }
 
     fn settle(&self, store: &dyn Store, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
@@ -471,9 +508,9 @@ impl JobStore for Faulty {
         self.call("deletions", Kind::Read, move |store, _| wait(store.deletions(limit))).await
     }
 
-    async fn forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+    async fn forget_deletions(&self, jobs: &[JobId], now: Timestamp) -> Result<(), StoreError> {
         let jobs = jobs.to_vec();
-        self.call("forget_deletions", Kind::Named, move |store, _| wait(store.forget_deletions(&jobs))).await
+        self.call("forget_deletions", Kind::Named, move |store, _| wait(store.forget_deletions(&jobs, now))).await
     }
 
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError> {
@@ -577,7 +614,7 @@ impl JobStore for Faulty {
     }
 
     async fn pauses(&self) -> Result<Pauses, StoreError> {
-        self.call("pauses", Kind::Read, move |store, _| wait(store.pauses())).await
+        self.call("pauses", Kind::Read, move |store, tap| tap.pauses(store)).await
     }
 
     async fn put_calendars(&self, calendars: &[CalendarPut], now: Timestamp) -> Result<(), StoreError> {
@@ -597,9 +634,9 @@ impl RunStore for Faulty {
         self.call("due", Kind::Read, move |store, _| wait(store.due(&parts, until, limit))).await
     }
 
-    async fn live_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, StoreError> {
+    async fn live_of(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, StoreError> {
         let schedules = schedules.to_vec();
-        self.call("live_of", Kind::Read, move |store, _| wait(store.live_of(&schedules))).await
+        self.call("live_of", Kind::Read, move |store, _| wait(store.live_of(&schedules, limit))).await
     }
 
     async fn fire(&self, write: &Write, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
@@ -609,8 +646,11 @@ impl RunStore for Faulty {
 
     async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError> {
         let taken = inbox.to_vec();
+        let by_hand = self.inbox.lock().unwrap().iter().any(|item| taken.contains(&item.id));
+        let rows = if by_hand { Vec::new() } else { taken.clone() };
         let (write, runs) = (write.clone(), runs.to_vec());
-        let answers = self.call("enqueue", Kind::Named, move |store, tap| tap.enqueue(store, &write, &runs)).await;
+        let work = move |store: &dyn Store, tap: &dyn Tap| tap.enqueue(store, &write, &runs, &rows);
+        let answers = self.call("enqueue", Kind::Named, work).await;
         if answers.is_ok() {
             self.inbox.lock().unwrap().retain(|item| !taken.contains(&item.id));
         }
@@ -633,7 +673,11 @@ impl RunStore for Faulty {
 
     async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
         self.here()?;
-        Ok(self.inbox.lock().unwrap().iter().take(limit as usize).cloned().collect())
+        let by_hand: Vec<InboxItem> = self.inbox.lock().unwrap().iter().take(limit as usize).cloned().collect();
+        if !by_hand.is_empty() {
+            return Ok(by_hand);
+        }
+        self.call("inbox", Kind::Read, move |store, tap| tap.inbox(store, limit)).await
     }
 
     async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError> {
@@ -657,7 +701,7 @@ impl RunStore for Faulty {
 
     async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
         let (write, claims) = (write.clone(), claims.to_vec());
-        self.call("claim_each", Kind::Named, move |store, _| wait(store.claim_each(&write, &claims))).await
+        self.call("claim_each", Kind::Named, move |store, tap| tap.claim_each(store, &write, &claims)).await
     }
 
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
@@ -695,6 +739,20 @@ impl RunStore for Faulty {
     async fn mark_running(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
         let (write, marks) = (write.clone(), marks.to_vec());
         self.call("mark_running", Kind::Named, move |store, tap| tap.mark_running(store, &write, &marks)).await
+    }
+
+    async fn lease_running(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let (write, attempts) = (write.clone(), attempts.to_vec());
+        self.call("lease_running", Kind::Named, move |store, tap| {
+            tap.lease_running(store, &write, worker, until, &attempts)
+        })
+        .await
     }
 
     async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
@@ -789,6 +847,20 @@ impl HistoryStore for Faulty {
         self.call("logs", Kind::Read, move |store, _| wait(store.logs(&query))).await
     }
 
+    async fn unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError> {
+        self.call("unreadable", Kind::Read, move |store, _| wait(store.unreadable())).await
+    }
+
+    async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError> {
+        let (table, key) = (table.to_owned(), key.to_owned());
+        self.call("raw_row", Kind::Read, move |store, _| wait(store.raw_row(&table, &key))).await
+    }
+
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError> {
+        let (table, key) = (table.to_owned(), key.to_owned());
+        self.call("discard_row", Kind::Plain, move |store, _| wait(store.discard_row(&table, &key))).await
+    }
+
     async fn open_dead(&self, most: u32) -> Result<OpenDead, StoreError> {
         self.call("open_dead", Kind::Read, move |store, _| wait(store.open_dead(most))).await
     }
@@ -800,7 +872,7 @@ impl HistoryStore for Faulty {
 
     async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
         let (runs, by) = (runs.to_vec(), by.to_owned());
-        self.call("discard", Kind::Plain, move |store, _| wait(store.discard(&runs, &by, now))).await
+        self.call("discard", Kind::Plain, move |store, tap| tap.discard(store, &runs, &by, now)).await
     }
 
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {
@@ -873,7 +945,7 @@ impl LeaseStore for Faulty {
 
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
         let asks = asks.to_vec();
-        self.call("take_tokens", Kind::Plain, move |store, _| wait(store.take_tokens(&asks, now))).await
+        self.call("take_tokens", Kind::Plain, move |store, tap| tap.take_tokens(store, &asks, now)).await
     }
 }
 

@@ -643,3 +643,25 @@ async fn jobs_whose_schedules_fire_all_the_time_are_saved_one_by_one() {
     let told: Vec<_> = saved.iter().map(|one| one.as_ref().ok().map(|saved| (saved.version, saved.changed))).collect();
     assert_eq!(told, [Some((2, true)), Some((1, true)), Some((1, false)), Some((1, true)), None]);
 }
+
+/// Whoever deletes a job while its schedule comes due has done nothing wrong, and nobody
+/// is told of a schedule that is broken.
+#[tokio::test]
+async fn a_job_that_is_deleted_as_its_schedule_comes_due_is_no_finding() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let schedules = json!([{ "name": "every", "every": "10s", "anchor": at(5) }]);
+    let saved = bed.save(&node.node, with(job("tick", "noop"), json!({ "schedules": schedules }))).await;
+    node.fire().await;
+    let mut news = node.handle().subscribe();
+    bed.go(10_500);
+    node.lead().await;
+    node.handle().delete_job(&deletion(saved.job)).await.unwrap();
+    node.fire().await;
+    node.fire().await;
+    while let Ok(event) = news.try_recv() {
+        assert!(!matches!(event, rota_engine::Event::Found(_)), "{event:?}");
+    }
+    let runs = bed.runs().await;
+    assert!(runs.is_empty(), "{runs:#?}");
+}

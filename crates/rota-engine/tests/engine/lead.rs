@@ -213,33 +213,6 @@ async fn after_an_outage_nobody_is_presumed_dead_for_a_lease_time() {
     assert_eq!((parts(&first), parts(&second)), (one, two), "both have what they had");
 }
 
-/// A partition with an attempt under way is given away when it has ended.
-#[tokio::test]
-async fn a_partition_is_given_away_only_when_nothing_is_under_way_in_it() {
-    let bed = Bed::new().await;
-    let mut first = bed.node().await;
-    bed.save(&first.node, job("long", "wait")).await;
-    for _ in 0..256 {
-        first.enqueue(&bed, "long").await;
-    }
-    first.dispatch().await;
-    bed.work.wait_for_going(256).await;
-    bed.clock.wait_for_sleepers(256).await;
-    let mut second = bed.node().await;
-    bed.go(1_000);
-    first.lead().await;
-    second.lead().await;
-    assert_eq!(parts(&second), []);
-    bed.work.open();
-    first.drain().await;
-    first.settle().await;
-    bed.go(1_000);
-    first.lead().await;
-    second.lead().await;
-    assert!(parts(&second).len() > 80);
-    assert_eq!(first.node.stats.ended_as(Verdict::Succeeded), 256);
-}
-
 /// A partition that was about to be given to a node that went must be worked on.
 #[tokio::test]
 async fn what_was_to_be_given_away_stays_when_the_other_goes() {
@@ -253,13 +226,18 @@ async fn what_was_to_be_given_away_stays_when_the_other_goes() {
     bed.work.wait_for_going(256).await;
     let mut second = bed.node().await;
     bed.go(1_000);
-    first.lead().await;
+    bed.faults.lose_answers(1);
+    assert!(first.lead.pass(bed.now()).await.is_err());
     let leaving = |node: &Hands| node.node.territory.table().iter().flatten().filter(|held| held.leaving).count();
     assert!(leaving(&first) > 80);
     second.lead.leave().await.unwrap();
     bed.go(1_000);
     first.lead().await;
-    assert_eq!(leaving(&first), 0);
+    assert_eq!((leaving(&first), parts(&first).len()), (0, 256));
+    bed.work.open();
+    first.drain().await;
+    first.settle().await;
+    assert_eq!(first.node.stats.ended_as(Verdict::Succeeded), 256);
 }
 
 /// The file of a sole process needs nobody's word to run out.

@@ -1,6 +1,10 @@
 //! Slots, rates, unique keys, the inbox, the scanner, upkeep.
 
-use rota_core::run::{Status, Verdict};
+use rota_core::{
+    duration::Span,
+    run::{Status, Verdict},
+    store::Tend,
+};
 use rota_engine::{JobRef, Made, RunAsk, stages::Stage};
 use serde_json::json;
 
@@ -194,6 +198,7 @@ async fn the_scanner_tells_of_open_dead_letters() {
     assert_eq!(told(&node), (0, 0));
 }
 
+/// Statistics that are never folded are read batch by batch, more of them every day.
 #[tokio::test]
 async fn upkeep_folds_what_was_settled() {
     let bed = Bed::new().await;
@@ -205,6 +210,9 @@ async fn upkeep_folds_what_was_settled() {
     let hour = at(0).as_second() / 3_600;
     let rollups = bed.store.rollups(saved.job, hour, hour + 1).await.unwrap();
     assert_eq!(rollups.iter().map(|(_, rollup)| rollup.ended[0]).sum::<u64>(), 1);
+    let day = Span::secs(86_400);
+    let keep = Tend { now: bed.now(), history_keep: day, skips_keep: day, batches_keep: day, audit_keep: day };
+    assert_eq!(bed.store.tend(&keep).await.unwrap().folded, 0, "nothing is left to fold");
 }
 
 /// A request of a caller's own transaction becomes a run like any other; one

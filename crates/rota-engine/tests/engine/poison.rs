@@ -1,5 +1,6 @@
 //! Runs that kill their process.
 
+use jiff::SignedDuration;
 use rota_core::run::{Status, Verdict};
 use rota_engine::Options;
 
@@ -35,6 +36,29 @@ async fn an_inherited_run_is_leased_in_writing_before_it_is_executed() {
     for id in [inherited, fresh] {
         assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
     }
+}
+
+/// The same, where the clock was set back meanwhile: the run was created later than its
+/// partition was taken, by what the clock says, and may have killed its owner all the same.
+#[tokio::test]
+async fn an_inherited_run_is_leased_in_writing_after_the_clock_was_set_back() {
+    let bed = Bed::new().await;
+    let first = bed.node().await;
+    bed.save(&first.node, job("long", "wait")).await;
+    let inherited = first.enqueue(&bed, "long").await;
+    first.abort_all().await;
+    bed.store.leave(first.node.id).await.unwrap();
+    drop(first);
+    bed.clock.step(SignedDuration::from_hours(-1));
+    let mut second = bed.node().await;
+    bed.go(1);
+    let fresh = second.enqueue(&bed, "long").await;
+    second.dispatch().await;
+    bed.work.wait_for_going(2).await;
+    assert_eq!(bed.status(inherited).await, Status::Running, "leased in writing");
+    assert_eq!(bed.status(fresh).await, Status::Queued, "no claim is written");
+    bed.work.open();
+    second.drain().await;
 }
 
 /// What a dead owner had marked as running is a loss, at no cost of an attempt.

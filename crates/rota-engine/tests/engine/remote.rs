@@ -6,8 +6,8 @@ use rota_core::{
     duration::Span,
     ids::{RunId, TenantId, WorkerId},
     job::failure::{ErrorKind, Failure},
-    run::{Lease, Outcome, Report, Status, Verdict},
-    store::{LogQuery, TenantPut, Tier},
+    run::{CancelAsk, Lease, Outcome, Report, Status, Verdict},
+    store::{CancelAnswer, LogQuery, TenantPut, Tier},
 };
 use rota_engine::{
     node::Node,
@@ -328,6 +328,54 @@ async fn runs_that_are_to_be_alone_get_their_turn_beside_others() {
     assert_eq!(bed.record(others[0]).await.run.losses, 0);
 }
 
+/// A run that waits at one node until its worker has nothing else in hand is not unheard
+/// of. Handed over by another node under the same lease, it would be executed there and
+/// given back here, and a run that kills its workers would never be counted as lost.
+#[tokio::test]
+async fn what_one_node_holds_back_is_not_handed_over_by_another() {
+    let bed = Bed::new().await;
+    let (mut one, mut two) = (Far::new(&bed).await, Far::new(&bed).await);
+    far_job(&bed, &one.hands.node.clone(), json!({})).await;
+    let suspect = suspect(&bed, &mut one).await;
+    let busy = one.hands.enqueue(&bed, "far").await;
+    let answer = one.exchange(wants(&bed, 1, 4)).await;
+    let held = answer.attempts[0].attempt.lease;
+    assert_eq!((answer.attempts.len(), held.run), (1, busy), "the other one waits");
+    let waiting = bed.record(suspect).await.run.lease();
+    for _ in 0..3 {
+        let asks = Exchange { leases: vec![held], wait: None, ..wants(&bed, 1, 3) };
+        assert_eq!(two.exchange(asks).await.attempts.len(), 0, "it is held back by the first node");
+        bed.go(1_500);
+    }
+    let report = Exchange { finished: vec![(held, succeeded(&json!(1)))], ..wants(&bed, 1, 4) };
+    let answer = one.exchange(report).await;
+    let answer = if answer.attempts.is_empty() { one.exchange(wants(&bed, 1, 4)).await } else { answer };
+    let alone: Vec<_> = answer.attempts.iter().map(|work| (work.attempt.lease, work.alone)).collect();
+    assert_eq!(alone, [(waiting, true)]);
+}
+
+/// A node that no longer waits for a worker settles its attempt itself. The worker must
+/// not take that for the answer to its own report: its result would be gone, and it would
+/// believe that it counts.
+#[tokio::test]
+async fn what_a_node_decided_is_no_answer_to_a_report() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({ "timeout": "1s", "retry": { "max_attempts": 1 } })).await;
+    let lease = given(&bed, &mut far, 1).await;
+    for _ in 0..4 {
+        far.hands.beat_for(&bed, 2_000).await;
+        let asks = far.begin(Exchange { leases: vec![lease], wait: None, ..wants(&bed, 1, 0) });
+        // Nothing is settled meanwhile.
+        if asks.await.unwrap().lost == [lease] {
+            break;
+        }
+    }
+    let answer = far.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await;
+    assert_eq!(answer.reports, [Told::Stale]);
+    assert_eq!(bed.status(lease.run).await, ended(Verdict::Dead));
+}
+
 /// Sub-second for a worker that waits: on this node at once, of another node's
 /// doing with the next hint.
 #[tokio::test]
@@ -509,4 +557,80 @@ async fn a_worker_that_is_to_drain_gets_no_more_and_is_told() {
     assert!(left.attempts.is_empty());
     let listed = bed.store.workers(None, None, 10).await.unwrap();
     assert_eq!(listed.iter().filter(|worker| !worker.info.built_in).count(), 0, "it has left");
+}
+
+/// A run whose attempt is in the mail of a worker whose connection broke.
+async fn in_the_mail(bed: &Bed, far: &mut Far) -> RunId {
+    let waiting = far.begin(wants(bed, 1, 1));
+    far.unanswered(&waiting).await;
+    let id = far.hands.enqueue(bed, "far").await;
+    let now = far.hands.node.clock.now();
+    while far.hands.node.stats.started.get() == 0 {
+        far.lend.pass(now).await.unwrap();
+    }
+    waiting.abort();
+    assert!(waiting.await.is_err());
+    assert_eq!(bed.status(id).await, Status::Running);
+    id
+}
+
+/// An attempt that waits to be fetched must not be handed to a worker after its cancel was
+/// answered: nobody has begun it.
+#[tokio::test]
+async fn an_attempt_in_the_mail_is_not_handed_over_after_its_cancel() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let id = in_the_mail(&bed, &mut far).await;
+    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(30) };
+    assert_eq!(far.hands.handle().cancel(&[id], &ask).await.unwrap(), [CancelAnswer::Asked]);
+    let waiting = far.begin(wants(&bed, 1, 1));
+    far.unanswered(&waiting).await;
+    assert_eq!(bed.status(id).await, Status::Ended(Verdict::Cancelled));
+    waiting.abort();
+}
+
+/// A worker filled its slots elsewhere meanwhile. Kept for it, the attempt would be taken
+/// for lost by another node and be handed over there as well.
+#[tokio::test]
+async fn an_attempt_in_the_mail_of_a_worker_without_room_goes_back() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let id = in_the_mail(&bed, &mut far).await;
+    let waiting = far.begin(wants(&bed, 1, 0));
+    far.unanswered(&waiting).await;
+    assert_eq!(bed.status(id).await, Status::Running, "it may have room in a moment");
+    bed.go(1_000);
+    far.turn().await;
+    assert_eq!(bed.status(id).await, Status::Queued);
+    let answer = far.exchange(wants(&bed, 2, 1)).await;
+    assert_eq!(answer.attempts[0].attempt.lease.run, id, "another worker gets it");
+    waiting.abort();
+}
+
+/// One that is leased and waits for a token of its rate neither.
+#[tokio::test]
+async fn an_attempt_held_for_its_rate_is_not_handed_over_after_its_cancel() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({ "rate_limit": { "runs": 1, "per": "10s" } })).await;
+    for _ in 0..3 {
+        far.hands.enqueue(&bed, "far").await;
+    }
+    let given = far.exchange(wants(&bed, 1, 3)).await.attempts;
+    let given: Vec<Lease> = given.iter().map(|work| work.attempt.lease).collect();
+    let held = bed.runs().await.into_iter().map(|record| record.run.id);
+    let held: Vec<RunId> = held.filter(|id| given.iter().all(|lease| lease.run != *id)).collect();
+    assert_eq!((given.len(), held.len()), (2, 1));
+    assert_eq!(bed.status(held[0]).await, Status::Running, "it is leased");
+    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(30) };
+    assert_eq!(far.hands.handle().cancel(&held, &ask).await.unwrap(), [CancelAnswer::Asked]);
+    for _ in 0..6 {
+        far.hands.beat_for(&bed, 2_000).await;
+        let answer = far.exchange(Exchange { leases: given.clone(), wait: None, ..wants(&bed, 1, 3) }).await;
+        assert!(answer.attempts.is_empty(), "it was handed over after its cancel");
+    }
+    far.turn().await;
+    assert_eq!(bed.status(held[0]).await, Status::Ended(Verdict::Cancelled));
 }

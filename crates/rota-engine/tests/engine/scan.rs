@@ -1,9 +1,10 @@
 //! What cannot be is found and put right.
 
 use rota_core::{
+    duration::Span,
     fire::{Progress, Stored},
     run::{Status, Verdict},
-    store::{SchedulePut, ScheduleSaved},
+    store::{Pause, PauseTarget, SchedulePut, ScheduleSaved},
 };
 use rota_engine::{JobRef, Made, Redrive, RunAsk, backfill::Ask, making};
 use serde_json::json;
@@ -88,6 +89,31 @@ async fn a_backfill_is_remembered_beside_the_unique_key_of_its_job() {
     assert_eq!(first.runs + second.runs, first.planned, "the others of each day, and none twice");
     bed.go(61_000);
     assert_eq!(backfill().await.runs, 0);
+}
+
+/// A node that stood still knows neither the pause of a queue nor its end. What sleeps
+/// because of it is as it should be: nobody is alarmed, and nothing is woken before.
+#[tokio::test]
+async fn a_pause_that_a_node_has_not_heard_of_is_no_finding() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let schedules = json!([{ "name": "every", "every": "10s", "anchor": at(0) }]);
+    let saved = bed.save(&node.node, with(job("tick", "noop"), json!({ "schedules": schedules }))).await;
+    let id = bed.schedule(saved, "every").await;
+    assert_eq!(node.scan().await.done, 0);
+    // Another node pauses the queue, and puts the schedule to sleep.
+    let queue = [PauseTarget::Queue(bed.tenant, "default".into())];
+    let pause = Pause { since: bed.now(), ..Pause::default() };
+    bed.store.set_pauses(&node.node.write(bed.now()), &queue, Some(&pause)).await.unwrap();
+    let held = bed.store.cursors(&[id]).await.unwrap().remove(0).unwrap();
+    let asleep = Span::secs(3_600).after(bed.now());
+    bed.store.wake_at(&node.node.write(bed.now()), &[(held, Some(asleep))]).await.unwrap();
+    node.beat_for(&bed, 30_000).await;
+    let due_at = async || bed.store.cursors(&[id]).await.unwrap().remove(0).unwrap().cursor.due_at;
+    assert_eq!((node.scan().await.done, due_at().await), (0, asleep), "it is paused");
+    bed.store.set_pauses(&node.node.write(bed.now()), &queue, None).await.unwrap();
+    assert_eq!(node.scan().await.done, 0, "it was lifted a moment ago");
+    assert_eq!(due_at().await, held.cursor.due_at, "and is woken");
 }
 
 /// Whatever its kind, and nothing else is touched by it.

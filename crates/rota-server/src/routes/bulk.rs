@@ -322,7 +322,8 @@ impl Lines {
 
 /// Cancel runs by a filter.
 ///
-/// Live ones that the filter finds, up to 100,000 at a time.
+/// Live ones that the filter finds, up to 100,000 at a time. Those that were asked to
+/// stop before are found and left as they are.
 #[utoipa::path(post, path = "/bulk/cancel", tag = "bulk", request_body = BulkCancel, responses((status = OK, body = BulkDone)))]
 pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Result<Json<BulkDone>, Problem> {
     let query = runs_query(&request.filter, &may).await?;
@@ -332,13 +333,8 @@ pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Res
         may.changed_nothing();
         return Ok(Json(BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run }));
     };
-    let done = if request.dry_run {
-        let (matched, more) = count(&may, &query).await?;
-        BulkDone { matched, done: 0, more, dry_run: true }
-    } else {
-        let CancelledMany { found, asked, more } = may.engine.cancel_all(query, &ask, TOUCHED_MAX).await?;
-        BulkDone { matched: found, done: asked, more, dry_run: false }
-    };
+    let CancelledMany { found, asked, more } = may.engine.cancel_all(query, &ask, TOUCHED_MAX, request.dry_run).await?;
+    let done = BulkDone { matched: found, done: asked, more, dry_run: request.dry_run };
     told(&may, "run.cancel_many", "runs", &request.filter, &done);
     Ok(Json(done))
 }
@@ -361,20 +357,6 @@ fn only_live(query: RunQuery) -> RunQuery {
     RunQuery { statuses, ..query }
 }
 
-async fn count(may: &May<RunCancel>, query: &RunQuery) -> Result<(u64, bool), Problem> {
-    let mut query = RunQuery { limit: PAGE, ..query.clone() };
-    let mut found = 0;
-    loop {
-        let page = may.engine.store().list_runs(&query).await?;
-        found += page.runs.len() as u64;
-        match page.next {
-            Some(_) if found >= TOUCHED_MAX => return Ok((found, true)),
-            Some(next) => query.after = Some(next),
-            None => return Ok((found, false)),
-        }
-    }
-}
-
 /// Make runs again by a filter.
 ///
 /// Ended ones that the filter finds; dead letters unless it names a status. One
@@ -393,12 +375,11 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
     if query.statuses.is_empty() {
         query.statuses = vec![rota_core::run::Status::Ended(rota_core::run::Verdict::Dead)];
     }
-    let dry_run = request.dry_run;
-    let how = Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again, dry_run };
+    let (latest, again, dry_run) = (request.latest, request.again, request.dry_run);
+    let how = Redrive { by: Some(may.caller.who.clone()), latest, again, dry_run };
     // What is made here must not be found again by the same request.
     query.to = Some(query.to.unwrap_or_else(|| may.engine.now()));
     query.limit = PAGE;
-    let (mut found, mut runs) = (0, 0);
     loop {
         let page = may.engine.store().list_runs(&query).await?;
         let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
@@ -406,9 +387,8 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
         let ids = not_discarded(&may.engine, ids).await?;
         if !ids.is_empty() {
             let made = may.engine.redrive(&ids, &how).await?;
-            found += ids.len() as u64;
-            runs += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
-            (done.matched, done.done) = if dry_run { (runs, 0) } else { (found, runs) };
+            done.matched += ids.len() as u64;
+            done.done += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
             let over = made.iter().find_map(|made| match made {
                 Some(Made::OverQuota(refusal)) => refusal.retry_at.and(Some(refusal)),
                 _ => None,
@@ -416,7 +396,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
             // The rest can only wait as well. What was made stays made, and is
             // left alone when the request is sent again.
             if let Some(refusal) = over {
-                if runs == 0 {
+                if done.done == 0 {
                     return Err(Problem::over_quota(
                         "no run was made",
                         std::slice::from_ref(refusal),
@@ -428,7 +408,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
             }
         }
         match page.next {
-            Some(_) if found >= TOUCHED_MAX => {
+            Some(_) if done.matched >= TOUCHED_MAX => {
                 done.more = true;
                 break;
             }
@@ -441,31 +421,39 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
 }
 
 /// Pause jobs by a filter.
+///
+/// One that is paused already is given the new end and note.
 #[utoipa::path(post, path = "/bulk/pause", tag = "bulk", request_body = BulkPause, responses((status = OK, body = BulkDone)))]
 pub async fn pause(may: May<JobExecute>, Body(request): Body<BulkPause>) -> Result<Json<BulkDone>, Problem> {
     let pause = super::pause_of(&may, PauseRequest { until: request.until, note: request.note.clone() })?;
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
     let mut query = jobs_query(&may, &request.filter)?;
     while let Some(jobs) = next_jobs(&may, &mut query, &mut done).await? {
-        if !request.dry_run {
-            let paused = may.engine.pause(&jobs, &pause).await?;
-            done.done += paused.iter().filter(|paused| **paused).count() as u64;
-        }
+        let paused = if request.dry_run {
+            may.engine.check_pauses(&jobs, Some(&pause)).await?
+        } else {
+            may.engine.pause(&jobs, &pause).await?
+        };
+        done.done += paused.iter().filter(|paused| **paused).count() as u64;
     }
     told(&may, "job.pause_many", "jobs", &request.filter, &done);
     Ok(Json(done))
 }
 
 /// Resume jobs by a filter.
+///
+/// Those that are not paused are found and left as they are.
 #[utoipa::path(post, path = "/bulk/resume", tag = "bulk", request_body = BulkResume, responses((status = OK, body = BulkDone)))]
 pub async fn resume(may: May<JobExecute>, Body(request): Body<BulkResume>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
     let mut query = jobs_query(&may, &request.filter)?;
     while let Some(jobs) = next_jobs(&may, &mut query, &mut done).await? {
-        if !request.dry_run {
-            let resumed = may.engine.resume(&jobs).await?;
-            done.done += resumed.iter().filter(|resumed| **resumed).count() as u64;
-        }
+        let resumed = if request.dry_run {
+            may.engine.check_pauses(&jobs, None).await?
+        } else {
+            may.engine.resume(&jobs).await?
+        };
+        done.done += resumed.iter().filter(|resumed| **resumed).count() as u64;
     }
     told(&may, "job.resume_many", "jobs", &request.filter, &done);
     Ok(Json(done))

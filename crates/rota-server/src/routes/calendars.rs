@@ -1,6 +1,7 @@
 //! Calendars: named days on which schedules do or do not fire.
 
 use axum::Json;
+use rota_api::page::Page;
 use rota_core::{calendar::Calendar, store::CalendarPut};
 use serde_json::Value;
 
@@ -9,15 +10,17 @@ use crate::{
     access::{JobRead, JobWrite, May},
     body::{self, Document},
     problem::Problem,
-    query::{Id, Query},
+    query::{Id, Listing, Paging},
     wire,
 };
 
-/// List calendars.
-#[utoipa::path(get, path = "/calendars", tag = "calendars", responses((status = OK, body = Vec<Object>)))]
-pub async fn list(may: May<JobRead>, Query(NoFilter {}): Query<NoFilter>) -> Result<Json<Vec<Value>>, Problem> {
-    let stored = may.engine.store().calendars(may.caller.tenant).await?;
-    Ok(Json(stored.iter().map(|stored| wire::json(&stored.spec)).collect::<Result<_, _>>()?))
+/// List calendars by name.
+#[utoipa::path(get, path = "/calendars", tag = "calendars", params(Paging),
+    responses((status = OK, body = Page<Object>)))]
+pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<Page<Value>>, Problem> {
+    let page = listing.page_of(may.engine.store().calendars(may.caller.tenant).await?, |stored| &stored.name)?;
+    let items = page.items.iter().map(|stored| wire::json(&stored.spec)).collect::<Result<_, _>>()?;
+    Ok(Json(Page { items, next: page.next }))
 }
 
 /// Read a calendar.
@@ -31,7 +34,8 @@ pub async fn read(may: May<JobRead>, Id(name): Id<String>) -> Result<Json<Value>
 
 /// Save a calendar.
 ///
-/// Schedules that name it follow it within a second.
+/// Schedules that name it follow it within a second. A tenant has at most 1,000 calendars
+/// (422, `limit_reached`).
 #[utoipa::path(put, path = "/calendars/{calendar}", tag = "calendars", params(("calendar" = String, Path)),
     request_body(content((Object = "application/json"), (Object = "application/yaml"))),
     responses((status = OK, body = Object)))]
@@ -46,11 +50,9 @@ pub async fn save(may: May<JobWrite>, Id(name): Id<String>, document: Document) 
         return Err(Problem::bad_document("the calendar", problems));
     }
     let value = serde_json::to_value(&calendar).unwrap_or_default();
-    let stored = may.engine.store().calendars(may.caller.tenant).await?;
-    let before = stored.iter().find(|stored| stored.name == name).map(|stored| wire::json(&stored.spec)).transpose()?;
     let object = format!("calendar/{name}");
     let put = CalendarPut { tenant: may.caller.tenant, name, spec: value.to_string() };
-    may.engine.store().put_calendars(&[put], may.engine.now()).await?;
+    let before = may.engine.save_calendar(put).await?.map(|stored| wire::json(&stored.spec)).transpose()?;
     may.changed("calendar.save", object, before, Some(value.clone()));
     Ok(Json(value))
 }

@@ -158,10 +158,13 @@ pub async fn discard_many(may: May<RunCancel>, Body(request): Body<BulkDiscard>)
         let page = may.engine.store().list_runs(&query).await?;
         let open = open(&may.engine, page.runs.iter().map(|record| record.run.id).collect()).await?;
         done.matched += open.len() as u64;
-        if !request.dry_run && !open.is_empty() {
-            let put_away = may.engine.discard(&open, &may.caller.who).await?;
-            done.done += put_away.iter().filter(|put_away| **put_away).count() as u64;
-        }
+        // All that are open can be discarded.
+        done.done += if request.dry_run || open.is_empty() {
+            open.len() as u64
+        } else {
+            let discarded = may.engine.discard(&open, &may.caller.who).await?;
+            discarded.iter().filter(|discarded| **discarded).count() as u64
+        };
         match page.next {
             Some(_) if done.matched >= TOUCHED_MAX => done.more = true,
             Some(after) => next = Some(RunQuery { after: Some(after), ..query }),

@@ -50,8 +50,8 @@ const KEY_BYTES_MAX: usize = 255;
 const VERSIONS_MAX: u32 = 100;
 /// Instants shown when a document is checked.
 const CHECK_SHOWN: usize = 5;
-/// Hours of statistics in one answer: 31 days.
-const STATS_HOURS_MAX: i64 = 31 * 24;
+/// Hours of statistics in one answer: 31 days. So much longer than runs are roll-ups kept.
+const STATS_HOURS_MAX: i64 = (Rollup::KEPT_BEYOND.as_millis() / 3_600_000) as i64;
 const STATS_HOURS: i64 = 24;
 /// Someone else's save in between is read again so often.
 const PATCH_TRIES: usize = 5;
@@ -152,7 +152,7 @@ pub async fn list(may: May<JobRead>, listing: Listing<JobFilter>) -> Result<Json
     };
     let page = may.engine.store().list_jobs(&query).await?;
     let now = may.engine.now();
-    let jobs = page.jobs.into_iter().map(|record| wire::job(record, now)).collect::<Result<_, _>>()?;
+    let jobs = page.jobs.into_iter().map(|record| wire::job(record, now)).collect();
     Ok(Json(listing.page(jobs, page.next.as_ref())))
 }
 
@@ -267,7 +267,7 @@ fn expected(headers: &HeaderMap) -> Result<Expect, Problem> {
     responses((status = OK, body = Job, headers(("ETag" = String)))))]
 pub async fn read(may: May<JobRead>, JobPath(job): JobPath) -> Result<Response, Problem> {
     let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    Ok((etag(record.version), Json(wire::job(record, may.engine.now())?)).into_response())
+    Ok((etag(record.version), Json(wire::job(record, may.engine.now()))).into_response())
 }
 
 /// Save a job.
@@ -418,7 +418,7 @@ pub fn grace_of(record: &JobRecord) -> Span {
 pub async fn versions(may: May<JobRead>, JobPath(job): JobPath) -> Result<Json<Vec<JobVersion>>, Problem> {
     let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
     let versions = may.engine.store().job_versions(record.id, VERSIONS_MAX).await?;
-    Ok(Json(versions.into_iter().map(wire::version).collect::<Result<_, _>>()?))
+    Ok(Json(versions.into_iter().map(wire::version).collect()))
 }
 
 /// Trigger a job.

@@ -7,6 +7,7 @@ mod dead;
 mod events;
 mod jobs;
 mod queues;
+mod rows;
 mod runs;
 mod schedules;
 mod session;
@@ -156,6 +157,8 @@ fn access() -> OpenApiRouter<Node> {
         .routes(routes!(audit::list))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::read, tenants::put))
+        .routes(routes!(rows::list))
+        .routes(routes!(rows::read, rows::discard))
 }
 
 /// Every operation, with its path.

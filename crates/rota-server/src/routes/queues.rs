@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::{Json, http::StatusCode};
-use rota_api::{Pause, PauseRequest};
+use rota_api::{Pause, PauseRequest, page::Page};
 use rota_core::store::{self, PauseTarget};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ use crate::{
     access::{JobExecute, JobRead, May},
     body::Body,
     problem::Problem,
-    query::{Id, Query},
+    query::{Id, Listing, Paging},
     wire,
 };
 
@@ -37,9 +37,9 @@ pub struct QueueLane {
     claimed: bool,
 }
 
-/// List queues.
-#[utoipa::path(get, path = "/queues", tag = "queues", responses((status = OK, body = Vec<Queue>)))]
-pub async fn list(may: May<JobRead>, Query(NoFilter {}): Query<NoFilter>) -> Result<Json<Vec<Queue>>, Problem> {
+/// List queues by name.
+#[utoipa::path(get, path = "/queues", tag = "queues", params(Paging), responses((status = OK, body = Page<Queue>)))]
+pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<Page<Queue>>, Problem> {
     let mut queues: BTreeMap<String, Queue> = BTreeMap::new();
     for lane in may.engine.store().all_lanes().await? {
         if lane.retired {
@@ -61,12 +61,15 @@ pub async fn list(may: May<JobRead>, Query(NoFilter {}): Query<NoFilter>) -> Res
             queues.entry(name).or_default().pause = Some(pause);
         }
     }
-    Ok(Json(queues.into_iter().map(|(name, queue)| Queue { name, ..queue }).collect()))
+    let queues = queues.into_iter().map(|(name, queue)| Queue { name, ..queue }).collect();
+    Ok(Json(listing.page_of(queues, |queue| &queue.name)?))
 }
 
 /// Pause a queue.
 ///
-/// Nothing of it starts, and schedules of its jobs do not fire.
+/// Nothing of it starts, and schedules of its jobs do not fire. A tenant has at most 1,000
+/// queues that are paused or were resumed within the last year, all tenants together 10,000
+/// (422, `limit_reached`).
 #[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues", params(("queue" = String, Path)),
     request_body = PauseRequest, responses((status = NO_CONTENT)))]
 pub async fn pause(

@@ -65,6 +65,7 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQue
         tag: filter.tag.clone(),
         schedule: filter.schedule.map(ScheduleId),
         statuses: filter.status.iter().copied().map(wire::status_of_wire).collect(),
+        begun: Vec::new(),
         labels: labels.collect::<Result<_, _>>()?,
         from: filter.from,
         to: filter.to,
@@ -114,7 +115,7 @@ async fn page(
 /// Runs as they are answered.
 pub async fn shown(engine: &Engine, runs: Vec<RunRecord>) -> Result<Vec<Run>, Problem> {
     let names = names(engine, runs.iter().map(|record| record.run.job)).await?;
-    runs.into_iter().map(|record| wire::run(record, &names)).collect()
+    Ok(runs.into_iter().map(|record| wire::run(record, &names)).collect())
 }
 
 /// The names of jobs.

@@ -1,8 +1,9 @@
 //! Schedules: listed, previewed, paused, explained, backfilled.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use axum::{Json, http::StatusCode};
+use jiff::Timestamp;
 use rota_api::{
     PauseRequest,
     page::Page,
@@ -12,17 +13,18 @@ use rota_api::{
 };
 use rota_core::{
     calendar::Calendar,
-    ids::{ScheduleId, TenantId},
+    ids::{JobId, ScheduleId, TenantId},
     preview::{PREVIEW_MAX, preview},
     schedule::ScheduleSpec,
-    store::{PauseTarget, ScheduleQuery, ScheduleRecord},
+    store::{JobRecord, Pause, PauseTarget, ScheduleQuery, ScheduleRecord},
     timing,
+    why::Level,
 };
 use rota_engine::Engine;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::{jobs, runs};
+use super::jobs;
 use crate::{
     access::{JobExecute, JobRead, May},
     body::Body,
@@ -71,9 +73,76 @@ pub async fn shown(engine: &Engine, schedules: Vec<ScheduleRecord>) -> Result<Ve
     }
     let ids: Vec<ScheduleId> = schedules.iter().map(|record| record.id).collect();
     let cursors = engine.store().cursors(&ids).await?;
-    let names = runs::names(engine, schedules.iter().map(|record| record.job)).await?;
-    let (now, with_cursors) = (engine.now(), schedules.into_iter().zip(cursors));
-    with_cursors.map(|(record, due)| wire::schedule(record, due.map(|due| due.cursor), &names, now)).collect()
+    let jobs = jobs_of(engine, &schedules).await?;
+    let names = jobs.iter().map(|(id, job)| (*id, job.name.clone())).collect();
+    let wide = engine.store().pauses().await?.pauses;
+    let calendars = calendars(engine, schedules[0].tenant).await?;
+    let now = engine.now();
+    let mut shown = Vec::with_capacity(schedules.len());
+    for (record, due) in schedules.into_iter().zip(cursors) {
+        let hold = jobs.get(&record.job).and_then(|job| Hold::of(pauses_over(&record, job, &wide), now));
+        let spec = record.spec.clone();
+        let mut schedule = wire::schedule(record, due.map(|due| due.cursor), &names, now);
+        if let Some(hold) = hold {
+            schedule.paused_by = Some(wire::word(&hold.level));
+            schedule.next_at = schedule.next_at.and_then(|at| hold.next(schedule.id, &spec, at, &calendars));
+        }
+        shown.push(schedule);
+    }
+    Ok(shown)
+}
+
+async fn jobs_of(engine: &Engine, schedules: &[ScheduleRecord]) -> Result<HashMap<JobId, JobRecord>, Problem> {
+    let ids: Vec<JobId> = schedules.iter().map(|record| record.job).collect::<HashSet<_>>().into_iter().collect();
+    let jobs = engine.store().jobs(&ids).await?.into_iter().flatten();
+    Ok(jobs.map(|job| (job.id, job)).collect())
+}
+
+/// The pauses that a schedule is under, the widest first.
+fn pauses_over<'a>(
+    schedule: &'a ScheduleRecord,
+    job: &'a JobRecord,
+    wide: &'a [(PauseTarget, Pause)],
+) -> [(Level, Option<&'a Pause>); 4] {
+    let of = |target| wide.iter().find(|(paused, _)| *paused == target).map(|(_, pause)| pause);
+    [
+        (Level::Tenant, of(PauseTarget::Tenant(schedule.tenant))),
+        (Level::Queue, of(PauseTarget::Queue(schedule.tenant, job.queue.clone()))),
+        (Level::Job, job.pause.as_ref()),
+        (Level::Schedule, schedule.pause.as_ref()),
+    ]
+}
+
+/// What keeps a schedule from firing: all pauses in force that it is under.
+struct Hold {
+    /// The widest of them.
+    level: Level,
+    /// When the last of them ends.
+    until: Option<Timestamp>,
+}
+
+impl Hold {
+    fn of(pauses: [(Level, Option<&Pause>); 4], now: Timestamp) -> Option<Self> {
+        let set = pauses.into_iter().filter_map(|(level, pause)| Some((level, pause?)));
+        let in_force = set.filter(|(_, pause)| pause.holds(now));
+        in_force.map(|(level, pause)| Self { level, until: pause.until }).reduce(|first, other| Self {
+            until: first.until.zip(other.until).map(|(one, other)| one.max(other)),
+            ..first
+        })
+    }
+
+    /// The first instant from `planned_at` on that will fire.
+    fn next(&self, id: i64, spec: &str, planned_at: Timestamp, calendars: &Calendars) -> Option<Timestamp> {
+        let until = self.until?;
+        if planned_at >= until {
+            return Some(planned_at);
+        }
+        let spec: ScheduleSpec = serde_json::from_str(spec).ok()?;
+        let schedule = timing::Schedule::compile(&spec, &ScheduleId(id).seed()).ok()?;
+        let before = until.checked_sub(jiff::SignedDuration::from_micros(1)).ok()?;
+        let next = preview(&schedule, ScheduleId(id), &calendars.of(&spec), before, 1);
+        next.first().map(|next| next.planned_at)
+    }
 }
 
 /// The caller's own schedule.
@@ -262,4 +331,46 @@ pub async fn backfill(
         may.changed("schedule.backfill", format_args!("schedule/{id}"), None, Some(after));
     }
     Ok(Json(done))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// A schedule is shown as paused exactly while it would not fire, whatever is paused;
+    /// and its next instant is one that fires.
+    #[test]
+    fn a_schedule_is_held_until_the_last_pause_over_it_ends() {
+        let pause = |until: Option<i64>| Pause { since: at(0), until: until.map(at), ..Pause::default() };
+        let (early, late, open) = (pause(Some(60)), pause(Some(90)), pause(None));
+        let levels = [Level::Tenant, Level::Queue, Level::Job, Level::Schedule];
+        let held = |set: [Option<&Pause>; 4], now| {
+            let pauses = [0, 1, 2, 3].map(|n| (levels[n], set[n]));
+            Hold::of(pauses, now).map(|hold| (hold.level, hold.until))
+        };
+        let moment = jiff::SignedDuration::from_micros(1);
+        for n in 0..4 {
+            let mut set = [None; 4];
+            set[n] = Some(&early);
+            assert_eq!(held(set, at(60) - moment), Some((levels[n], Some(at(60)))));
+            assert_eq!(held(set, at(60)), None, "it is over at its end");
+        }
+        assert_eq!(held([None, Some(&early), None, Some(&late)], at(0)), Some((Level::Queue, Some(at(90)))));
+        assert_eq!(held([None, Some(&early), None, Some(&late)], at(60)), Some((Level::Schedule, Some(at(90)))));
+        assert_eq!(held([Some(&late), None, Some(&open), None], at(0)), Some((Level::Tenant, None)));
+        assert_eq!(held([Some(&late), None, Some(&open), None], at(90)), Some((Level::Job, None)));
+        let every = "{\"name\":\"s\",\"every\":\"1m\",\"anchor\":\"1970-01-01T00:00:00Z\"}";
+        let next = |until: Option<i64>, planned: i64| {
+            let under_pause = Hold { level: Level::Job, until: until.map(at) };
+            under_pause.next(1, every, at(planned), &Calendars(HashMap::new()))
+        };
+        assert_eq!(next(None, 60), None);
+        assert_eq!(next(Some(60), 60), Some(at(60)), "an instant at its end is not covered");
+        assert_eq!(next(Some(120), 60), Some(at(120)));
+        assert_eq!(next(Some(121), 60), Some(at(180)));
+    }
 }

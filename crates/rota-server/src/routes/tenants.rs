@@ -26,15 +26,9 @@ const QUOTAS_BYTES_MAX: usize = 4 << 10;
 /// List tenants by name.
 #[utoipa::path(get, path = "/tenants", tag = "access", params(Paging), responses((status = OK, body = Page<Tenant>)))]
 pub async fn list(may: May<Installation>, listing: Listing<NoFilter>) -> Result<Json<Page<Tenant>>, Problem> {
-    let after: Option<String> = listing.cursor()?;
-    let mut tenants = may.engine.store().tenants().await?;
-    tenants.retain(|tenant| after.as_deref().is_none_or(|after| tenant.name.as_str() > after));
-    tenants.sort_by(|a, b| a.name.cmp(&b.name));
-    let more = tenants.len() > listing.limit as usize;
-    tenants.truncate(listing.limit as usize);
-    let next = tenants.last().filter(|_| more).map(|tenant| tenant.name.clone());
-    let tenants = tenants.into_iter().map(wire::tenant).collect::<Result<_, _>>()?;
-    Ok(Json(listing.page(tenants, next.as_ref())))
+    let page = listing.page_of(may.engine.store().tenants().await?, |tenant| &tenant.name)?;
+    let items = page.items.into_iter().map(wire::tenant).collect::<Result<_, _>>()?;
+    Ok(Json(Page { items, next: page.next }))
 }
 
 /// Read a tenant.
@@ -45,7 +39,9 @@ pub async fn read(may: May<Installation>, Id(name): Id<String>) -> Result<Json<T
     wire::tenant(found).map(Json)
 }
 
-/// Make or change a tenant.
+/// Create or change a tenant.
+///
+/// An installation has at most 10,000 of them (422, `limit_reached`).
 #[utoipa::path(put, path = "/tenants/{name}", tag = "access", params(("name" = String, Path)),
     request_body = TenantRequest, responses((status = OK, body = Tenant)))]
 pub async fn put(
@@ -58,10 +54,8 @@ pub async fn put(
     check_name(&name).map_err(|why| Problem::bad_parameter("name", why))?;
     let tier = tier(&request.tier)?;
     let put = TenantPut { name: name.clone(), tier, quotas: quotas(&request)? };
-    let before = find(&may, &name).await?.map(wire::tenant).transpose()?;
-    may.engine.store().put_tenants(&[put], may.engine.now()).await?;
+    let before = may.engine.save_tenant(put).await?.map(wire::tenant).transpose()?;
     node.access().tenants.forget();
-    may.engine.tenants_changed().await?;
     let after = find(&may, &name).await?.ok_or_else(|| Problem::no_such("tenant"))?;
     let after = wire::tenant(after)?;
     may.changed("tenant.save", format_args!("tenant/{name}"), before.as_ref().and_then(kept), kept(&after));

@@ -83,6 +83,7 @@ impl Bed {
                 Ok(json!({ "said": "hello" }))
             })
             .handler("fail", async |_| Err(rota_engine::executors::HandlerError::never_again("it broke")))
+            .handler("wait", async |_| std::future::pending().await)
             .handler("die", async |_| Err(rota_engine::executors::HandlerError::new("it is tried again")))
             .start()
             .await
@@ -142,6 +143,17 @@ impl Bed {
     pub async fn trigger(&self, job: &str, body: Value) -> String {
         let made = self.post(&format!("/jobs/{job}/trigger"), body).await.ok();
         made["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Returns when the run is shown so.
+    pub async fn shown_as(&self, run: &str, status: &str) {
+        loop {
+            let mut events = self.engine.subscribe();
+            if self.get(&format!("/runs/{run}")).await.ok()["status"] == status {
+                return;
+            }
+            drop(events.recv().await);
+        }
     }
 
     /// The run when it has ended.

@@ -5,8 +5,10 @@
 mod bed;
 mod events;
 mod jobs;
+mod limits;
 mod nonsense;
 mod quotas;
+mod rows;
 mod runs;
 mod schedules;
 mod streams;

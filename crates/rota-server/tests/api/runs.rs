@@ -134,7 +134,7 @@ async fn a_run_that_waits_says_why() {
     let why = bed.get(&format!("/runs/{run}/why")).await.ok();
     assert_eq!(why["answer"], "its queue is paused by anonymous: month end");
     let queues = bed.get("/queues").await.ok();
-    assert_eq!(queues[0]["pause"]["note"], "month end");
+    assert_eq!(queues["items"][0]["pause"]["note"], "month end");
     bed.post("/queues/default/resume", json!({})).await.ok();
     let why = bed.get(&format!("/runs/{run}/why")).await.ok();
     assert_eq!(why["reasons"][0]["code"], "no_worker");

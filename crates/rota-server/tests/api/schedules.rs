@@ -128,7 +128,7 @@ async fn calendars_are_saved_and_keep_days_out() {
     let bed = Bed::new().await;
     let calendar = json!({ "name": "weekends", "mode": "exclude", "weekdays": ["SAT", "SUN"] });
     bed.put("/calendars/weekends", calendar.clone()).await.ok();
-    assert_eq!(bed.get("/calendars").await.ok().as_array().unwrap().len(), 1);
+    assert_eq!(bed.get("/calendars").await.ok()["items"].as_array().unwrap().len(), 1);
     let schedule = scheduled(&bed, json!({ "name": "daily", "cron": "0 0 * * *", "calendars": ["weekends"] })).await;
     // The 3rd is a Friday.
     let next = bed.get(&format!("/schedules/{}/preview?n=2&after=2025-01-02T12:00:00Z", schedule["id"])).await.ok();
@@ -138,4 +138,35 @@ async fn calendars_are_saved_and_keep_days_out() {
     );
     assert_eq!(bed.put("/calendars/other", calendar).await.paths(), ["name"]);
     assert_eq!(bed.get("/calendars/nobody").await.problem().0, 404);
+}
+
+/// Whatever is paused, a schedule under it is shown as paused, with no next instant that
+/// would not fire; and as on again when it was resumed.
+#[tokio::test]
+async fn a_schedule_under_a_pause_is_shown_as_paused() {
+    let bed = Bed::new().await;
+    let mut document = job("mail", "hello");
+    document["schedules"] = json!([{ "name": "yearly", "cron": "0 0 1 1 *" }]);
+    bed.put("/jobs/mail", document).await.ok();
+    let listed = async || bed.get("/schedules").await.ok()["items"][0].clone();
+    let first = listed().await;
+    assert!(first["next_at"].is_string() && first.get("paused_by").is_none(), "{first}");
+    let own = format!("/schedules/{}", first["id"]);
+    for (path, level) in [("/jobs/mail", "job"), ("/queues/default", "queue"), (own.as_str(), "schedule")] {
+        bed.post(&format!("{path}/pause"), json!({})).await;
+        let shown = listed().await;
+        assert_eq!((&shown["paused_by"], shown.get("next_at")), (&json!(level), None), "{shown}");
+        assert_eq!(bed.get(&own).await.ok(), shown);
+        assert_eq!(bed.get("/jobs/mail/schedules").await.ok()["items"][0], shown);
+        let why = bed.get(&format!("{own}/why")).await.ok();
+        assert_eq!(
+            (&why["reasons"][0]["code"], &why["reasons"][0]["data"]["level"]),
+            (&json!("paused"), &json!(level))
+        );
+        bed.post(&format!("{path}/pause"), json!({ "until": "2100-01-01T00:30:00Z" })).await;
+        assert_eq!(listed().await["next_at"], "2101-01-01T00:00:00Z", "{level}");
+        bed.post(&format!("{path}/resume"), json!({})).await;
+        assert_eq!(listed().await, first, "{level}");
+        assert_eq!(bed.get(&format!("{own}/why")).await.ok()["reasons"][0]["code"], "next", "{level}");
+    }
 }

@@ -34,7 +34,7 @@ async fn each_line_has_its_own_answer_in_order() {
     assert!(answers.iter().all(|answer| answer.get("id").is_some() != answer.get("error").is_some()));
     let cancel = |dry_run: bool| json!({ "filter": { "job": "mail", "status": ["scheduled"] }, "dry_run": dry_run });
     let counted = bed.post("/bulk/cancel", cancel(true)).await.ok();
-    assert_eq!(counted, json!({ "matched": 2_497, "done": 0, "more": false, "dry_run": true }));
+    assert_eq!(counted, json!({ "matched": 2_497, "done": 2_497, "more": false, "dry_run": true }));
     assert_eq!(bed.post("/bulk/cancel", cancel(false)).await.ok()["done"], 2_497);
     assert_eq!(bed.post("/bulk/cancel", cancel(true)).await.ok()["matched"], 0);
 }
@@ -67,22 +67,84 @@ async fn jobs_are_saved_a_line_each_and_paused_by_filter() {
     assert_eq!(bed.post("/bulk/resume", json!({ "filter": { "prefix": "mail-" } })).await.ok()["done"], 5);
 }
 
+/// Without a status dead letters are meant, and no other run that has ended.
 #[tokio::test]
 async fn dead_letters_are_redriven_by_filter() {
     let bed = Bed::new().await;
-    let mut document = job("mail", "fail");
-    document["retry"] = json!({ "max_attempts": 1 });
-    bed.put("/jobs/mail", document).await.ok();
-    let run = bed.trigger("mail", json!({})).await;
-    bed.ended(&run).await;
-    let dry = json!({ "filter": { "status": ["failed"] }, "dry_run": true });
-    let counted = bed.post("/bulk/redrive", dry).await.ok();
-    assert_eq!(counted, json!({ "matched": 1, "done": 0, "more": false, "dry_run": true }));
-    assert_eq!(bed.get("/runs").await.ok()["items"].as_array().unwrap().len(), 1, "nothing was made");
-    assert_eq!(bed.post("/bulk/redrive", json!({ "filter": { "status": ["failed"] } })).await.ok()["done"], 1);
-    let twice = bed.post("/bulk/redrive", json!({ "filter": { "status": ["failed"] } })).await.ok();
-    assert_eq!(twice["done"], twice["matched"].as_u64().unwrap() - 1, "the first one was made again already: {twice}");
-    assert_eq!(bed.post("/bulk/redrive", json!({ "filter": {} })).await.ok()["matched"], 0, "none is dead");
+    for (name, handler) in [("dies", "die"), ("fails", "fail"), ("ends", "hello")] {
+        let mut document = job(name, handler);
+        document["retry"] = json!({ "max_attempts": 1 });
+        bed.put(&format!("/jobs/{name}"), document).await.ok();
+        let run = bed.trigger(name, json!({})).await;
+        bed.ended(&run).await;
+    }
+    let redrive = async |body: Value| bed.post("/bulk/redrive", body).await.ok();
+    let once = json!({ "matched": 1, "done": 1, "more": false, "dry_run": true });
+    assert_eq!(redrive(json!({ "filter": {}, "dry_run": true })).await, once);
+    assert_eq!(bed.get("/runs").await.ok()["items"].as_array().unwrap().len(), 3, "nothing was made");
+    let before = bed.get("/runs?job=dies").await.ok()["items"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(redrive(json!({ "filter": {} })).await["done"], 1);
+    let again = bed.get("/runs?job=dies").await.ok()["items"][0].clone();
+    assert_eq!(again["trigger"]["metadata"], json!({ "from": before }));
+    let again = again["id"].as_str().unwrap();
+    assert_eq!(bed.ended(again).await["status"], "dead");
+    let twice = redrive(json!({ "filter": {} })).await;
+    assert_eq!((&twice["matched"], &twice["done"]), (&json!(2), &json!(1)), "the first one was made again already");
+    assert_eq!(redrive(json!({ "filter": { "status": ["failed"] } })).await["done"], 1, "where it is asked for");
+}
+
+/// Whoever asks first is told what the act then does, with those that it leaves as they
+/// are; and asking has changed nothing.
+#[tokio::test]
+async fn a_dry_run_by_filter_answers_as_the_act_does() {
+    let bed = Bed::new().await;
+    let both = async |path: &str, mut body: Value| {
+        body["dry_run"] = json!(true);
+        let mut would = bed.post(path, body.clone()).await.ok();
+        assert_eq!(bed.post(path, body.clone()).await.ok(), would, "{path}: the first one changed something");
+        body["dry_run"] = json!(false);
+        let done = bed.post(path, body).await.ok();
+        would["dry_run"] = json!(false);
+        assert_eq!(would, done, "{path}");
+        (done["matched"].as_u64().unwrap(), done["done"].as_u64().unwrap())
+    };
+    let mut stubborn = job("mail", "wait");
+    stubborn["steps"][0]["cancelable"] = json!(false);
+    bed.put("/jobs/mail", stubborn).await.ok();
+    let asked = bed.trigger("mail", json!({})).await;
+    bed.shown_as(&asked, "running").await;
+    bed.post(&format!("/runs/{asked}/cancel"), json!({})).await.ok();
+    let running = bed.trigger("mail", json!({})).await;
+    bed.shown_as(&running, "running").await;
+    for _ in 0..3 {
+        bed.trigger("mail", json!({ "run_at": "2100-01-01T00:00:00Z" })).await;
+    }
+    assert_eq!(both("/bulk/cancel", json!({ "filter": { "status": ["queued"] } })).await, (0, 0), "none waits");
+    assert_eq!(both("/bulk/cancel", json!({ "filter": { "status": ["scheduled"] } })).await, (3, 3));
+    assert_eq!(both("/bulk/cancel", json!({ "filter": {} })).await, (2, 1), "one had been asked");
+    assert_eq!(both("/bulk/cancel", json!({ "filter": {} })).await, (2, 0));
+    for name in ["mail-1", "mail-2"] {
+        bed.job(name, "hello").await;
+    }
+    bed.post("/jobs/mail-1/pause", json!({})).await;
+    assert_eq!(both("/bulk/resume", json!({ "filter": { "prefix": "mail-" } })).await, (2, 1), "one is not paused");
+    assert_eq!(both("/bulk/pause", json!({ "filter": { "prefix": "mail-" } })).await, (2, 2));
+    assert!(bed.get("/jobs/mail-2").await.ok()["pause"].is_object());
+    let mut deadly = job("deadly", "die");
+    deadly["retry"] = json!({ "max_attempts": 1 });
+    bed.put("/jobs/deadly", deadly).await.ok();
+    for _ in 0..3 {
+        let run = bed.trigger("deadly", json!({})).await;
+        assert_eq!(bed.ended(&run).await["status"], "dead");
+    }
+    let letters = bed.get("/dead-letters").await.ok();
+    let first = letters["items"][0]["id"].as_str().unwrap();
+    bed.post(&format!("/dead-letters/{first}/discard"), json!({})).await;
+    bed.job("deadly", "hello").await;
+    let latest = json!({ "filter": { "job": "deadly" }, "latest": true });
+    assert_eq!(both("/bulk/redrive", latest.clone()).await, (2, 2), "what was discarded stays so");
+    assert_eq!(both("/bulk/redrive", latest).await, (2, 0));
+    assert_eq!(both("/bulk/discard", json!({ "filter": {} })).await, (0, 0), "somebody dealt with each");
 }
 
 /// Whoever is told that 300 wait to be redriven, and redrives none, looks for a fault.
@@ -99,10 +161,10 @@ async fn a_dry_run_of_a_redrive_counts_only_what_would_be_made() {
         let request = json!({ "filter": { "status": ["failed"] }, "latest": true, "again": again, "dry_run": dry_run });
         bed.post("/bulk/redrive", request).await.ok()
     };
-    assert_eq!(redrive(true, false).await["matched"], 1);
+    assert_eq!(redrive(true, false).await["done"], 1);
     assert_eq!(redrive(false, false).await["done"], 1);
-    assert_eq!(redrive(true, false).await, json!({ "matched": 0, "done": 0, "more": false, "dry_run": true }));
-    assert_eq!(redrive(true, true).await["matched"], 1, "unless it is to be made once more");
+    assert_eq!(redrive(true, false).await, json!({ "matched": 1, "done": 0, "more": false, "dry_run": true }));
+    assert_eq!(redrive(true, true).await["done"], 1, "unless it is to be made once more");
     assert_eq!(redrive(false, true).await["done"], 1);
 }
 

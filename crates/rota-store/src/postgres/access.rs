@@ -149,8 +149,7 @@ impl PostgresStore {
         let sql = format!("SELECT {TOKEN} FROM token t WHERE t.digest = ANY($1)");
         let mut found = HashMap::new();
         for row in self.read(&sql, &[&bytes_of(digests)]).await? {
-            let token = token(&row)?;
-            found.insert(token.digest, token);
+            found.extend(self.token_at(&row)?.1.map(|token| (token.digest, token)));
         }
         Ok(digests.iter().map(|digest| found.get(digest).cloned()).collect())
     }
@@ -159,8 +158,8 @@ impl PostgresStore {
         let uuids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let mut found = HashMap::new();
         for row in self.read(&format!("SELECT {TOKEN} FROM token t WHERE t.id = ANY($1)"), &[&uuids]).await? {
-            let token = token(&row)?;
-            found.insert(token.id, token);
+            let (id, token) = self.token_at(&row)?;
+            found.extend(token.map(|token| (id, token)));
         }
         Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
     }
@@ -173,11 +172,17 @@ impl PostgresStore {
         );
         let after = query.after.map(|id| id.0);
         let rows = self.read(&sql, &[&query.tenant.0, &after, &(limit as i64 + 1)]).await?;
-        let mut tokens: Vec<Token> = rows.iter().map(token).collect::<Result<_, _>>()?;
-        let more = tokens.len() > limit;
-        tokens.truncate(limit);
-        let next = tokens.last().filter(|_| more).map(|token| token.id);
-        Ok(TokenPage { tokens, next })
+        let mut rows = rows.iter().map(|row| self.token_at(row)).collect::<Result<Vec<_>, _>>()?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| more).map(|(id, _)| *id);
+        Ok(TokenPage { tokens: rows.into_iter().filter_map(|(_, token)| token).collect(), next })
+    }
+
+    /// A token with its place in lists; nothing else where it cannot be read.
+    fn token_at(&self, row: &Row) -> Result<(TokenId, Option<Token>), Fault> {
+        let id = TokenId(row.try_get(0)?);
+        Ok((id, self.notes.readable("token", id, token(row))))
     }
 
     async fn end_tokens(&self, ids: &[TokenId], now: Timestamp) -> Result<Vec<Guarded>, Fault> {
@@ -249,7 +254,7 @@ impl PostgresStore {
         );
         let mut answers = vec![None; names.len()];
         for row in self.read(&sql, &[&tenants, &texts]).await? {
-            answers[row.try_get::<_, i64>(8)? as usize - 1] = Some(person(&row)?);
+            answers[row.try_get::<_, i64>(8)? as usize - 1] = self.person_at(&row)?.1;
         }
         Ok(answers)
     }
@@ -259,11 +264,17 @@ impl PostgresStore {
         let sql = format!("SELECT {PERSON} FROM person p WHERE p.tenant = $1 AND p.name > $2 ORDER BY p.name LIMIT $3");
         let after = query.after.as_deref().unwrap_or_default();
         let rows = self.read(&sql, &[&query.tenant.0, &after, &(limit as i64 + 1)]).await?;
-        let mut users: Vec<User> = rows.iter().map(person).collect::<Result<_, _>>()?;
-        let more = users.len() > limit;
-        users.truncate(limit);
-        let next = users.last().filter(|_| more).map(|user| user.name.clone());
-        Ok(UserPage { users, next })
+        let mut rows = rows.iter().map(|row| self.person_at(row)).collect::<Result<Vec<_>, _>>()?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| more).map(|(name, _)| name.clone());
+        Ok(UserPage { users: rows.into_iter().filter_map(|(_, user)| user).collect(), next })
+    }
+
+    /// A person with its place in lists; nothing else where it cannot be read.
+    fn person_at(&self, row: &Row) -> Result<(String, Option<User>), Fault> {
+        let id: Uuid = row.try_get(0)?;
+        Ok((row.try_get(2)?, self.notes.readable("person", id, person(row))))
     }
 
     async fn remove_people(&self, ids: &[UserId]) -> Result<Vec<Guarded>, Fault> {
@@ -300,14 +311,19 @@ impl PostgresStore {
         );
         let mut found = HashMap::new();
         for row in self.read(&sql, &[&bytes_of(digests)]).await? {
-            let user = person(&row)?;
-            let session = Session {
-                digest: digest(&row, 8)?,
-                user: user.id,
-                created_at: time(row.try_get(9)?)?,
-                expires_at: time(row.try_get(10)?)?,
+            let read = || -> Result<(Session, User), Fault> {
+                let user = person(&row)?;
+                let session = Session {
+                    digest: digest(&row, 8)?,
+                    user: user.id,
+                    created_at: time(row.try_get(9)?)?,
+                    expires_at: time(row.try_get(10)?)?,
+                };
+                Ok((session, user))
             };
-            found.insert(session.digest, (session, user));
+            // Named by its person: the digest is nobody's business.
+            let found_one = self.notes.readable("session", row.try_get::<_, Uuid>(0)?, read());
+            found.extend(found_one.map(|(session, user)| (session.digest, (session, user))));
         }
         Ok(digests.iter().map(|digest| found.get(digest).cloned()).collect())
     }
@@ -409,10 +425,14 @@ impl PostgresStore {
                 ],
             )
             .await?;
-        let mut entries: Vec<AuditEntry> = rows.iter().map(entry).collect::<Result<_, _>>()?;
-        if entries.len() > limit {
-            entries.truncate(limit);
-            let next = entries.last().map(|last| AuditCursor { at: last.at, id: last.id });
+        let mut entries: Vec<AuditEntry> = Vec::with_capacity(rows.len());
+        for row in rows.iter().take(limit) {
+            entries.extend(self.notes.readable("audit", row.try_get::<_, Uuid>(2)?, entry(row)));
+        }
+        if rows.len() > limit
+            && let Some(last) = entries.last()
+        {
+            let next = Some(AuditCursor { at: last.at, id: last.id });
             return Ok(AuditPage { entries, next });
         }
         // What was looked at may not have been all there is.

@@ -16,6 +16,7 @@ use rota_core::{
     run::NewRun,
     store::{FollowEnds, Followed, JobEnds, JobPut, StoreError, Write},
 };
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
@@ -142,14 +143,8 @@ impl PostgresStore {
              WHERE held AND downstream IN (SELECT downstream FROM new) ORDER BY 1, 5, 3";
         let mut ends = Vec::new();
         for row in self.read(sql, &[&i64::from(limit)]).await? {
-            ends.push(JobEnd {
-                downstream: JobId(row.try_get(0)?),
-                upstream: row.try_get(1)?,
-                run: RunId(row.try_get(2)?),
-                verdict: verdict(row.try_get(3)?)?,
-                at: time(row.try_get(4)?)?,
-                held: row.try_get(5)?,
-            });
+            let run: Uuid = row.try_get(2)?;
+            ends.extend(self.notes.readable("after_end", run, job_end(&row)));
         }
         let rows = self.read(WAITED_FOR, &[]).await?;
         let waited_for = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
@@ -262,4 +257,15 @@ async fn take_ends(tx: &Tx, items: &[FollowEnds]) -> Result<Vec<bool>, Fault> {
     ])
     .await?;
     Ok(won)
+}
+
+fn job_end(row: &Row) -> Result<JobEnd, Fault> {
+    Ok(JobEnd {
+        downstream: JobId(row.try_get(0)?),
+        upstream: row.try_get(1)?,
+        run: RunId(row.try_get(2)?),
+        verdict: verdict(row.try_get(3)?)?,
+        at: time(row.try_get(4)?)?,
+        held: row.try_get(5)?,
+    })
 }

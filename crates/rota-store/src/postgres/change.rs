@@ -39,8 +39,8 @@ pub(super) async fn lock_runs(tx: &Tx, ids: &[Uuid]) -> Result<Vec<Locked>, Faul
     let needs = "SELECT r.id FROM need n JOIN run r ON r.id = n.needed WHERE n.waiter = ANY($1)";
     loop {
         let answers = tx.pipe(&[(SLOTS_FIRST, &[&ids]), (sql, &[&ids]), (needs, &[&ids])]).await?;
-        let mut rows: Vec<Locked> = answers[1].iter().map(locked).collect::<Result<_, Fault>>()?;
-        let held: HashSet<Uuid> = rows.iter().map(|row| row.run.id.0).collect();
+        let mut rows: Vec<Locked> = answers[1].iter().filter_map(|row| locked(&tx.notes, row)).collect();
+        let held: HashSet<Uuid> = answers[1].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         let needed: HashSet<Uuid> = answers[2].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         if needed.is_subset(&held) {
             let wanted: HashSet<Uuid> = ids.iter().copied().collect();

@@ -70,7 +70,7 @@ impl PostgresStore {
         let mut claimed = Vec::new();
         let mut ending = Ending::default();
         for (ask, rows) in asks.iter().zip(answers) {
-            let found = ask.in_order(runs(&rows)?);
+            let found = ask.in_order(runs(&tx.notes, &rows));
             if !found.is_empty() {
                 ending.late.push(Late { sql: HOLD, params: params![ask.claim.worker.0, micros(ask.claim.until)] });
                 claimed.extend(found);

@@ -1,6 +1,6 @@
 //! Dead letters: what was done about runs that had ended.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -31,8 +31,11 @@ impl PostgresStore {
         let sql = "SELECT run, fate, by_whom, at FROM dead_mark WHERE run = ANY($1)";
         let mut found = HashMap::new();
         for row in self.read(sql, &[&ids]).await? {
-            let mark = DeadMark { fate: fate(row.try_get(1)?)?, by: row.try_get(2)?, at: time(row.try_get(3)?)? };
-            found.insert(row.try_get::<_, Uuid>(0)?, mark);
+            let read = || -> Result<DeadMark, Fault> {
+                Ok(DeadMark { fate: fate(row.try_get(1)?)?, by: row.try_get(2)?, at: time(row.try_get(3)?)? })
+            };
+            let run: Uuid = row.try_get(0)?;
+            found.extend(self.notes.readable("dead_mark", run, read()).map(|mark| (run, mark)));
         }
         Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
     }
@@ -52,17 +55,26 @@ impl PostgresStore {
 
 /// Marks the runs that these new ones are made of again, with the commit.
 pub(super) fn mark_redriven<'r>(now: Timestamp, made: impl IntoIterator<Item = &'r NewRun>) -> Option<Late> {
-    let from = |new: &NewRun| Some((new.trigger.redrives()?.0, new.trigger.by.clone()));
-    let redriven: BTreeMap<Uuid, Option<String>> = made.into_iter().filter_map(from).collect();
+    let from = |new: &NewRun| {
+        let version = (new.job.0, new.version);
+        Some((new.trigger.redrives()?.0, (new.trigger.by.clone(), version)))
+    };
+    let redriven: BTreeMap<Uuid, (Option<String>, (i64, i32))> = made.into_iter().filter_map(from).collect();
     if redriven.is_empty() {
         return None;
     }
-    let (ids, by): (Vec<Uuid>, Vec<Option<String>>) = redriven.into_iter().unzip();
-    let sql = "WITH closed AS (DELETE FROM open_dead WHERE run = ANY($1::uuid[])) \
+    let versions: BTreeSet<(i64, i32)> = redriven.values().map(|(_, version)| *version).collect();
+    let (jobs, versions): (Vec<i64>, Vec<i32>) = versions.into_iter().unzip();
+    let (ids, by): (Vec<Uuid>, Vec<Option<String>>) = redriven.into_iter().map(|(id, (by, _))| (id, by)).unzip();
+    // Their versions are in use again, however old they are.
+    let sql = "WITH closed AS (DELETE FROM open_dead WHERE run = ANY($1::uuid[])), \
+               used AS (UPDATE job_version v SET unused_since = $2 \
+                        FROM unnest($5::bigint[], $6::int[]) u (job, version) \
+                        WHERE v.job = u.job AND v.version = u.version AND v.unused_since < $2) \
                INSERT INTO dead_mark (run, at, fate, by_whom) \
                SELECT run, $2, $3, by_whom FROM unnest($1::uuid[], $4::text[]) asked (run, by_whom) \
                ON CONFLICT (run) DO UPDATE SET at = excluded.at, fate = excluded.fate, by_whom = excluded.by_whom";
-    Some(Late { sql, params: params![ids, micros(now), fate_code(DeadFate::Redriven), by] })
+    Some(Late { sql, params: params![ids, micros(now), fate_code(DeadFate::Redriven), by, jobs, versions] })
 }
 
 /// Notes runs that have died and wait for somebody, with the commit.

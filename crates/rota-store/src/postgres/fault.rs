@@ -44,6 +44,18 @@ impl From<StoreError> for Fault {
     }
 }
 
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Db(error) => error.fmt(f),
+            Self::Pool(error) => error.fmt(f),
+            Self::Silent(silence) => silence.fmt(f),
+            Self::Lost(source) => source.fmt(f),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
 impl Fault {
     fn code(&self) -> Option<&SqlState> {
         match self {

@@ -1,7 +1,8 @@
 //! Hints and news between nodes, by LISTEN and NOTIFY.
 //!
 //! One connection of its own both listens and notifies. What a node says is
-//! gathered and sent at most four times a second, the first word at once: NOTIFY
+//! gathered and sent at most four times a second, the first word at once, and what is urgent
+//! (partitions that are free) at any time: NOTIFY
 //! takes a lock that every commit on the server shares, so it must never be part
 //! of a write, nor be sent for each of them. What others say is passed on to this
 //! process's own hints no more often than that.
@@ -67,6 +68,8 @@ pub struct PostgresHints {
 struct Saying {
     words: Mutex<Words>,
     bell: Notify,
+    /// Something was said that does not wait for its turn.
+    at_once: Notify,
 }
 
 #[derive(Default)]
@@ -88,6 +91,13 @@ impl Saying {
     fn take(&self) -> Words {
         std::mem::take(&mut *self.words.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Whether a hint is sent and passed on without waiting for others. Partitions change hands
+/// when a node comes or goes, which is rare, and schedules are late by as long as nobody has
+/// them.
+fn is_urgent(topic: Topic) -> bool {
+    topic == Topic::Partitions
 }
 
 impl Words {
@@ -167,6 +177,9 @@ impl Hints for PostgresHints {
     fn wake(&self, topic: Topic) {
         self.local.wake(topic);
         self.saying.change(|words| words.wake(topic));
+        if is_urgent(topic) {
+            self.saying.at_once.notify_one();
+        }
     }
 
     fn listen(&self, topic: Topic) -> Box<dyn Listener> {
@@ -297,6 +310,7 @@ impl Line {
         loop {
             tokio::select! {
                 () = self.saying.bell.notified(), if !speaks => speaks = true,
+                () = self.saying.at_once.notified() => (speaks, speaks_at) = (true, Timestamp::MIN),
                 () = self.clock.sleep_until(speaks_at), if speaks => {
                     (speaks, speaks_at) = (false, GAP.after(self.clock.now()));
                     if let Err(error) = within(self.speak(&open)).await {
@@ -346,7 +360,9 @@ impl Line {
                 for topic in
                     Topic::ALL.into_iter().filter(|topic| said.split('\n').skip(1).any(|name| name == topic.as_str()))
                 {
-                    if !woken.contains(&topic) {
+                    if is_urgent(topic) {
+                        self.local.wake(topic);
+                    } else if !woken.contains(&topic) {
                         woken.push(topic);
                     }
                 }

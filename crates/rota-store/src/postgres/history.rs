@@ -28,6 +28,7 @@ use crate::{
     codec::{failure, micros, status, time, time_opt, verdict, verdict_code},
     filter::{LOOK_MAX, PAGE_MAX, Sought},
     rollup,
+    unreadable::{self, Notes},
 };
 
 /// So many rows are examined where every row examined is also read, because its labels decide.
@@ -62,21 +63,38 @@ macro_rules! ended_columns {
 /// How many columns [`record`] reads.
 const RECORD_COLUMNS: usize = RUN_COLUMNS + 6;
 
-fn record(row: &Row) -> Result<RunRecord, Fault> {
+/// A run, live or ended; none where its row cannot be read.
+fn record(notes: &Notes, row: &Row) -> Option<RunRecord> {
+    let table = |ended: bool| if ended { unreadable::HISTORY } else { unreadable::RUN };
+    match read_record(row) {
+        Ok(record) => record,
+        Err(fault) => {
+            let ended = row.try_get::<_, Option<i64>>(RUN_COLUMNS + 1).ok().flatten().is_some();
+            let key = row.try_get::<_, Uuid>(0).map_or_else(|_| "?".to_owned(), |id| id.to_string());
+            notes.note(table(ended), key, fault);
+            None
+        }
+    }
+}
+
+fn read_record(row: &Row) -> Result<Option<RunRecord>, Fault> {
     let columns = run_row(row)?;
+    if columns.status >= status::SET_ASIDE {
+        return Ok(None);
+    }
     let started_at = time_opt(columns.started_at)?;
     let mut run: Run = columns.run()?;
     if let Some(code) = row.try_get::<_, Option<i16>>(RUN_COLUMNS)? {
         run.state = RunState::Finished { at: time(row.try_get(RUN_COLUMNS + 1)?)?, verdict: verdict(code)? };
     }
-    Ok(RunRecord {
+    Ok(Some(RunRecord {
         run,
         started_at,
         failure: failure(row.try_get(RUN_COLUMNS + 4)?)?,
         output: row.try_get::<_, Option<String>>(RUN_COLUMNS + 5)?.map(Into::into),
         progress: row.try_get::<_, Option<String>>(RUN_COLUMNS + 2)?.map(Into::into),
         trail: row.try_get::<_, Option<&str>>(RUN_COLUMNS + 3)?.map(TrailEntry::read).unwrap_or_default(),
-    })
+    }))
 }
 
 impl PostgresStore {
@@ -85,8 +103,9 @@ impl PostgresStore {
         let mut found: HashMap<RunId, RunRecord> = HashMap::with_capacity(ids.len());
         let sql = concat!("SELECT ", live_columns!(), " FROM run r WHERE r.id = ANY($1)");
         for row in self.read(sql, &[&numbers]).await? {
-            let record = record(&row)?;
-            found.insert(record.run.id, record);
+            if let Some(record) = record(&self.notes, &row) {
+                found.insert(record.run.id, record);
+            }
         }
         // First where a run of that age must be; then everywhere, because its
         // maker's clock may have been anything.
@@ -111,7 +130,8 @@ impl PostgresStore {
             " FROM unnest($1::uuid[], $2::bigint[]) u (id, from_at), LATERAL ( \
                  SELECT * FROM history h WHERE h.id = u.id AND h.ended_at >= u.from_at LIMIT 1) r"
         );
-        self.read(sql, &[&numbers, &from]).await?.iter().map(record).collect()
+        let rows = self.read(sql, &[&numbers, &from]).await?;
+        Ok(rows.iter().filter_map(|row| record(&self.notes, row)).collect())
     }
 
     /// Which of these have ended.
@@ -165,11 +185,15 @@ impl PostgresStore {
             Some(_) => "r.schedule = $6 AND r.schedule IS NOT NULL",
             None => "$6::bigint IS NULL",
         };
+        let (queued, running) = (status::QUEUED, status::RUNNING);
+        let status =
+            format!("(CASE WHEN r.status = {queued} AND b.id IS NOT NULL THEN {running}::smallint ELSE r.status END)");
         let sql = format!(
             "WITH look AS MATERIALIZED (SELECT * FROM run r WHERE {source} AND r.id < $1 ORDER BY r.id DESC LIMIT $2), \
                   edge AS (SELECT id FROM look WHERE (SELECT count(*) FROM look) >= $2 ORDER BY id LIMIT 1), \
-                  found AS (SELECT {} FROM look r WHERE ($3::int IS NULL OR r.tenant = $3) \
-                      AND ($4::bigint IS NULL OR r.job = $4) AND (cardinality($5::smallint[]) = 0 OR r.status = ANY($5)) \
+                  found AS (SELECT {} FROM look r LEFT JOIN unnest($12::uuid[]) b (id) ON b.id = r.id \
+                      WHERE ($3::int IS NULL OR r.tenant = $3) AND ($4::bigint IS NULL OR r.job = $4) \
+                      AND (cardinality($5::smallint[]) = 0 OR {status} = ANY($5)) \
                       AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$7::text])) \
                       AND r.created_at >= $8 AND r.created_at < $9 AND (NOT $11 OR r.extra IS NOT NULL) \
                       ORDER BY r.id DESC LIMIT $10) \
@@ -183,8 +207,12 @@ impl PostgresStore {
         let schedule = query.schedule.map(|schedule| schedule.0);
         let (from, to) = (query.from.map_or(i64::MIN, micros), query.to.map_or(i64::MAX, micros));
         let labelled = !query.labels.is_empty();
+        let begun: Vec<Uuid> = query.begun.iter().map(|id| id.0).collect();
         let rows = self
-            .read(&sql, &[&after, &look, &tenant, &job, &codes, &schedule, &query.tag, &from, &to, &most, &labelled])
+            .read(
+                &sql,
+                &[&after, &look, &tenant, &job, &codes, &schedule, &query.tag, &from, &to, &most, &labelled, &begun],
+            )
             .await?;
         let (mut found, mut snapshot) = (Look::default(), String::new());
         for row in &rows {
@@ -192,9 +220,12 @@ impl PostgresStore {
                 found.edge = Some(RunPlace::Live(RunId(edge)));
             }
             if row.try_get::<_, Option<Uuid>>(0)?.is_some() {
-                found.records.push(record(row)?);
+                found.records.extend(record(&self.notes, row));
             }
             snapshot = row.try_get(RECORD_COLUMNS + 1)?;
+        }
+        if let Some(last) = last_of_full(&rows, &found, most) {
+            found.edge = Some(RunPlace::Live(RunId(last.try_get(0)?)));
         }
         Ok((found, snapshot))
     }
@@ -214,8 +245,9 @@ impl PostgresStore {
         let (tenant, job) = (query.tenant.map(|tenant| tenant.0), query.job.map(|job| job.0));
         let Began { since, first, next, in_flight } = began;
         let rows = self.read(&sql, &[&after, &tenant, &job, &query.tag, &most, since, first, next, in_flight]).await?;
-        let records = rows.iter().map(record).collect::<Result<Vec<_>, _>>()?;
-        let edge = records.last().filter(|_| records.len() as i64 >= most).map(|last| RunPlace::Live(last.run.id));
+        let records = rows.iter().filter_map(|row| record(&self.notes, row)).collect();
+        let last = rows.last().filter(|_| rows.len() as i64 >= most).map(|last| last.try_get(0)).transpose()?;
+        let edge = last.map(|id| RunPlace::Live(RunId(id)));
         Ok(Look { records, edge })
     }
 
@@ -273,8 +305,12 @@ impl PostgresStore {
                 found.edge = Some(RunPlace::Ended(time(at)?, RunId(row.try_get(RECORD_COLUMNS + 1)?)));
             }
             if row.try_get::<_, Option<Uuid>>(0)?.is_some() {
-                found.records.push(record(row)?);
+                found.records.extend(record(&self.notes, row));
             }
+        }
+        if let Some(last) = last_of_full(&rows, &found, most) {
+            let at = time(last.try_get(RUN_COLUMNS + 1)?)?;
+            found.edge = Some(RunPlace::Ended(at, RunId(last.try_get(0)?)));
         }
         Ok(found)
     }
@@ -308,14 +344,17 @@ impl PostgresStore {
         let mut hours = std::collections::BTreeMap::<i64, Rollup>::new();
         for row in rows {
             let body: &[u8] = row.try_get(1)?;
-            match row.try_get::<_, Option<i64>>(0)? {
-                Some(hour) => hours.entry(hour).or_default().merge(&rollup::decode_one(body)?),
-                None => {
-                    for ((owner, hour), delta) in rollup::decode(body)? {
-                        if owner == job && (from..to).contains(&hour) {
-                            hours.entry(hour).or_default().merge(&delta);
-                        }
-                    }
+            if let Some(hour) = row.try_get::<_, Option<i64>>(0)? {
+                let known = rollup::decode_one(body);
+                if let Some(known) = self.notes.readable("rollup", format_args!("{job}/{hour}"), known) {
+                    hours.entry(hour).or_default().merge(&known);
+                }
+                continue;
+            }
+            let delta = self.notes.readable("rollup_delta", "?", rollup::decode(body));
+            for ((owner, hour), delta) in delta.unwrap_or_default() {
+                if owner == job && (from..to).contains(&hour) {
+                    hours.entry(hour).or_default().merge(&delta);
                 }
             }
         }
@@ -362,6 +401,13 @@ fn verdict_codes(statuses: &[Status]) -> Vec<i16> {
 /// How many rows to examine, and how many to bring back.
 fn bounds(query: &RunQuery, limit: usize) -> (i64, i64) {
     if query.labels.is_empty() { (LOOK_MAX as i64, limit as i64 + 1) } else { (LOOK_LABELS_MAX, LOOK_LABELS_MAX) }
+}
+
+/// The last row of a look that found as many as it may, where some of them cannot be
+/// read: the next look begins behind it, however few are left.
+fn last_of_full<'r>(rows: &'r [Row], found: &Look, most: i64) -> Option<&'r Row> {
+    let is_full = rows.len() as i64 >= most && found.records.len() < rows.len();
+    rows.last().filter(|_| is_full)
 }
 
 /// The id that live runs are listed behind.

@@ -134,7 +134,7 @@ impl PostgresStore {
                 " FROM run r WHERE r.slot = $1 AND r.status = 1 AND NOT r.id = ANY($2) ORDER BY r.id FOR UPDATE"
             );
             let rows = tx.rows(sql, &[key, &replaced.keep]).await?;
-            let rows: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+            let rows: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
             let changes = decide(rows, |row| row.run.displace(replaced.by, write.now));
             apply(tx, write.now, &changes, true, after).await?;
         }
@@ -146,7 +146,7 @@ impl PostgresStore {
                    ORDER BY r.id FOR UPDATE"
             );
             let rows = tx.rows(sql, &[&plan.stopped]).await?;
-            let rows = rows.iter().map(locked).collect::<Result<_, _>>()?;
+            let rows = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
             self.cancel_locked(tx, write, rows, &CancelAsk::by_newer_run(), after).await?;
         }
         after.room.extend(plan.room());

@@ -14,6 +14,7 @@ use rota_core::{
         JobVersion, Pause, PauseTarget, Pauses, SchedulePut, ScheduleSaved, StoreError, Tenant, TenantPut, Tier, Write,
     },
 };
+use serde::de::IgnoredAny;
 use tokio_postgres::Row;
 
 use super::{
@@ -77,12 +78,10 @@ impl PostgresStore {
         let rows = self.read("SELECT id, name, tier, quotas FROM tenant ORDER BY id", &[]).await?;
         let mut tenants = Vec::with_capacity(rows.len());
         for row in rows {
-            tenants.push(Tenant {
-                id: TenantId(row.try_get(0)?),
-                name: row.try_get(1)?,
-                tier: tier(row.try_get(2)?)?,
-                quotas: row.try_get(3)?,
-            });
+            let id: i32 = row.try_get(0)?;
+            let (name, quotas) = (row.try_get(1)?, row.try_get(3)?);
+            let tier = self.notes.readable("tenant", id, tier(row.try_get(2)?));
+            tenants.extend(tier.map(|tier| Tenant { id: TenantId(id), name, tier, quotas }));
         }
         Ok(tenants)
     }
@@ -111,7 +110,8 @@ impl PostgresStore {
 
     pub(super) async fn every_lane(&self) -> Result<Vec<Lane>, Fault> {
         let rows = self.read("SELECT id, queue, handler, requires, mode, retired FROM lane ORDER BY id", &[]).await?;
-        rows.iter().map(lane).collect()
+        let read = |row: &Row| Ok(self.notes.readable("lane", row.try_get::<_, i32>(0)?, lane(row)));
+        rows.iter().map(read).filter_map(Result::transpose).collect()
     }
 
     pub(super) async fn turn(&self, id: LaneId, to: LaneMode) -> Result<Lane, Fault> {
@@ -175,10 +175,10 @@ impl PostgresStore {
         Ok(definition::deletions(rows))
     }
 
-    pub(super) async fn drop_deletions(&self, jobs: &[JobId]) -> Result<(), Fault> {
+    pub(super) async fn drop_deletions(&self, jobs: &[JobId], now: Timestamp) -> Result<(), Fault> {
         let ids: Vec<i64> = jobs.iter().map(|job| job.0).collect();
-        let sql = "UPDATE job SET deletion = NULL WHERE id = ANY($1) AND deleted";
-        self.write_alone(&self.work, sql, &[&ids]).await?;
+        let sql = "UPDATE job SET deletion = NULL, updated_at = $2 WHERE id = ANY($1) AND deletion IS NOT NULL";
+        self.write_alone(&self.work, sql, &[&ids, &micros(now)]).await?;
         Ok(())
     }
 
@@ -381,6 +381,11 @@ async fn edit_jobs(
              FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[]) u (job, version, document, by_whom)",
             &[&ids, &versions, &documents, &by, &now],
         ),
+        (
+            "UPDATE job_version v SET unused_since = $3 FROM unnest($1::bigint[], $2::int[]) u (job, version) \
+             WHERE v.job = u.job AND v.version = u.version - 1",
+            &[&ids, &versions, &now],
+        ),
     ])
     .await?;
     for (at, (n, job)) in edited.iter().enumerate() {
@@ -456,8 +461,9 @@ impl PostgresStore {
         );
         let mut found = HashMap::new();
         for row in self.read(&sql, &[&numbers]).await? {
-            let job = job(&row)?;
-            found.insert(job.id, job);
+            if let Some(job) = self.job(&row)? {
+                found.insert(job.id, job);
+            }
         }
         Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
     }
@@ -472,7 +478,7 @@ impl PostgresStore {
         );
         let mut answers = vec![None; names.len()];
         for row in self.read(&sql, &[&tenants, &texts]).await? {
-            answers[row.try_get::<_, i64>(13)? as usize - 1] = Some(job(&row)?);
+            answers[row.try_get::<_, i64>(13)? as usize - 1] = self.job(&row)?;
         }
         Ok(answers)
     }
@@ -499,12 +505,21 @@ impl PostgresStore {
                 &[&after_tenant, &after_name, &tenant, &prefix, &query.tag, &query.queue, &query.enabled, &most],
             )
             .await?;
-        let mut jobs: Vec<JobRecord> = rows.iter().map(job).collect::<Result<_, _>>()?;
-        let more = jobs.len() > limit as usize;
-        jobs.truncate(limit as usize);
-        let last = jobs.last().filter(|_| more);
-        let next = last.map(|job| JobCursor { tenant: job.tenant, name: job.name.clone() });
+        let page = &rows[..rows.len().min(limit as usize)];
+        let jobs = page.iter().map(|row| self.job(row)).filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        let next = match page.last() {
+            Some(last) if rows.len() > page.len() => {
+                Some(JobCursor { tenant: TenantId(last.try_get(1)?), name: last.try_get(2)? })
+            }
+            _ => None,
+        };
         Ok(JobPage { jobs, next })
+    }
+
+    /// None where it cannot be read.
+    fn job(&self, row: &Row) -> Result<Option<JobRecord>, Fault> {
+        let id: i64 = row.try_get(0)?;
+        Ok(self.notes.readable("job", id, job(row)))
     }
 
     pub(super) async fn versions_of(&self, job: JobId, limit: u32) -> Result<Vec<JobVersion>, Fault> {
@@ -512,12 +527,10 @@ impl PostgresStore {
             "SELECT version, document, at, by_whom FROM job_version WHERE job = $1 ORDER BY version DESC LIMIT $2";
         let mut versions = Vec::new();
         for row in self.read(sql, &[&job.0, &i64::from(limit)]).await? {
-            versions.push(JobVersion {
-                version: row.try_get(0)?,
-                document: row.try_get(1)?,
-                at: time(row.try_get(2)?)?,
-                by: row.try_get(3)?,
-            });
+            let version: i32 = row.try_get(0)?;
+            let (document, by) = (row.try_get(1)?, row.try_get(3)?);
+            let at = self.notes.readable("job_version", format_args!("{job}/{version}"), time(row.try_get(2)?));
+            versions.extend(at.map(|at| JobVersion { version, document, at, by }));
         }
         Ok(versions)
     }
@@ -559,11 +572,11 @@ impl PostgresStore {
             pauses.revision = row.try_get(0)?;
             let Some(tenant) = row.try_get::<_, Option<i32>>(1)?.map(TenantId) else { continue };
             let queue: String = row.try_get(2)?;
+            let key = format_args!("{}/{queue}", tenant.0);
+            let body = self.notes.readable("pause", key, self::pause(row.try_get(3)?)).flatten();
             let target =
                 if queue == WHOLE_TENANT { PauseTarget::Tenant(tenant) } else { PauseTarget::Queue(tenant, queue) };
-            if let Some(body) = self::pause(row.try_get(3)?)? {
-                pauses.pauses.push((target, body));
-            }
+            pauses.pauses.extend(body.map(|body| (target, body)));
         }
         Ok(pauses)
     }
@@ -586,8 +599,11 @@ impl PostgresStore {
         let sql = "SELECT name, spec, revision FROM calendar WHERE tenant = $1 ORDER BY name";
         let mut calendars = Vec::new();
         for row in self.read(sql, &[&tenant.0]).await? {
-            let (name, spec, revision) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-            calendars.push(Calendar { tenant, name, spec, revision });
+            let (name, spec, revision): (String, String, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let read = serde_json::from_str::<IgnoredAny>(&spec);
+            if self.notes.readable("calendar", format_args!("{tenant}/{name}"), read).is_some() {
+                calendars.push(Calendar { tenant, name, spec, revision });
+            }
         }
         Ok(calendars)
     }
@@ -651,8 +667,11 @@ async fn pause_whole(
         .await?;
     let (mut changed, mut bodies) = (Vec::new(), Vec::new());
     for row in &answers[1] {
-        if let Some(pause) = change(self::pause(row.try_get(2)?)?) {
-            changed.push((row.try_get::<_, i32>(0)?, row.try_get::<_, String>(1)?));
+        let (tenant, queue): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
+        // One that cannot be read is replaced.
+        let old = tx.notes.readable("pause", format_args!("{tenant}/{queue}"), self::pause(row.try_get(2)?));
+        if let Some(pause) = change(old.flatten()) {
+            changed.push((tenant, queue));
             bodies.push(to_json(&pause)?);
         }
     }
@@ -685,8 +704,10 @@ async fn pause_jobs(
     let (mut changed, mut bodies) = (Vec::new(), Vec::new());
     let sql = "SELECT id, pause FROM job WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR UPDATE";
     for row in tx.rows(sql, &[&jobs]).await? {
-        if let Some(pause) = change(pause(row.try_get(1)?)?) {
-            changed.push(row.try_get::<_, i64>(0)?);
+        let id: i64 = row.try_get(0)?;
+        let Some(old) = tx.notes.readable("job", id, pause(row.try_get(1)?)) else { continue };
+        if let Some(pause) = change(old) {
+            changed.push(id);
             bodies.push(to_json(&pause)?);
         }
     }

@@ -1,9 +1,9 @@
-//! Logs: chunks of lines, by day, kept as long as history.
+//! Logs: chunks of lines, by day, kept as long as the runs they are of.
+//!
+//! A day goes whole. What is in it of runs that stay, because they live or ended on a
+//! later day, is moved aside first.
 
-use rota_core::{
-    ids::RunId,
-    store::{LogChunk, LogQuery},
-};
+use rota_core::store::{LogChunk, LogQuery};
 use uuid::Uuid;
 
 use super::{PostgresStore, fault::Fault};
@@ -50,18 +50,21 @@ impl PostgresStore {
             query.after.map_or((-1_i16, i32::MIN), |(attempt, seq)| (super::settle::small(attempt), seq));
         let attempt = query.attempt.map(super::settle::small);
         let limit = i64::from(query.limit.clamp(1, PAGE_MAX));
-        let sql = "SELECT attempt, seq, at, lines FROM log WHERE run = $1 AND (attempt, seq) > ($2, $3) \
-                   AND ($4::smallint IS NULL OR attempt = $4) ORDER BY attempt, seq LIMIT $5";
-        let rows = self.read(sql, &[&query.run.0, &after_attempt, &after_seq, &attempt, &limit]).await?;
+        // Not both: while a day goes, what was moved aside is there twice.
+        let of = |table: &str| {
+            format!(
+                "(SELECT attempt, seq, at, lines FROM {table} WHERE run = $1 AND (attempt, seq) > ($2, $3) \
+                 AND ($4::smallint IS NULL OR attempt = $4) ORDER BY attempt, seq LIMIT $5)"
+            )
+        };
+        let sql = format!("{} UNION {} ORDER BY attempt, seq LIMIT $5", of("log"), of("log_kept"));
+        let rows = self.read(&sql, &[&query.run.0, &after_attempt, &after_seq, &attempt, &limit]).await?;
         let mut chunks = Vec::with_capacity(rows.len());
         for row in rows {
-            chunks.push(LogChunk {
-                run: RunId(query.run.0),
-                attempt: row.try_get::<_, i16>(0)?.max(0) as u16,
-                seq: row.try_get(1)?,
-                at: time(row.try_get(2)?)?,
-                lines: row.try_get(3)?,
-            });
+            let (attempt, seq): (i16, i32) = (row.try_get(0)?, row.try_get(1)?);
+            let Some(at) = self.notes.readable("log", query.run, time(row.try_get(2)?)) else { continue };
+            let attempt = attempt.max(0) as u16;
+            chunks.push(LogChunk { run: query.run, attempt, seq, at, lines: row.try_get(3)? });
         }
         Ok(chunks)
     }

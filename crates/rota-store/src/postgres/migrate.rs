@@ -9,7 +9,7 @@ use deadpool_postgres::Object;
 use super::open::{OpenError, quoted};
 
 /// Every step, in order. Never edited once released, only added to.
-const STEPS: [(i32, &str); 14] = [
+const STEPS: [(i32, &str); 16] = [
     (1, include_str!("migrations/0001_start.sql")),
     (2, include_str!("migrations/0002_workers.sql")),
     (3, include_str!("migrations/0003_after.sql")),
@@ -24,6 +24,8 @@ const STEPS: [(i32, &str); 14] = [
     (12, include_str!("migrations/0012_need_waiter.sql")),
     (13, include_str!("migrations/0013_deletion.sql")),
     (14, include_str!("migrations/0014_upkeep.sql")),
+    (15, include_str!("migrations/0015_set_aside.sql")),
+    (16, include_str!("migrations/0016_bounds.sql")),
 ];
 
 /// Names the lock; the schema is added, so that tests do not wait for each

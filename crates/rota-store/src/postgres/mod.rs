@@ -71,11 +71,12 @@ mod tend;
 #[cfg(test)]
 mod tests;
 mod tx;
+mod unreadable;
 mod workers;
 
 use std::{
     collections::HashMap,
-    sync::{PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -94,6 +95,7 @@ use crate::{
     codec,
     failpoint::{self, Moment},
     guests,
+    unreadable::Notes,
 };
 
 /// Connections for one purpose.
@@ -104,6 +106,7 @@ struct Connections {
     guests: Option<(Pool, Duration)>,
     /// How long one statement may take.
     limit: Duration,
+    notes: Arc<Notes>,
 }
 
 impl Connections {
@@ -131,6 +134,8 @@ pub struct PostgresStore {
     /// A lane keeps its mode for ever, so what was read once stays true.
     lane_modes: RwLock<HashMap<LaneId, LaneMode>>,
     tending: tend::Tending,
+    /// Rows that could not be read.
+    notes: Arc<Notes>,
 }
 
 impl PostgresStore {

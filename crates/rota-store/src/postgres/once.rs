@@ -46,7 +46,10 @@ impl PostgresStore {
         let mut tries = 0;
         loop {
             let fault = match failpoint::named(what, self.once_tried(write, &work)).await {
-                Ok((value, late)) => return Ok(Once::New(value, late)),
+                Ok((value, late)) => {
+                    self.set_aside().await;
+                    return Ok(Once::New(value, late));
+                }
                 Err(fault) => fault,
             };
             tries += 1;

@@ -28,6 +28,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{Connections, PostgresStore, days::Days, migrate, tend::Tending};
+use crate::unreadable::Notes;
 
 /// How to open the store.
 #[derive(Clone, Debug)]
@@ -104,9 +105,10 @@ impl PostgresStore {
         }
         let mut address = Address::parse(url)?;
         address.config.application_name("rota");
-        let (home, limits) = (Some(Handle::current()), options.limits);
+        let (home, limits, notes) = (Some(Handle::current()), options.limits, Arc::<Notes>::default());
         let connections = |size, limit| {
-            Ok(Connections { own: pool(&address, size, &options, limit, home.clone())?, guests: None, limit })
+            let own = pool(&address, size, &options, limit, home.clone())?;
+            Ok(Connections { own, guests: None, limit, notes: Arc::clone(&notes) })
         };
         let guests = pool(&address, options.work_connections.div_ceil(2), &options, limits.guests, None)?;
         let (work, leases, upkeep) = (
@@ -123,6 +125,7 @@ impl PostgresStore {
             days: Days::default(),
             lane_modes: std::sync::RwLock::default(),
             tending: Tending::default(),
+            notes,
         };
         let client = store.upkeep.get().await.map_err(|e| OpenError::Connect(Box::new(e)))?;
         migrate::migrate(&client, store.schema.as_deref()).await?;

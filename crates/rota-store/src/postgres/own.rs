@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     codec::{flag, micros, time, time_opt},
-    failpoint, kept,
+    failpoint, kept, unreadable,
 };
 
 const OWN: &str = concat!(
@@ -71,7 +71,7 @@ impl PostgresStore {
         let parts = numbers(parts);
         for row in self.read(OWN, &[&parts, &lanes, &tenants, &keys, &ids, &most]).await? {
             let n: i64 = row.try_get(RUN_COLUMNS)?;
-            answers[places[n as usize - 1]].push(run(&row)?);
+            answers[places[n as usize - 1]].extend(run(&self.notes, &row));
         }
         Ok(answers)
     }
@@ -83,7 +83,7 @@ impl PostgresStore {
             " FROM run r JOIN lane l ON l.id = r.lane AND l.mode = 0 \
                WHERE r.part = ANY($1) AND r.holder IS NULL AND r.status IN (3, 5) ORDER BY r.order_key, r.id LIMIT $2"
         );
-        runs(&self.read(sql, &[&numbers(parts), &i64::from(limit)]).await?)
+        Ok(runs(&self.notes, &self.read(sql, &[&numbers(parts), &i64::from(limit)]).await?))
     }
 
     pub(super) async fn noticed_runs(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, Fault> {
@@ -98,7 +98,7 @@ impl PostgresStore {
         let mut ended = Vec::new();
         for row in rows {
             match row.try_get::<_, Option<Uuid>>(0)? {
-                Some(_) => found.push(run(&row)?),
+                Some(_) => found.extend(run(&self.notes, &row)),
                 None => ended.push((row.try_get(RUN_COLUMNS)?, row.try_get(RUN_COLUMNS + 1)?)),
             }
         }
@@ -138,6 +138,19 @@ impl PostgresStore {
         }
     }
 
+    pub(super) async fn lease_attempts(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "lease running runs", |tx| lease_running_once(tx, worker, until, attempts)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), attempts.len()),
+        }
+    }
+
     pub(super) async fn report(&self, reports: &[(Lease, String)]) -> Result<Vec<Guarded>, Fault> {
         let ids: Vec<Uuid> = reports.iter().map(|(lease, _)| lease.run.0).collect();
         let fences: Vec<i32> = reports.iter().map(|(lease, _)| lease.fence.0).collect();
@@ -155,17 +168,22 @@ impl PostgresStore {
         Ok(reports.iter().map(|(lease, _)| answer(lease)).collect())
     }
 
-    pub(super) async fn live_runs(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, Fault> {
+    pub(super) async fn live_runs(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, Fault> {
         let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
-        let sql = "SELECT schedule, id, status, planned_at FROM run \
-                   WHERE schedule = ANY($1) AND schedule IS NOT NULL ORDER BY id";
+        let sql = "SELECT u.schedule, r.id, r.status, r.planned_at FROM unnest($1::bigint[]) u (schedule), \
+                   LATERAL (SELECT id, status, planned_at FROM run WHERE run.schedule = u.schedule \
+                     AND run.schedule IS NOT NULL AND status < 100 ORDER BY id LIMIT $2) r";
         let mut found: HashMap<i64, Vec<LiveRun>> = HashMap::new();
-        for row in self.read(sql, &[&ids]).await? {
-            found.entry(row.try_get(0)?).or_default().push(LiveRun {
-                id: RunId(row.try_get(1)?),
-                status: status_of(row.try_get(2)?)?,
-                planned_at: time_opt(row.try_get(3)?)?,
-            });
+        for row in self.read(sql, &[&ids, &i64::from(limit)]).await? {
+            let id: Uuid = row.try_get(1)?;
+            let read = || -> Result<LiveRun, Fault> {
+                let (status, planned_at) = (status_of(row.try_get(2)?)?, time_opt(row.try_get(3)?)?);
+                Ok(LiveRun { id: RunId(id), status, planned_at })
+            };
+            match read() {
+                Ok(live) => found.entry(row.try_get(0)?).or_default().push(live),
+                Err(fault) => self.notes.note(unreadable::RUN, id, fault),
+            }
         }
         Ok(ids.iter().map(|id| found.get(id).cloned().unwrap_or_default()).collect())
     }
@@ -184,7 +202,11 @@ impl PostgresStore {
         let mut each = limit.div_ceil(parts.len().max(1)) + 8;
         loop {
             let rows = self.read(DUE, &[&parts, &micros(until), &(each as i64)]).await?;
-            let mut due: Vec<DueCursor> = rows.iter().map(due_cursor).collect::<Result<_, _>>()?;
+            let mut due: Vec<DueCursor> = Vec::with_capacity(rows.len());
+            for row in &rows {
+                let schedule: i64 = row.try_get(0)?;
+                due.extend(self.notes.readable("cursor", schedule, due_cursor(row)));
+            }
             let mut counts: HashMap<Partition, (usize, Timestamp)> = HashMap::new();
             for cursor in &due {
                 let last = counts.entry(cursor.part).or_insert((0, cursor.cursor.due_at));
@@ -207,7 +229,9 @@ impl PostgresStore {
         let rows = self.read("SELECT id, at, body FROM inbox ORDER BY id LIMIT $1", &[&i64::from(limit)]).await?;
         let mut items = Vec::with_capacity(rows.len());
         for row in rows {
-            items.push(InboxItem { id: row.try_get(0)?, at: time(row.try_get(1)?)?, body: row.try_get(2)? });
+            let (id, body): (i64, String) = (row.try_get(0)?, row.try_get(2)?);
+            let at = self.notes.readable("inbox", id, time(row.try_get(1)?));
+            items.extend(at.map(|at| InboxItem { id, at, body }));
         }
         Ok(items)
     }
@@ -265,6 +289,35 @@ async fn mark_once(tx: Arc<Tx>, marks: &[RunningMark]) -> Result<(Vec<Guarded>, 
     let answers = owner_writes(&tx, &claims, sql, started, &[&flag::OWNED]).await?;
     let idle = !answers.contains(&Guarded::Applied);
     let ending = Ending { answer: kept::guarded(&answers), idle, ..Ending::default() };
+    Ok((answers, ending))
+}
+
+/// As [`Run::lease_running`] decides: status, fence and what is due stay those of a run that
+/// was asked to stop.
+async fn lease_running_once(
+    tx: Arc<Tx>,
+    worker: WorkerId,
+    until: Timestamp,
+    attempts: &[RunningMark],
+) -> Result<(Vec<Guarded>, Ending), Fault> {
+    let claims: Vec<(Lease, Partition, Epoch)> = attempts.iter().map(|one| (one.lease, one.part, one.epoch)).collect();
+    let sql = "UPDATE run r SET status = CASE r.status WHEN 5 THEN 5 ELSE 3 END, flags = r.flags & ~$4::smallint, \
+                   holder = $5, started_at = coalesce(r.started_at, u.started_at), \
+                   due_at = CASE r.status WHEN 5 THEN r.due_at END \
+               FROM unnest($1::uuid[], $2::int[], $3::bigint[]) WITH ORDINALITY u (id, fence, started_at, n) \
+               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status IN (2, 3, 5) AND r.holder IS NULL \
+               RETURNING u.n";
+    let started = |group: &[usize]| group.iter().map(|n| micros(attempts[*n].started_at)).collect();
+    let mut answers = owner_writes(&tx, &claims, sql, started, &[&flag::OWNED, &worker.0]).await?;
+    for answer in answers.iter_mut().filter(|answer| **answer == Guarded::CancelAsked) {
+        // It is leased already, and by another.
+        *answer = Guarded::Stale;
+    }
+    let any = answers.contains(&Guarded::Applied);
+    let mut ending = Ending { answer: kept::guarded(&answers), idle: !any, ..Ending::default() };
+    if any {
+        ending.late.push(Late { sql: HOLD, params: params![worker.0, micros(until)] });
+    }
     Ok((answers, ending))
 }
 

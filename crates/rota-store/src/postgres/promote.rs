@@ -129,7 +129,7 @@ async fn lock_due(tx: &Tx, write: &Write, parts: &[i16], limit: u32) -> Result<V
         run_columns!(),
         " FROM run r WHERE r.id = ANY($1) AND r.status = 0 ORDER BY r.ready_at, r.id FOR UPDATE SKIP LOCKED"
     );
-    tx.rows(sql, &[&ids]).await?.iter().map(locked).collect()
+    Ok(tx.rows(sql, &[&ids]).await?.iter().filter_map(|row| locked(&tx.notes, row)).collect())
 }
 
 pub(super) const DELAYED: &str = "WITH held AS MATERIALIZED (SELECT part FROM partition \

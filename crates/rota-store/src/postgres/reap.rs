@@ -53,7 +53,7 @@ impl PostgresStore {
             " FROM run r WHERE r.holder = ANY($1) ORDER BY r.id LIMIT $2 FOR UPDATE"
         );
         let rows = tx.rows(sql, &[&workers, &i64::from(reap.limit)]).await?;
-        let rows: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+        let rows: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
         let changes = decide(rows, |row| row.run.lose(reap.losses_max, write.now));
         let mut after = Aftermath::default();
         let reaped = self.changed(&tx, write, &changes, &mut after).await?;
@@ -142,7 +142,8 @@ impl PostgresStore {
         let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.holder = $1 ORDER BY r.id FOR UPDATE");
         let mut answers =
             tx.pipe(&[("DELETE FROM holder WHERE worker = $1", &[&worker.0]), (sql, &[&worker.0])]).await?;
-        let rows: Vec<Locked> = answers.pop().unwrap_or_default().iter().map(locked).collect::<Result<_, _>>()?;
+        let rows = answers.pop().unwrap_or_default();
+        let rows: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
         let changes = decide(rows, |row| row.run.hand_back(row.run.lease(), false, write.now));
         let mut after = Aftermath { changed: true, ..Aftermath::default() };
         apply(&tx, write.now, &changes, false, &mut after).await?;

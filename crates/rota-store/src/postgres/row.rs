@@ -5,7 +5,10 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use crate::codec::{RunRow, status};
+use crate::{
+    codec::{RunRow, status},
+    unreadable::{self, Notes},
+};
 
 /// The columns of `run` in the order that [`run_row`] reads them.
 macro_rules! run_columns {
@@ -54,12 +57,14 @@ pub(super) fn run_row(row: &Row) -> Result<RunRow, Fault> {
     })
 }
 
-pub(super) fn run(row: &Row) -> Result<Run, Fault> {
-    Ok(run_row(row)?.run()?)
+/// A live run; none where its row cannot be read, or was set aside for that.
+pub(super) fn run(notes: &Notes, row: &Row) -> Option<Run> {
+    locked(notes, row).map(|locked| locked.run)
 }
 
-pub(super) fn runs(rows: &[Row]) -> Result<Vec<Run>, Fault> {
-    rows.iter().map(run).collect()
+/// Those that can be read.
+pub(super) fn runs(notes: &Notes, rows: &[Row]) -> Vec<Run> {
+    rows.iter().filter_map(|row| run(notes, row)).collect()
 }
 
 /// A row that was locked, with what is needed to change it.
@@ -69,10 +74,20 @@ pub(super) struct Locked {
     pub flags: i16,
 }
 
-pub(super) fn locked(row: &Row) -> Result<Locked, Fault> {
-    let row = run_row(row)?;
-    let flags = row.flags;
-    Ok(Locked { run: row.run()?, flags })
+/// As [`run`], for a row that was locked.
+pub(super) fn locked(notes: &Notes, row: &Row) -> Option<Locked> {
+    let read = || -> Result<Option<Locked>, Fault> {
+        let row = run_row(row)?;
+        if row.status >= status::SET_ASIDE {
+            return Ok(None);
+        }
+        Ok(Some(Locked { run: row.run()?, flags: row.flags }))
+    };
+    read().unwrap_or_else(|fault| {
+        let key = row.try_get::<_, Uuid>(0).map_or_else(|_| "?".to_owned(), |id| id.to_string());
+        notes.note(unreadable::RUN, key, fault);
+        None
+    })
 }
 
 pub(super) fn ids(rows: &[Row]) -> Result<Vec<Uuid>, Fault> {

@@ -261,10 +261,10 @@ pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<(), Faul
     }
     let gone: Vec<(i64, Cursor)> = known.iter().filter_map(|(id, known)| Some((*id, known.cursor?))).collect();
     delete_cursors(tx, &gone).await?;
-    let sql = "UPDATE schedule SET deleted = true, armed_by = NULL, revision = revision + 1 WHERE id = ANY($1) \
-               RETURNING id, spec";
+    let sql = "UPDATE schedule SET deleted = true, deleted_at = $2, armed_by = NULL, revision = revision + 1 \
+               WHERE id = ANY($1) RETURNING id, spec";
     let mut skipped = Vec::new();
-    for row in tx.rows(sql, &[&live]).await? {
+    for row in tx.rows(sql, &[&live, &micros(now)]).await? {
         let id: i64 = row.try_get(0)?;
         let Some(cursor) = known.get(&id).and_then(|known| known.cursor) else { continue };
         let owed = abandoned(ScheduleId(id), row.try_get(1)?, cursor, now);
@@ -344,8 +344,9 @@ impl PostgresStore {
         let numbers: Vec<i64> = ids.iter().map(|id| id.0).collect();
         let mut found = HashMap::with_capacity(ids.len());
         for row in self.read(&format!("{SCHEDULE} FROM schedule s WHERE s.id = ANY($1)"), &[&numbers]).await? {
-            let schedule = schedule(&row)?;
-            found.insert(schedule.id, schedule);
+            if let Some(schedule) = self.schedule(&row)? {
+                found.insert(schedule.id, schedule);
+            }
         }
         Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
     }
@@ -362,7 +363,7 @@ impl PostgresStore {
         );
         let mut answers = vec![None; names.len()];
         for row in self.read(&sql, &[&jobs, &texts]).await? {
-            answers[row.try_get::<_, i64>(13)? as usize - 1] = Some(schedule(&row)?);
+            answers[row.try_get::<_, i64>(13)? as usize - 1] = self.schedule(&row)?;
         }
         Ok(answers)
     }
@@ -384,11 +385,20 @@ impl PostgresStore {
         let tenant = query.tenant.map(|tenant| tenant.0);
         let most = i64::from(limit) + 1;
         let rows = self.read(&sql, &[&after, &tenant, &query.enabled, &value, &most]).await?;
-        let mut schedules: Vec<ScheduleRecord> = rows.iter().map(schedule).collect::<Result<_, _>>()?;
-        let more = schedules.len() > limit as usize;
-        schedules.truncate(limit as usize);
-        let next = schedules.last().filter(|_| more).map(|schedule| schedule.id);
+        let page = &rows[..rows.len().min(limit as usize)];
+        let schedules =
+            page.iter().map(|row| self.schedule(row)).filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        let next = match page.last() {
+            Some(last) if rows.len() > page.len() => Some(ScheduleId(last.try_get(0)?)),
+            _ => None,
+        };
         Ok(SchedulePage { schedules, next })
+    }
+
+    /// None where it cannot be read.
+    fn schedule(&self, row: &Row) -> Result<Option<ScheduleRecord>, Fault> {
+        let id: i64 = row.try_get(0)?;
+        Ok(self.notes.readable("schedule", id, schedule(row)))
     }
 
     pub(super) async fn number_of_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, Fault> {

@@ -662,7 +662,7 @@ async fn join(tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Faul
     // Whatever their status: one that is about to wait is waited for, and seen.
     let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
     let rows = tx.rows(sql, &[&waiters]).await?;
-    let waiting: Vec<Locked> = rows.iter().map(locked).collect::<Result<_, _>>()?;
+    let waiting: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
     let enters = |row: &Locked| row.run.enters_on_join(done[&row.run.id.0], now);
     let mut asked: BTreeMap<i64, u32> = BTreeMap::new();
     for claim in waiting.iter().filter_map(enters) {
@@ -814,8 +814,7 @@ impl PostgresStore {
         let ids: Vec<Uuid> = places.iter().map(|(id, _)| *id).collect();
         let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1)");
         let rows = self.read(sql, &[&ids]).await.map_err(|fault| fault.told(what))?;
-        let mut found: HashMap<RunId, Run> =
-            runs(&rows).map_err(|fault| fault.told(what))?.into_iter().map(|run| (run.id, run)).collect();
+        let mut found: HashMap<RunId, Run> = runs(&self.notes, &rows).into_iter().map(|run| (run.id, run)).collect();
         Ok(places
             .iter()
             .filter_map(|(id, fence)| found.remove(&RunId(*id)).filter(|run| run.fence.0 == *fence))
@@ -922,7 +921,7 @@ async fn settle_first(
     let brought = tx.pipe(&statements).await?;
     let held: Vec<i16> = brought[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     right.retain(|part, _| held.contains(part));
-    let rows = brought[1].iter().map(locked).collect::<Result<_, _>>()?;
+    let rows = brought[1].iter().filter_map(|row| locked(&tx.notes, row)).collect();
     let found = match &brought[2..] {
         [ended_rows, waited_for] => {
             after.heed(waited_for)?;

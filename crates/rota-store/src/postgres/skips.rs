@@ -78,8 +78,9 @@ pub(super) async fn record(tx: &Tx, skips: &[Skip]) -> Result<(), Fault> {
     schedules.dedup();
     let mut last: HashMap<i64, Skip> = HashMap::new();
     for row in tx.rows(LATEST, &[&schedules]).await? {
-        let known = skip(&row)?;
-        last.insert(known.schedule, known);
+        let (schedule, from): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let known = tx.notes.readable("skip", format_args!("{schedule}/{from}"), skip(&row));
+        last.extend(known.map(|known| (schedule, known)));
     }
     let mut written: BTreeMap<(i64, i64), Skip> = BTreeMap::new();
     for new in skips {
@@ -128,6 +129,12 @@ impl PostgresStore {
                 &[&schedule.0, &before, &i64::from(limit)],
             )
             .await?;
-        rows.iter().map(|row| Ok(SkipRecord { schedule, range: skip(row)?.range })).collect()
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let from: i64 = row.try_get(1)?;
+            let known = self.notes.readable("skip", format_args!("{schedule}/{from}"), skip(row));
+            found.extend(known.map(|known| SkipRecord { schedule, range: known.range }));
+        }
+        Ok(found)
     }
 }

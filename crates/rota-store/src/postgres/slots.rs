@@ -213,14 +213,14 @@ pub(super) async fn apply_and_admit(tx: &Tx, after: &mut Aftermath) -> Result<Ve
         return Ok(Vec::new());
     }
     last.push(Late { sql: ADMIT, params: params![room] });
-    runs(&tx.now(&last).await?.pop().unwrap_or_default())
+    Ok(runs(&tx.notes, &tx.now(&last).await?.pop().unwrap_or_default()))
 }
 
 /// What the live runs say against what the counters say.
 const MISFITS: &str = "SELECT coalesce(s.key, l.slot), coalesce(l.lim, s.lim, 1) \
      FROM slot s FULL JOIN (SELECT slot, max(slot_limit) AS lim, count(*) FILTER (WHERE status <> 1) AS held, \
                                    count(*) FILTER (WHERE status = 1) AS waiting \
-                            FROM run WHERE slot IS NOT NULL AND status NOT IN (0, 6) GROUP BY slot) l ON l.slot = s.key \
+                            FROM run WHERE slot IS NOT NULL AND status IN (1, 2, 3, 4, 5) GROUP BY slot) l ON l.slot = s.key \
      WHERE coalesce(s.held, -1) <> coalesce(l.held, 0) OR coalesce(s.waiting, -1) <> coalesce(l.waiting, 0) \
         OR (s.waiting > 0 AND s.held < s.lim) LIMIT 1000";
 
@@ -249,7 +249,7 @@ impl PostgresStore {
         let counted = tx
             .rows(
                 "SELECT slot, count(*) FILTER (WHERE status <> 1), count(*) FILTER (WHERE status = 1) \
-                 FROM run WHERE slot = ANY($1) AND status NOT IN (0, 6) GROUP BY slot",
+                 FROM run WHERE slot = ANY($1) AND status IN (1, 2, 3, 4, 5) GROUP BY slot",
                 &[&keys],
             )
             .await?;

@@ -19,8 +19,8 @@ use rota_core::{
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
         PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage, RunPage, RunQuery,
         RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved,
-        Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken,
-        Worker, WorkerBeat, Write,
+        Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk,
+        UnreadableRow, Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -67,8 +67,8 @@ impl JobStore for PostgresStore {
         tried!("read deletions", self.kept_deletions(limit))
     }
 
-    async fn forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError> {
-        tried!("forget deletions", self.drop_deletions(jobs))
+    async fn forget_deletions(&self, jobs: &[JobId], now: Timestamp) -> Result<(), StoreError> {
+        tried!("forget deletions", self.drop_deletions(jobs, now))
     }
 
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError> {
@@ -177,8 +177,8 @@ impl RunStore for PostgresStore {
         tried!("read due cursors", self.due_cursors(parts, until, limit))
     }
 
-    async fn live_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, StoreError> {
-        tried!("read the live runs of schedules", self.live_runs(schedules))
+    async fn live_of(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, StoreError> {
+        tried!("read the live runs of schedules", self.live_runs(schedules, limit))
     }
 
     async fn fire(&self, write: &Write, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
@@ -249,6 +249,16 @@ impl RunStore for PostgresStore {
 
     async fn mark_running(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
         self.mark_all(write, marks).await
+    }
+
+    async fn lease_running(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        self.lease_attempts(write, worker, until, attempts).await
     }
 
     async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
@@ -339,6 +349,19 @@ impl HistoryStore for PostgresStore {
 
     async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
         tried!("put dead letters away", self.put_away(runs, by, now))
+    }
+
+    async fn unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError> {
+        self.set_aside().await;
+        tried!("list rows that cannot be read", self.rows_set_aside())
+    }
+
+    async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError> {
+        tried!("read a row as it is", self.row_as_it_is(table, key))
+    }
+
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError> {
+        tried!("discard a row", self.drop_row(table, key))
     }
 
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {

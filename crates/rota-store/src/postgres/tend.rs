@@ -4,25 +4,35 @@
 //! the others are told that there is nothing to do.
 
 use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicI64, Ordering},
+    collections::{BTreeMap, HashSet},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
+use jiff::Timestamp;
 use rota_core::{
     duration::Span,
+    fire::PUT_OFF_MAX,
     ids::JobId,
     rollup::Rollup,
-    store::{DeadMark, Tend, Tended, Worker},
+    store::{DeadMark, Pause, Tend, Tended, Worker},
 };
+use uuid::Uuid;
 
 use super::{
     PostgresStore,
     days::{DAILY, DAY_MICROS, day_of},
     fault::Fault,
+    jobs::pause as read_pause,
     line::Line,
     tx::{Param, Tx},
 };
-use crate::{codec::micros, rollup};
+use crate::{
+    codec::{micros, oldest_id, time},
+    rollup,
+};
 
 /// Deltas folded in one slice: about 10 ms of work.
 const FOLD_MAX: i64 = 16;
@@ -35,12 +45,24 @@ const PURGE_EVERY: Span = Span::secs(60);
 pub(super) const DEAD_MAX: i64 = 50_000;
 /// Days made ahead of the present one.
 const DAYS_AHEAD: i64 = 3;
+/// Versions of jobs that a slice decides about, jobs whose roll-ups it looks at, deleted
+/// jobs that it drops, and runs whose logs it looks at.
+const VERSIONS_MAX: i64 = 100;
+const ROLLUPS_MAX: i64 = 500;
+const JOBS_MAX: i64 = 10;
+const LOGS_MAX: i64 = 100;
+/// A node's clock may be behind that of the one that made a run by less than this.
+const SKEW_MAX: Span = Span::secs(3_600);
 
 /// When this process last purged, and whether it found more than it took.
 #[derive(Debug, Default)]
 pub(super) struct Tending {
     purged_at: AtomicI64,
     summarised_at: AtomicI64,
+    /// The job at which the walk through roll-ups is.
+    rollups_at: AtomicI64,
+    /// The run at which the walk through logs that were moved aside is.
+    logs_at: Mutex<Uuid>,
     /// Dead rows that the last clearing had to leave, because someone may still
     /// see them.
     dead_left: AtomicI64,
@@ -60,11 +82,13 @@ impl PostgresStore {
             now.saturating_sub(last).saturating_abs() >= PURGE_EVERY.as_millis() as i64 * 1_000
         };
         if due(&self.tending.purged_at) {
-            let before = tended.more;
-            self.purge(tend, &mut tended).await?;
-            if tended.more == before {
+            let mut purge = Tended::default();
+            self.purge(tend, &mut purge).await?;
+            if !purge.more {
                 self.tending.purged_at.store(now, Ordering::Relaxed);
             }
+            tended.purged += purge.purged;
+            tended.more |= purge.more;
         }
         if due(&self.tending.summarised_at) {
             tended.indexed += self.summarise(now).await?;
@@ -81,12 +105,12 @@ impl PostgresStore {
         if !mine {
             return tx.commit().await;
         }
-        let sql =
-            "DELETE FROM rollup_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM rollup_delta LIMIT $1)) RETURNING body";
+        let sql = "DELETE FROM rollup_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM rollup_delta LIMIT $1)) RETURNING body, at";
         let rows = tx.rows(sql, &[&FOLD_MAX]).await?;
         let mut sums: BTreeMap<(JobId, i64), Rollup> = BTreeMap::new();
         for row in &rows {
-            for (key, delta) in rollup::decode(row.try_get(0)?)? {
+            let (delta, at): (_, i64) = (rollup::decode(row.try_get(0)?), row.try_get(1)?);
+            for (key, delta) in tx.notes.readable("rollup_delta", at, delta).unwrap_or_default() {
                 sums.entry(key).or_default().merge(&delta);
             }
         }
@@ -106,7 +130,23 @@ impl PostgresStore {
         let audit = micros(tend.audit_keep.before(tend.now));
         let history = micros(tend.history_keep.before(tend.now));
         let marks = micros(DeadMark::KEPT_BEYOND.before(tend.history_keep.before(tend.now)));
-        let slices: [(&str, &i64); 12] = [
+        let deleted = micros(tend.deleted_before());
+        let slices: [(&str, &i64); 15] = [
+            (
+                "DELETE FROM schedule WHERE id = ANY(ARRAY(SELECT id FROM schedule WHERE deleted AND deleted_at < $1 \
+                 LIMIT $2)) AND deleted",
+                &deleted,
+            ),
+            (
+                "DELETE FROM notice WHERE (part, run) IN (SELECT n.part, n.run FROM notice n \
+                 LEFT JOIN run r ON r.id = n.run WHERE r.id IS NULL LIMIT $2) AND $1::bigint IS NOT NULL",
+                &now,
+            ),
+            (
+                "DELETE FROM node WHERE id = ANY(ARRAY(SELECT id FROM node WHERE until < $1 LIMIT $2)) AND until < $1 \
+                 AND NOT EXISTS (SELECT 1 FROM partition p WHERE p.node = node.id)",
+                &workers,
+            ),
             (
                 "DELETE FROM open_dead WHERE run = ANY(ARRAY(SELECT run FROM open_dead WHERE ended_at < $1 LIMIT $2)) \
                  AND ended_at < $1",
@@ -171,7 +211,145 @@ impl PostgresStore {
             tended.purged += gone;
             tended.more |= gone as i64 >= PURGE_MAX;
         }
-        tended.purged += self.drop_days(micros(tend.history_keep.before(tend.now))).await?;
+        self.drop_jobs(tend, tended).await?;
+        self.drop_versions(tend, tended).await?;
+        self.drop_rollups(tend, tended).await?;
+        tended.purged += self.drop_pauses(tend).await?;
+        tended.purged += self.drop_days(micros(tend.history_before())).await?;
+        self.drop_kept_logs(tended).await?;
+        Ok(())
+    }
+
+    /// Drops the jobs that were deleted longest ago, with what is left of them. Their
+    /// schedules and skips go by their own age.
+    async fn drop_jobs(&self, tend: &Tend, tended: &mut Tended) -> Result<(), Fault> {
+        let tx = Tx::on(&self.work).await?;
+        let sql = "SELECT id FROM job WHERE deleted AND deletion IS NULL AND updated_at < $1 ORDER BY updated_at \
+                   LIMIT $2 FOR UPDATE SKIP LOCKED";
+        let rows = tx.rows(sql, &[&micros(tend.deleted_before()), &JOBS_MAX]).await?;
+        let jobs: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        if jobs.is_empty() {
+            return tx.commit().await;
+        }
+        let (mut purged, mut all) = (0, true);
+        for (table, column) in [("rollup", "job"), ("job_version", "job"), ("after_end", "downstream")] {
+            let sql = format!(
+                "WITH gone AS (DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} \
+                 WHERE {column} = ANY($1) LIMIT $2)) RETURNING 1) SELECT count(*) FROM gone"
+            );
+            let count = count(&tx.rows(&sql, &[&jobs, &PURGE_MAX]).await?)?;
+            all &= count < PURGE_MAX;
+            purged += count;
+        }
+        if all {
+            tx.rows("DELETE FROM job WHERE id = ANY($1) AND deleted", &[&jobs]).await?;
+            purged += jobs.len() as i64;
+        }
+        tx.commit().await?;
+        tended.purged += purged.max(0) as u64;
+        tended.more = true;
+        Ok(())
+    }
+
+    /// Drops versions of jobs that nothing uses. The runs that may use one are those that
+    /// have lived for long. A run that is made again of an old version meanwhile says so
+    /// in its row.
+    async fn drop_versions(&self, tend: &Tend, tended: &mut Tended) -> Result<(), Fault> {
+        let before = micros(tend.versions_before());
+        let sql = "SELECT job, version FROM job_version WHERE unused_since < $1 ORDER BY unused_since LIMIT $2";
+        let rows = self.read(sql, &[&before, &VERSIONS_MAX]).await?;
+        let versions: Vec<(i64, i32)> =
+            rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<_, Fault>>()?;
+        if versions.is_empty() {
+            return Ok(());
+        }
+        let jobs: Vec<i64> = versions.iter().map(|(job, _)| *job).collect();
+        let sql = "SELECT DISTINCT job, version FROM run WHERE id < $1 AND job = ANY($2)";
+        let old = oldest_id(tend.old_runs_before());
+        let rows = self.read(sql, &[&old, &jobs]).await?;
+        let used: HashSet<(i64, i32)> =
+            rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<_, Fault>>()?;
+        let (used, unused): (Vec<_>, Vec<_>) = versions.iter().partition(|version| used.contains(version));
+        let apart = |versions: Vec<(i64, i32)>| -> (Vec<i64>, Vec<i32>) { versions.into_iter().unzip() };
+        let ((used_jobs, used), (jobs, unused)) = (apart(used), apart(unused));
+        let sql = "UPDATE job_version v SET unused_since = $4 FROM unnest($1::bigint[], $2::int[]) u (job, version) \
+                   WHERE v.job = u.job AND v.version = u.version AND v.unused_since < $3";
+        self.execute(sql, &[&used_jobs, &used, &before, &micros(tend.now)]).await?;
+        let sql = "DELETE FROM job_version v USING unnest($1::bigint[], $2::int[]) u (job, version) \
+                   WHERE v.job = u.job AND v.version = u.version AND v.unused_since < $3";
+        tended.purged += self.execute(sql, &[&jobs, &unused, &before]).await?;
+        tended.more |= versions.len() as i64 == VERSIONS_MAX;
+        Ok(())
+    }
+
+    /// Walks through the jobs that have roll-ups, and drops the hours that are too old.
+    async fn drop_rollups(&self, tend: &Tend, tended: &mut Tended) -> Result<(), Fault> {
+        let sql = "WITH RECURSIVE walk AS ((SELECT job FROM rollup WHERE job > $1 ORDER BY job LIMIT 1) UNION ALL \
+                       SELECT (SELECT r.job FROM rollup r WHERE r.job > w.job ORDER BY r.job LIMIT 1) \
+                       FROM walk w WHERE w.job IS NOT NULL) \
+                   SELECT job FROM walk WHERE job IS NOT NULL LIMIT $2";
+        let place = self.tending.rollups_at.load(Ordering::Relaxed);
+        let rows = self.read(sql, &[&place, &ROLLUPS_MAX]).await?;
+        let jobs: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        let sql = "DELETE FROM rollup WHERE ctid = ANY(ARRAY(SELECT ctid FROM rollup WHERE job = ANY($1) AND hour < $2 \
+                   LIMIT $3)) AND hour < $2";
+        let purged = self.execute(sql, &[&jobs, &tend.rollups_before(), &PURGE_MAX]).await?;
+        tended.purged += purged;
+        if purged as i64 >= PURGE_MAX {
+            tended.more = true;
+        } else {
+            let last = jobs.last().filter(|_| jobs.len() as i64 == ROLLUPS_MAX);
+            self.tending.rollups_at.store(last.copied().unwrap_or(0), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Drops pauses of tenants and queues that ended long ago. What they covered must be
+    /// decided: a schedule whose cursor is behind one would catch up with it.
+    async fn drop_pauses(&self, tend: &Tend) -> Result<u64, Fault> {
+        let old = |pause: &Pause| pause.until.filter(|until| *until < tend.pauses_before());
+        let mut ended: Vec<((i32, String, String), Timestamp)> = Vec::new();
+        for row in self.read("SELECT tenant, queue, body FROM pause", &[]).await? {
+            let (tenant, queue, body): (i32, String, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let pause = self.notes.readable("pause", format_args!("{tenant}/{queue}"), read_pause(Some(&body)));
+            if let Some(until) = pause.flatten().as_ref().and_then(old) {
+                ended.push(((tenant, queue, body), until));
+            }
+        }
+        if ended.is_empty() {
+            return Ok(0);
+        }
+        let sql = "SELECT min(c.due_at) FROM partition p CROSS JOIN LATERAL \
+                   (SELECT due_at FROM cursor WHERE part = p.part ORDER BY due_at LIMIT 1) c";
+        let first: Option<i64> = self.read(sql, &[]).await?.first().map(|row| row.try_get(0)).transpose()?.flatten();
+        ended.retain(|(_, until)| first.is_none_or(|first| first > micros(PUT_OFF_MAX.after(*until))));
+        let tenants: Vec<i32> = ended.iter().map(|((tenant, ..), _)| *tenant).collect();
+        let queues: Vec<&str> = ended.iter().map(|((_, queue, _), _)| queue.as_str()).collect();
+        let bodies: Vec<&str> = ended.iter().map(|((.., body), _)| body.as_str()).collect();
+        // As read: one that was set again meanwhile stays.
+        let sql = "DELETE FROM pause p USING unnest($1::int[], $2::text[], $3::text[]) u (tenant, queue, body) \
+                   WHERE p.tenant = u.tenant AND p.queue = u.queue AND p.body = u.body";
+        self.execute(sql, &[&tenants, &queues, &bodies]).await
+    }
+
+    /// Walks through the logs that were moved aside, and drops those of runs that are gone.
+    async fn drop_kept_logs(&self, tended: &mut Tended) -> Result<(), Fault> {
+        let place = *self.tending.logs_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let sql = "SELECT DISTINCT run FROM log_kept WHERE run > $1 ORDER BY run LIMIT $2";
+        let rows = self.read(sql, &[&place, &LOGS_MAX]).await?;
+        let runs: Vec<Uuid> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        let full = runs.len() as i64 == LOGS_MAX;
+        let last = runs.last().copied().filter(|_| full).unwrap_or_default();
+        tended.more |= full;
+        *self.tending.logs_at.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let sql = "SELECT id FROM run WHERE id = ANY($1) UNION ALL SELECT id FROM history WHERE id = ANY($1)";
+        let rows = self.read(sql, &[&runs]).await?;
+        let stay: HashSet<Uuid> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        let gone: Vec<Uuid> = runs.into_iter().filter(|run| !stay.contains(run)).collect();
+        tended.purged += self.execute("DELETE FROM log_kept WHERE run = ANY($1)", &[&gone]).await?;
         Ok(())
     }
 
@@ -246,6 +424,9 @@ async fn drop_days_on(client: &Line, before: i64) -> Result<u64, Fault> {
         let params: [Param<'_>; 2] = [&daily, &limit];
         for row in client.within(client.query(sql, &params)).await?? {
             let (table, pending): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
+            if daily == "log" {
+                keep_logs(client, &table).await?;
+            }
             let how = if pending { "FINALIZE" } else { "CONCURRENTLY" };
             for step in [format!("ALTER TABLE {daily} DETACH PARTITION {table} {how}"), format!("DROP TABLE {table}")] {
                 client.within(client.batch_execute(&step)).await??;
@@ -256,6 +437,26 @@ async fn drop_days_on(client: &Line, before: i64) -> Result<u64, Fault> {
     Ok(dropped)
 }
 
+/// Moves aside what a day of logs holds of runs that stay: they were made before the day
+/// ended, and live or are in history.
+async fn keep_logs(client: &Line, table: &str) -> Result<(), Fault> {
+    let last = format!("SELECT max(at) FROM {table}");
+    let last: Option<i64> = client.within(client.query_one(&last, &[])).await??.try_get(0)?;
+    let Some(last) = last else { return Ok(()) };
+    let made_before = oldest_id(SKEW_MAX.after(time(last)?));
+    let sql = format!(
+        "INSERT INTO log_kept (at, run, seq, attempt, lines) SELECT at, run, seq, attempt, lines FROM {table} \
+         WHERE run IN (SELECT id FROM run WHERE id < $1 UNION ALL SELECT id FROM history WHERE id < $1) \
+         ON CONFLICT DO NOTHING"
+    );
+    client.within(client.execute(&sql, &[&made_before])).await??;
+    Ok(())
+}
+
+fn count(rows: &[tokio_postgres::Row]) -> Result<i64, Fault> {
+    Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0))
+}
+
 /// Adds to roll-ups, row by row in key order. Only the holder of the upkeep
 /// lock comes here, so what is read is still so when it is written.
 async fn add_rollups(tx: &Tx, mut sums: BTreeMap<(JobId, i64), Rollup>) -> Result<(), Fault> {
@@ -264,8 +465,12 @@ async fn add_rollups(tx: &Tx, mut sums: BTreeMap<(JobId, i64), Rollup>) -> Resul
     let sql = "SELECT r.job, r.hour, r.body FROM unnest($1::bigint[], $2::bigint[]) u (job, hour) \
                JOIN rollup r ON r.job = u.job AND r.hour = u.hour";
     for row in tx.rows(sql, &[&jobs, &hours]).await? {
-        let key = (JobId(row.try_get(0)?), row.try_get(1)?);
-        sums.entry(key).or_default().merge(&rollup::decode_one(row.try_get(2)?)?);
+        let (job, hour): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        // Counts that cannot be read are replaced by those that come.
+        let known = rollup::decode_one(row.try_get(2)?);
+        if let Some(known) = tx.notes.readable("rollup", format_args!("{job}/{hour}"), known) {
+            sums.entry((JobId(job), hour)).or_default().merge(&known);
+        }
     }
     let bodies: Vec<Vec<u8>> = sums.values().map(rollup::encode_one).collect();
     let sql = "INSERT INTO rollup (job, hour, body) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) \

@@ -439,7 +439,7 @@ async fn firing_is_guarded_and_after_finish_re_arms() {
     assert_eq!(cursors(&[first, second]).await, [Some(Cursor { fired: 1, ..cursor(20) }), None]);
     let armed = items.iter().find(|item| item.due.schedule == second).unwrap().runs[0].clone();
     assert_eq!(bed.store.schedules(&[second]).await.unwrap()[0].as_ref().unwrap().armed_by, Some(armed.id));
-    assert_eq!(bed.store.live_of(&[first, second]).await.unwrap()[1][0].id, armed.id);
+    assert_eq!(bed.store.live_of(&[first, second], 10).await.unwrap()[1][0].id, armed.id);
     bed.store.settle(&bed.write(30), &[bed.settled(&armed, Verdict::Failed, 30)]).await.unwrap();
     assert_eq!(cursors(&[second]).await, [Some(Cursor { fired: 1, ..cursor(1_030) })]);
     let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };

@@ -5,7 +5,10 @@
 //! half-way takes its connection with it: the server rolls back, and no one
 //! else is handed a connection in an unknown state.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use futures_util::future::{BoxFuture, join_all};
 use rota_core::store::{EndedRun, Write};
@@ -19,6 +22,7 @@ use super::{
 use crate::{
     codec::micros,
     failpoint::{self, Moment},
+    unreadable::Notes,
 };
 
 /// A bound parameter.
@@ -63,6 +67,8 @@ pub(super) struct Ending {
 }
 
 pub(super) struct Tx {
+    /// Where rows are noted that cannot be read.
+    pub notes: Arc<Notes>,
     line: Line,
     /// From `BEGIN` to a known end. What is dropped in between is in doubt.
     open: AtomicBool,
@@ -70,7 +76,7 @@ pub(super) struct Tx {
 
 impl Tx {
     pub(super) async fn on(pool: &Connections) -> Result<Self, Fault> {
-        Ok(Self { line: pool.get().await?, open: AtomicBool::new(false) })
+        Ok(Self { notes: Arc::clone(&pool.notes), line: pool.get().await?, open: AtomicBool::new(false) })
     }
 
     /// Runs statements in one round trip, `BEGIN` before the first of all.

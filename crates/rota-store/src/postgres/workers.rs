@@ -7,6 +7,7 @@ use rota_core::{
     ids::{TenantId, WorkerId},
     store::{Worker, WorkerBeat},
 };
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{PostgresStore, fault::Fault};
@@ -23,6 +24,20 @@ const BEAT: &str = "INSERT INTO worker AS w (id, tenant, name, info, began_at, s
      ON CONFLICT (id) DO UPDATE SET name = excluded.name, info = excluded.info, seen_at = excluded.seen_at, \
          until = excluded.until, draining = excluded.draining \
      WHERE w.tenant IS NOT DISTINCT FROM excluded.tenant RETURNING id, drain_asked";
+
+fn worker(row: &Row) -> Result<Worker, Fault> {
+    Ok(Worker {
+        worker: WorkerId(row.try_get(0)?),
+        tenant: row.try_get::<_, Option<i32>>(1)?.map(TenantId),
+        name: row.try_get(2)?,
+        info: worker_info(row.try_get(3)?)?,
+        began_at: time(row.try_get(4)?)?,
+        seen_at: time(row.try_get(5)?)?,
+        until: time(row.try_get(6)?)?,
+        draining: row.try_get(7)?,
+        drain_asked: row.try_get(8)?,
+    })
+}
 
 impl PostgresStore {
     pub(super) async fn record_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, Fault> {
@@ -56,17 +71,8 @@ impl PostgresStore {
         let limit = i64::from(limit.clamp(1, PAGE_MAX));
         let mut workers = Vec::new();
         for row in self.read(sql, &[&after, &tenant, &limit]).await? {
-            workers.push(Worker {
-                worker: WorkerId(row.try_get(0)?),
-                tenant: row.try_get::<_, Option<i32>>(1)?.map(TenantId),
-                name: row.try_get(2)?,
-                info: worker_info(row.try_get(3)?)?,
-                began_at: time(row.try_get(4)?)?,
-                seen_at: time(row.try_get(5)?)?,
-                until: time(row.try_get(6)?)?,
-                draining: row.try_get(7)?,
-                drain_asked: row.try_get(8)?,
-            });
+            let id: Uuid = row.try_get(0)?;
+            workers.extend(self.notes.readable("worker", id, worker(&row)));
         }
         Ok(workers)
     }

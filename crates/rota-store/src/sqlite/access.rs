@@ -13,10 +13,11 @@ use rota_core::{
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use uuid::Uuid;
 
-use super::{SqliteStore, failed, writer::Urgency};
+use super::{SqliteStore, failed, rows::uuid_at, writer::Urgency};
 use crate::{
     codec::{from_json, micros, time, time_opt, to_json, without_nul},
     filter::{LOOK_MAX, PAGE_MAX},
+    unreadable::readable,
 };
 
 const TOKEN: &str = "id, tenant, installation, name, digest, permissions, created_at, created_by, expires_at, \
@@ -38,7 +39,7 @@ impl AccessStore for SqliteStore {
         let digests = digests.to_vec();
         self.read("find tokens", move |connection| {
             let sql = format!("SELECT {TOKEN} FROM token WHERE digest = ?1");
-            digests.iter().map(|digest| one(connection, &sql, [digest.0], token)).collect()
+            digests.iter().map(|digest| one(connection, &sql, [digest.0], token_at)).collect()
         })
         .await
     }
@@ -47,7 +48,7 @@ impl AccessStore for SqliteStore {
         let ids = ids.to_vec();
         self.read("read tokens", move |connection| {
             let sql = format!("SELECT {TOKEN} FROM token WHERE id = ?1");
-            ids.iter().map(|id| one(connection, &sql, [id.0.as_bytes()], token)).collect()
+            ids.iter().map(|id| one(connection, &sql, [id.0.as_bytes()], token_at)).collect()
         })
         .await
     }
@@ -60,11 +61,11 @@ impl AccessStore for SqliteStore {
             );
             let limit = query.limit.clamp(1, PAGE_MAX) as usize;
             let after = query.after.map(|id| *id.0.as_bytes());
-            let mut tokens = all(connection, &sql, params![query.tenant.0, after, limit as i64 + 1], token)?;
-            let more = tokens.len() > limit;
-            tokens.truncate(limit);
-            let next = tokens.last().filter(|_| more).map(|token| token.id);
-            Ok(TokenPage { tokens, next })
+            let mut rows = all(connection, &sql, params![query.tenant.0, after, limit as i64 + 1], token_at)?;
+            let more = rows.len() > limit;
+            rows.truncate(limit);
+            let next = rows.last().filter(|_| more).map(|(id, _)| *id);
+            Ok(TokenPage { tokens: rows.into_iter().filter_map(|(_, token)| token).collect(), next })
         })
         .await
     }
@@ -103,10 +104,7 @@ impl AccessStore for SqliteStore {
         let names = names.to_vec();
         self.read("find users", move |connection| {
             let sql = format!("SELECT {PERSON} FROM person p WHERE p.tenant = ?1 AND p.name = ?2");
-            names
-                .iter()
-                .map(|(tenant, name)| one(connection, &sql, params![tenant.0, name], |row| user(row, 0)))
-                .collect()
+            names.iter().map(|(tenant, name)| one(connection, &sql, params![tenant.0, name], user_at)).collect()
         })
         .await
     }
@@ -119,11 +117,11 @@ impl AccessStore for SqliteStore {
             let limit = query.limit.clamp(1, PAGE_MAX) as usize;
             let after = query.after.as_deref().unwrap_or_default();
             let key = params![query.tenant.0, after, limit as i64 + 1];
-            let mut users = all(connection, &sql, key, |row| user(row, 0))?;
-            let more = users.len() > limit;
-            users.truncate(limit);
-            let next = users.last().filter(|_| more).map(|user| user.name.clone());
-            Ok(UserPage { users, next })
+            let mut rows = all(connection, &sql, key, user_at)?;
+            let more = rows.len() > limit;
+            rows.truncate(limit);
+            let next = rows.last().filter(|_| more).map(|(name, _)| name.clone());
+            Ok(UserPage { users: rows.into_iter().filter_map(|(_, user)| user).collect(), next })
         })
         .await
     }
@@ -178,7 +176,12 @@ impl AccessStore for SqliteStore {
                     created_at: time(row.get(1).map_err(failed)?)?,
                     expires_at: time(row.get(2).map_err(failed)?)?,
                 };
-                Ok((session, user))
+                Ok::<_, StoreError>((session, user))
+            };
+            // Named by its person: the digest is nobody's business.
+            let read = |row: &Row<'_>| {
+                let person = uuid_at(row, 3).map_err(failed)?;
+                Ok((person, readable("session", person, read(row))))
             };
             digests.iter().map(|digest| one(connection, &sql, [digest.0], read)).collect()
         })
@@ -231,13 +234,14 @@ fn all<T>(
     Ok(found)
 }
 
-fn one<T>(
+/// One row by its key; none where it is not there or cannot be read.
+fn one<K, T>(
     connection: &Connection,
     sql: &str,
     key: impl Params,
-    read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+    read: impl Fn(&Row<'_>) -> Result<(K, Option<T>), StoreError>,
 ) -> Result<Option<T>, StoreError> {
-    Ok(all(connection, sql, key, read)?.pop())
+    Ok(all(connection, sql, key, read)?.pop().and_then(|(_, found)| found))
 }
 
 fn put_token(connection: &Connection, token: &Token) -> Result<(), StoreError> {
@@ -259,6 +263,12 @@ fn put_token(connection: &Connection, token: &Token) -> Result<(), StoreError> {
         token.last_used_at.map(micros),
     ];
     changed(connection, &sql, row).map(drop)
+}
+
+/// A token with its place in lists; nothing else where it cannot be read.
+fn token_at(row: &Row<'_>) -> Result<(TokenId, Option<Token>), StoreError> {
+    let id = TokenId(uuid_at(row, 0).map_err(failed)?);
+    Ok((id, readable("token", id, token(row))))
 }
 
 fn token(row: &Row<'_>) -> Result<Token, StoreError> {
@@ -310,6 +320,12 @@ fn put_user(connection: &Connection, put: &UserPut, now: Timestamp) -> Result<Gu
 
 fn end_sessions(connection: &Connection, user: UserId) -> Result<(), StoreError> {
     changed(connection, "DELETE FROM session WHERE person = ?1", [user.0.as_bytes()]).map(drop)
+}
+
+/// A person with its place in lists; nothing else where it cannot be read.
+fn user_at(row: &Row<'_>) -> Result<(String, Option<User>), StoreError> {
+    let id = uuid_at(row, 0).map_err(failed)?;
+    Ok((row.get(2).map_err(failed)?, readable("person", id, user(row, 0))))
 }
 
 fn user(row: &Row<'_>, from: usize) -> Result<User, StoreError> {
@@ -368,9 +384,10 @@ fn list_audit(connection: &Connection, query: &AuditQuery) -> Result<AuditPage, 
         if looked == LOOK_MAX || entries.len() == limit {
             return Ok(AuditPage { entries, next: last });
         }
-        let entry = audit_entry(row)?;
-        last = Some(AuditCursor { at: entry.at, id: entry.id });
         looked += 1;
+        let id = uuid_at(row, 2).map_err(failed)?;
+        let Some(entry) = readable("audit", id, audit_entry(row)) else { continue };
+        last = Some(AuditCursor { at: entry.at, id: entry.id });
         if query.wants(&entry) {
             entries.push(entry);
         }

@@ -9,7 +9,7 @@ use rota_core::{
     run::{NewRun, RunState},
     store::{Enqueued, FollowEnds, Followed, JobEnds, JobPut, StoreError, Write},
 };
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 use uuid::Uuid;
 
 use super::{
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     codec::{self, ends_mask, micros, time, verdict, verdict_code},
     kept,
+    unreadable::readable,
 };
 
 /// An ended run, as far as others may wait for it.
@@ -79,16 +80,21 @@ fn ends(connection: &Connection, limit: u32) -> Result<Vec<JobEnd>, StoreError> 
     let mut rows = select.query([limit]).map_err(failed)?;
     let mut ends = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
-        ends.push(JobEnd {
-            downstream: JobId(row.get(0).map_err(failed)?),
-            upstream: row.get(1).map_err(failed)?,
-            run: RunId(uuid_at(row, 2).map_err(failed)?),
-            verdict: verdict(row.get(3).map_err(failed)?)?,
-            at: time(row.get(4).map_err(failed)?)?,
-            held: row.get(5).map_err(failed)?,
-        });
+        let run = uuid_at(row, 2).map_err(failed)?;
+        ends.extend(readable("after_end", run, job_end(row)));
     }
     Ok(ends)
+}
+
+fn job_end(row: &Row<'_>) -> Result<JobEnd, StoreError> {
+    Ok(JobEnd {
+        downstream: JobId(row.get(0).map_err(failed)?),
+        upstream: row.get(1).map_err(failed)?,
+        run: RunId(uuid_at(row, 2).map_err(failed)?),
+        verdict: verdict(row.get(3).map_err(failed)?)?,
+        at: time(row.get(4).map_err(failed)?)?,
+        held: row.get(5).map_err(failed)?,
+    })
 }
 
 /// Writes down the ends that jobs wait for.
@@ -226,7 +232,7 @@ fn skip(work: &mut Work<'_>, new: &NewRun, why: &str) -> Result<(), StoreError> 
     let row = new_row(work, &new, new.version, &RunState::Scheduled)?;
     work.insert(row);
     let Some(row) = work.row(new.id.0)? else { return Err(codec::corrupt("a new run", new.id)) };
-    let run = row.clone().run()?;
+    let run = row.run.clone();
     match run.skip(why, work.now) {
         Ok(change) => work.change(&row, &run, &change),
         Err(refusal) => Err(codec::corrupt("a run to be skipped", refusal)),

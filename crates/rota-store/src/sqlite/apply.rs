@@ -27,7 +27,7 @@ use super::{
     fire::put_cursor,
     history,
     insert::{NewRow, insert_rows, make_follower, tie},
-    rows::{live_row, live_rows, select_run},
+    rows::{Live, live_row, live_rows, select_run},
 };
 use crate::{
     codec::{self, RunRow, flag, micros, state_columns, status, time_opt},
@@ -154,13 +154,13 @@ impl<'c> Work<'c> {
     }
 
     /// A live run's row, as this transaction has left it.
-    pub fn row(&mut self, id: Uuid) -> Result<Option<RunRow>, StoreError> {
+    pub fn row(&mut self, id: Uuid) -> Result<Option<Live>, StoreError> {
         self.flush()?;
         live_row(self.connection, id)
     }
 
     /// Live runs' rows that a query finds by one key, at most `limit`.
-    pub fn rows(&mut self, sql: &str, key: i64, limit: usize) -> Result<Vec<RunRow>, StoreError> {
+    pub fn rows(&mut self, sql: &str, key: i64, limit: usize) -> Result<Vec<Live>, StoreError> {
         self.flush()?;
         live_rows(self.connection, sql, [key], limit, |_| true)
     }
@@ -208,7 +208,7 @@ impl<'c> Work<'c> {
         for waiter in waiters {
             let more = ties.iter().filter(|tie| tie.waiter.0 == waiter).count() as u16;
             if let Some(row) = self.row(waiter)? {
-                let run = row.clone().run()?;
+                let run = row.run.clone();
                 if let Ok(change) = run.wait_for_more(more) {
                     self.change(&row, &run, &change)?;
                 }
@@ -283,7 +283,7 @@ impl<'c> Work<'c> {
             return Ok(());
         }
         let Some(row) = self.row(parent)? else { return Ok(()) };
-        let run = row.clone().run()?;
+        let run = row.run.clone();
         match run.join(asked - live, None, self.now) {
             Ok(change) => self.change(&row, &run, &change),
             Err(_) => Ok(()),
@@ -405,7 +405,7 @@ impl<'c> Work<'c> {
         let slot = self.slot(key, None)?;
         slot.held = slot.held.saturating_sub(missing);
         for row in rows {
-            let run = row.clone().run()?;
+            let run = row.run.clone();
             let Ok(change) = run.admit() else { continue };
             self.change(&row, &run, &change)?;
         }
@@ -428,7 +428,7 @@ impl<'c> Work<'c> {
     /// So many of those that a run waits for have ended.
     pub fn count_down(&mut self, waiter: Uuid, ended: u16) -> Result<(), StoreError> {
         let Some(row) = self.row(waiter)? else { return Ok(()) };
-        let run = row.clone().run()?;
+        let run = row.run.clone();
         let entry = match run.enters_on_join(ended, self.now) {
             Some(claim) => Some(self.slot(claim.key.0, Some(claim.limit as i32))?.reenter()),
             None => None,
@@ -568,7 +568,7 @@ pub fn woken_again(connection: &Connection, ids: &[(RunId, bool)]) -> Result<Vec
         if let Some(row) = live_row(connection, id.0)?
             && row.status == status::QUEUED
         {
-            woken.push(Woken { run: row.run()?, handed: *handed });
+            woken.push(Woken { run: row.run, handed: *handed });
         }
     }
     Ok(woken)

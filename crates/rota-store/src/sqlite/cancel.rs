@@ -16,11 +16,11 @@ use super::{
     insert::cancel_one,
     once::once,
     own::guarded,
-    rows::{live_row, live_rows, select_run, uuid_at},
+    rows::{Live, live_row, live_rows, select_run, uuid_at},
     writer::Urgency,
 };
 use crate::{
-    codec::{RunRow, micros, time_opt},
+    codec::{micros, time_opt},
     kept::{self, Kept},
 };
 
@@ -142,10 +142,10 @@ impl SqliteStore {
 /// Applies what `choose` decides on a live run; none where it refuses.
 fn decide(
     work: &mut Work<'_>,
-    row: &RunRow,
+    row: &Live,
     choose: impl FnOnce(&Run) -> Result<Change, Refusal>,
 ) -> Result<Option<Reaped>, StoreError> {
-    let mut run = row.clone().run()?;
+    let mut run = row.run.clone();
     let Ok(change) = choose(&run) else { return Ok(None) };
     work.change(row, &run, &change)?;
     run.apply(&change);
@@ -154,10 +154,10 @@ fn decide(
 
 fn cancel(work: &mut Work<'_>, id: RunId, ask: &CancelAsk) -> Result<CancelAnswer, StoreError> {
     let Some(row) = work.row(id.0)? else {
-        let ended = history::find(work.connection, id)?.is_some();
+        let ended = history::table_of(work.connection, id.0)?.is_some();
         return Ok(if ended { CancelAnswer::Ended } else { CancelAnswer::NotFound });
     };
-    let run = row.run()?;
+    let run = row.run;
     if !cancel_one(work, &run, ask)? {
         return Ok(CancelAnswer::AlreadyAsked);
     }
@@ -220,7 +220,7 @@ fn next_ready(connection: &Connection, parts: &[Partition]) -> Result<Option<jif
     time_opt(next)
 }
 
-fn held_by(connection: &Connection, worker: WorkerId, limit: usize) -> Result<Vec<RunRow>, StoreError> {
+fn held_by(connection: &Connection, worker: WorkerId, limit: usize) -> Result<Vec<Live>, StoreError> {
     let sql = select_run("WHERE run.holder = ?1 ORDER BY run.id");
     live_rows(connection, &sql, [worker.0.as_bytes()], limit, |_| true)
 }

@@ -118,7 +118,7 @@ fn restored(connection: &Connection, kept: Option<&[u8]>) -> Result<Vec<Run>, St
             && row.fence == lease.fence.0
             && row.holder.is_some()
         {
-            runs.push(row.run()?);
+            runs.push(row.run);
         }
     }
     Ok(runs)
@@ -151,7 +151,7 @@ fn claim_runs(connection: &Connection, write: &Write, claim: &Claim) -> Result<V
         }
         let key = params![share.pair.lane.0, share.pair.tenant.0, share.low.0];
         for row in live_rows(connection, &READY, key, room, |_| true)? {
-            let mut run = row.run()?;
+            let mut run = row.run;
             if let Ok(change) = run.claim(claim.worker, write.now) {
                 run.apply(&change);
                 claimed.push(run);

@@ -10,7 +10,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::{SqliteStore, failed, history, writer::Urgency};
-use crate::codec::{fate, fate_code, micros, time, time_opt};
+use crate::{
+    codec::{fate, fate_code, micros, time, time_opt},
+    unreadable::readable,
+};
 
 impl SqliteStore {
     pub(super) async fn do_open_dead(&self, most: u32) -> Result<OpenDead, StoreError> {
@@ -59,12 +62,20 @@ fn mark_of(connection: &Connection, run: RunId) -> Result<Option<DeadMark>, Stor
             select.query_row([run.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()
         })
         .map_err(failed)?;
-    found.map(|(code, by, at)| Ok(DeadMark { fate: fate(code)?, by, at: time(at)? })).transpose()
+    let read = |(code, by, at)| Ok::<_, StoreError>(DeadMark { fate: fate(code)?, by, at: time(at)? });
+    Ok(found.and_then(|found| readable("dead_mark", run, read(found))))
 }
 
 /// Marks the run that a new one is made of again.
 pub fn mark_redriven(connection: &Connection, now: Timestamp, new: &NewRun) -> Result<(), StoreError> {
     let Some(from) = new.trigger.redrives() else { return Ok(()) };
+    // Its version is in use again, however old it is.
+    connection
+        .prepare_cached(
+            "UPDATE job_version SET unused_since = ?3 WHERE job = ?1 AND version = ?2 AND unused_since < ?3",
+        )
+        .and_then(|mut update| update.execute(params![new.job.0, new.version, micros(now)]))
+        .map_err(failed)?;
     let row = params![from.0.as_bytes(), micros(now), fate_code(DeadFate::Redriven), new.trigger.by];
     connection
         .prepare_cached("INSERT OR REPLACE INTO dead_mark (run, at, fate, by_whom) VALUES (?1, ?2, ?3, ?4)")

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress, SkipRange, SkipReason},
     ids::{Partition, ScheduleId},
+    run::Run,
     store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, StoreError, Write},
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -20,13 +21,14 @@ use super::{
     failed,
     insert::{cancel_one, make},
     once::once,
-    rows::{run_row, select_run},
+    rows::{live_rows, select_run},
     writer::Urgency,
 };
 use crate::{
     codec::{self, micros, time},
     fired::leaves,
     kept,
+    unreadable::readable,
 };
 
 impl SqliteStore {
@@ -40,10 +42,14 @@ impl SqliteStore {
         self.read("find due schedules", move |connection| due(connection, &parts, micros(until), limit as usize)).await
     }
 
-    pub(super) async fn do_live_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, StoreError> {
+    pub(super) async fn do_live_of(
+        &self,
+        schedules: &[ScheduleId],
+        limit: u32,
+    ) -> Result<Vec<Vec<LiveRun>>, StoreError> {
         let schedules = schedules.to_vec();
         self.read("find a schedule's live runs", move |connection| {
-            schedules.iter().map(|schedule| live_of(connection, *schedule)).collect()
+            schedules.iter().map(|schedule| live_of(connection, *schedule, limit)).collect()
         })
         .await
     }
@@ -86,7 +92,8 @@ fn due(connection: &Connection, parts: &[Partition], until: i64, limit: usize) -
             let before = found.len();
             let mut rows = select.query(params![part.0, until, each as i64]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
-                found.push(due_cursor(row)?);
+                let schedule: i64 = row.get(2).map_err(failed)?;
+                found.extend(readable("cursor", schedule, due_cursor(row)));
             }
             if found.len() - before == each {
                 let last = found.last().map(place);
@@ -116,16 +123,13 @@ pub fn due_cursor(row: &rusqlite::Row<'_>) -> Result<DueCursor, StoreError> {
     })
 }
 
-static LIVE_OF: LazyLock<String> = LazyLock::new(|| select_run("WHERE run.schedule = ?1 ORDER BY run.id LIMIT 1000"));
+static LIVE_OF: LazyLock<String> =
+    LazyLock::new(|| select_run("WHERE run.schedule = ?1 AND run.status < 100 ORDER BY run.id"));
 
-fn live_of(connection: &Connection, schedule: ScheduleId) -> Result<Vec<LiveRun>, StoreError> {
-    let mut select = connection.prepare_cached(&LIVE_OF).map_err(failed)?;
-    let rows = select.query_map([schedule.0], run_row).map_err(failed)?;
-    rows.map(|row| {
-        let run = row.map_err(failed)?.run()?;
-        Ok(LiveRun { id: run.id, status: run.state.status(), planned_at: run.trigger.planned_at })
-    })
-    .collect()
+fn live_of(connection: &Connection, schedule: ScheduleId, limit: u32) -> Result<Vec<LiveRun>, StoreError> {
+    let found = live_rows(connection, &LIVE_OF, [schedule.0], limit as usize, |_| true)?;
+    let of = |run: Run| LiveRun { id: run.id, status: run.state.status(), planned_at: run.trigger.planned_at };
+    Ok(found.into_iter().map(|live| of(live.run)).collect())
 }
 
 fn fire(
@@ -159,7 +163,7 @@ fn one(work: &mut Work<'_>, jobs: &mut Jobs, item: &FireItem) -> Result<Fired, S
     if let Some(ask) = &item.cancel_ask {
         for id in &item.cancel {
             if let Some(row) = work.row(id.0)? {
-                cancel_one(work, &row.run()?, ask)?;
+                cancel_one(work, &row.run, ask)?;
             }
         }
         // What they leave goes to those who have waited, before the new ones come.

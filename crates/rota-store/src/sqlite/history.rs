@@ -23,12 +23,13 @@ use uuid::Uuid;
 use super::{
     SqliteStore, failed,
     many::{Many, Values},
-    rows::{RUN, RUN_LEN, run_row, uuid_at},
+    rows::{RUN, RUN_LEN, live, run_row, uuid_at},
 };
 use crate::{
     codec::{self, micros, time, verdict_code},
     filter::{LOOK_MAX, PAGE_MAX, Sought},
     rollup,
+    unreadable::{HISTORY, readable},
 };
 
 const DAY_MICROS: i64 = 86_400_000_000;
@@ -41,6 +42,9 @@ const MERGE_MAX: i64 = 131_072;
 
 /// Runs that end now are in one of so many of the newest days.
 const DAYS_THAT_GROW: i64 = 2;
+
+/// How many rows a slice reads and sorts: a few milliseconds of work.
+const READ: i64 = 8_192;
 
 /// How many entries a slice puts in place: a few milliseconds of work.
 const SLICE: usize = 4_096;
@@ -143,10 +147,10 @@ fn days(connection: &Connection) -> Result<Vec<Day>, StoreError> {
 
 /// Brings the index tables up to date.
 ///
-/// The rows of a whole tail are sorted once and put in place a slice at a time,
-/// so that a slice touches neighbouring pages however many jobs there are. The
-/// mark moves when all of them are in place; until then readers pass over what
-/// is beyond it. What is in memory here may be lost at any moment: the next
+/// The rows of a whole tail are read and sorted piece by piece, and put in place in one
+/// order a slice at a time, so that a slice touches neighbouring pages however many jobs
+/// there are. The mark moves when all of them are in place; until then readers pass over
+/// what is beyond it. What is in memory here may be lost at any moment: the next
 /// indexer begins again at the mark.
 #[derive(Default)]
 pub struct Indexer {
@@ -158,11 +162,39 @@ type IndexEntry = (i64, i64, [u8; 16], i64);
 
 struct Merge {
     day: i64,
+    /// The mark as it was at the start.
+    from: i64,
     upto: i64,
-    entries: Vec<IndexEntry>,
-    /// Which of the three tables is being filled, and how far.
+    /// The last row that was read.
+    read: i64,
+    pieces: Vec<Piece>,
+    /// Which of the three tables is being filled.
     stage: Stage,
+}
+
+/// Rows that were read together.
+struct Piece {
+    entries: Vec<IndexEntry>,
+    /// Their order in each of the tables.
+    orders: [Vec<u16>; 3],
+    /// How many are in place.
     done: usize,
+}
+
+impl Piece {
+    fn new(entries: Vec<IndexEntry>) -> Self {
+        let order = |stage: Stage| {
+            let mut order: Vec<u16> = (0..entries.len()).map(|n| n as u16).collect();
+            order.sort_unstable_by(|a, b| stage.compare(&entries[usize::from(*a)], &entries[usize::from(*b)]));
+            order
+        };
+        Self { orders: [Stage::Job, Stage::End, Stage::Id].map(order), entries, done: 0 }
+    }
+
+    /// The next entry to be put in place.
+    fn next(&self, stage: Stage) -> Option<&IndexEntry> {
+        self.orders[stage as usize].get(self.done).map(|n| &self.entries[usize::from(*n)])
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -173,11 +205,11 @@ enum Stage {
 }
 
 impl Stage {
-    fn sort(self, entries: &mut [IndexEntry]) {
+    fn compare(self, one: &IndexEntry, other: &IndexEntry) -> std::cmp::Ordering {
         match self {
-            Self::Job => entries.sort_unstable(),
-            Self::End => entries.sort_unstable_by_key(|(_, ended_at, id, _)| (*ended_at, *id)),
-            Self::Id => entries.sort_unstable_by_key(|(_, _, id, _)| *id),
+            Self::Job => one.cmp(other),
+            Self::End => (one.1, one.2).cmp(&(other.1, other.2)),
+            Self::Id => one.2.cmp(&other.2),
         }
     }
 
@@ -193,10 +225,13 @@ impl Stage {
 impl Indexer {
     /// Whether rows are waiting to be indexed: any at all for an idle writer,
     /// enough to be worth it for a busy one.
-    pub fn is_due(&self, connection: &Connection, idle: bool) -> rusqlite::Result<bool> {
-        if self.merge.is_some() {
+    pub fn is_due(&mut self, connection: &Connection, idle: bool) -> rusqlite::Result<bool> {
+        if let Some(merge) = &self.merge
+            && merge.still_holds(connection)?
+        {
             return Ok(true);
         }
+        self.merge = None;
         // A busy writer looks at the days that grow; a clock that was set may be in another.
         let (least, days) = if idle { (1, i64::MAX) } else { (TAIL_MAX, DAYS_THAT_GROW) };
         Ok(longest_tail(connection, days)?.is_some_and(|(_, _, tail)| tail >= least))
@@ -207,7 +242,7 @@ impl Indexer {
         self.merge = None;
     }
 
-    /// Puts one slice in place; answers how many rows are fully indexed by it.
+    /// Does one slice; answers how many rows are fully indexed by it.
     pub fn slice(&mut self, connection: &Connection) -> rusqlite::Result<u64> {
         let merge = match self.merge.take() {
             Some(merge) => merge,
@@ -233,38 +268,75 @@ enum Progress {
 
 impl Merge {
     fn start(connection: &Connection, most: i64) -> rusqlite::Result<Option<Self>> {
-        let Some((day, indexed, tail)) = longest_tail(connection, i64::MAX)? else { return Ok(None) };
-        let upto = indexed + tail.min(most);
-        let sql = format!("SELECT job, ended_at, id, seq FROM {} WHERE seq > ?1 AND seq <= ?2", table(day));
-        let mut entries: Vec<IndexEntry> = connection
-            .prepare_cached(&sql)?
-            .query_map([indexed, upto], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
-            .collect::<Result<_, _>>()?;
-        Stage::Job.sort(&mut entries);
-        Ok(Some(Self { day, upto, entries, stage: Stage::Job, done: 0 }))
+        let Some((day, from, tail)) = longest_tail(connection, i64::MAX)? else { return Ok(None) };
+        let upto = from + tail.min(most);
+        Ok(Some(Self { day, from, upto, read: from, pieces: Vec::new(), stage: Stage::Job }))
+    }
+
+    /// Whether the day is there as it was, and its mark has not come past the merge. What
+    /// upkeep has indexed meanwhile is not indexed twice.
+    fn still_holds(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        let sql = "SELECT indexed FROM history_day WHERE day = ?1";
+        let mark: Option<i64> = connection.prepare_cached(sql)?.query_row([self.day], |row| row.get(0)).optional()?;
+        Ok(mark.is_some_and(|mark| (self.from..self.upto).contains(&mark))
+            && last_place(connection, self.day)? >= self.upto)
     }
 
     fn advance(mut self, connection: &Connection) -> rusqlite::Result<Progress> {
-        let end = self.entries.len().min(self.done + SLICE);
-        self.insert(connection, self.done..end)?;
-        self.done = end;
-        if self.done < self.entries.len() {
+        if self.read < self.upto {
+            self.gather(connection)?;
+            return Ok(Progress::Going(self));
+        }
+        let entries = self.take(SLICE);
+        self.insert(connection, &entries)?;
+        if entries.len() == SLICE {
             return Ok(Progress::Going(self));
         }
         if let Some(stage) = self.stage.next() {
-            stage.sort(&mut self.entries);
-            (self.stage, self.done) = (stage, 0);
+            self.stage = stage;
+            self.pieces.iter_mut().for_each(|piece| piece.done = 0);
             return Ok(Progress::Going(self));
         }
         let sql = "UPDATE history_day SET indexed = ?2 WHERE day = ?1";
         connection.prepare_cached(sql)?.execute([self.day, self.upto])?;
-        Ok(Progress::Done(self.entries.len() as u64))
+        Ok(Progress::Done(self.pieces.iter().map(|piece| piece.entries.len() as u64).sum()))
     }
 
-    fn insert(&self, connection: &Connection, slice: std::ops::Range<usize>) -> rusqlite::Result<()> {
+    /// Reads the next piece of the tail.
+    fn gather(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let upto = self.upto.min(self.read + READ);
+        let sql = format!("SELECT job, ended_at, id, seq FROM {} WHERE seq > ?1 AND seq <= ?2", table(self.day));
+        let entries = connection
+            .prepare_cached(&sql)?
+            .query_map([self.read, upto], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+            .collect::<Result<_, _>>()?;
+        self.pieces.push(Piece::new(entries));
+        self.read = upto;
+        Ok(())
+    }
+
+    /// The next entries of all pieces together, in the order of the table that is filled.
+    fn take(&mut self, most: usize) -> Vec<IndexEntry> {
+        let stage = self.stage;
+        let mut taken = Vec::with_capacity(most);
+        while taken.len() < most {
+            let first =
+                self.pieces.iter_mut().filter(|piece| piece.next(stage).is_some()).min_by(|one, other| {
+                    match (one.next(stage), other.next(stage)) {
+                        (Some(one), Some(other)) => stage.compare(one, other),
+                        _ => std::cmp::Ordering::Equal,
+                    }
+                });
+            let Some(piece) = first else { break };
+            taken.extend(piece.next(stage).copied());
+            piece.done += 1;
+        }
+        taken
+    }
+
+    fn insert(&self, connection: &Connection, entries: &[IndexEntry]) -> rusqlite::Result<()> {
         let name = table(self.day);
         let into = |columns: &str, row| Many::new(&format!("INSERT OR IGNORE INTO {name}_{columns} VALUES "), row, "");
-        let entries = &self.entries[slice];
         match self.stage {
             Stage::Job => into("job (job, ended_at, id, seq)", "(?, ?, ?, ?)").execute(
                 connection,
@@ -294,7 +366,7 @@ impl Merge {
 }
 
 /// Indexes a few rows at once, for whoever asks for upkeep; the writer fills the
-/// indexes by itself. Answers how many, and whether more are left.
+/// indexes by itself. Answers how many, and whether more are left than the writer leaves.
 pub fn index_some(connection: &Connection) -> rusqlite::Result<(u64, bool)> {
     let mut next = Merge::start(connection, SLICE as i64 / 4)?;
     let mut indexed = 0;
@@ -304,7 +376,7 @@ pub fn index_some(connection: &Connection) -> rusqlite::Result<(u64, bool)> {
             Progress::Done(rows) => indexed = rows,
         }
     }
-    Ok((indexed, longest_tail(connection, i64::MAX)?.is_some()))
+    Ok((indexed, longest_tail(connection, i64::MAX)?.is_some_and(|(_, _, tail)| tail >= TAIL_MAX)))
 }
 
 /// The one of the newest days with the longest tail: its mark, and how many rows are
@@ -318,14 +390,39 @@ fn longest_tail(connection: &Connection, newest: i64) -> rusqlite::Result<Option
     };
     let mut longest = None;
     for (day, indexed) in days {
-        let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", table(day));
-        let last: i64 = connection.prepare_cached(&sql)?.query_row([], |row| row.get(0))?;
-        let tail = last - indexed;
+        let tail = last_place(connection, day)? - indexed;
         if tail > longest.map_or(0, |(_, _, most)| most) {
             longest = Some((day, indexed, tail));
         }
     }
     Ok(longest)
+}
+
+/// The last place in a day that is taken.
+fn last_place(connection: &Connection, day: i64) -> rusqlite::Result<i64> {
+    let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", table(day));
+    connection.prepare_cached(&sql)?.query_row([], |row| row.get(0))
+}
+
+/// The tables of a day that goes, under names of their own: nobody reads them, and a run
+/// that ends in that day all the same gets a new one.
+pub const GOING: &str = "going";
+
+/// Takes the oldest day from before `day` away from everybody who reads. Its rows are
+/// still to be deleted. False where there is none, or where the last one is not gone yet.
+pub fn let_go(connection: &Connection, before: i64) -> rusqlite::Result<bool> {
+    let sql = "SELECT day FROM history_day WHERE day < ?1 ORDER BY day LIMIT 1";
+    let oldest: Option<i64> = connection.prepare_cached(sql)?.query_row([before], |row| row.get(0)).optional()?;
+    let Some(day) = oldest.filter(|_| is_going(connection).is_ok_and(|going| !going)) else { return Ok(false) };
+    let name = table(day);
+    let renamed = ["", "_job", "_end", "_id"].map(|end| format!("ALTER TABLE {name}{end} RENAME TO {GOING}{end}; "));
+    connection.execute_batch(&format!("{}DELETE FROM history_day WHERE day = {day};", renamed.concat()))?;
+    Ok(true)
+}
+
+/// Whether a day is on its way out.
+pub fn is_going(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([GOING])
 }
 
 /// The columns of an ended run, those of a live one first.
@@ -357,54 +454,64 @@ fn ended_record(row: &Row<'_>) -> Result<RunRecord, StoreError> {
     })
 }
 
-fn live_record(row: &Row<'_>) -> Result<RunRecord, StoreError> {
+/// None where it cannot be read.
+fn live_record(row: &Row<'_>) -> Result<Option<RunRecord>, StoreError> {
     let text = |index: usize| row.get::<_, Option<String>>(RUN_LEN + index).map_err(failed);
-    let run = run_row(row).map_err(failed)?.run()?;
-    Ok(RunRecord {
+    let Some(run) = live(row).map(|live| live.run) else { return Ok(None) };
+    Ok(Some(RunRecord {
         started_at: run.state.started_at(),
         run,
         failure: None,
         output: None,
         progress: text(0)?.map(Into::into),
         trail: text(1)?.map_or_else(Vec::new, |trail| TrailEntry::read(&trail)),
-    })
+    }))
 }
 
 fn select_live(rest: &str) -> String {
     format!("SELECT {RUN}, run.progress, run.trail FROM run {rest}")
 }
 
-/// An ended run by its id: one look-up per day, latest day first.
+/// An ended run by its id.
 pub fn find(connection: &Connection, id: RunId) -> Result<Option<RunRecord>, StoreError> {
+    match place_of(connection, id)? {
+        Some((day, seq)) => record_at(connection, day, seq),
+        None => Ok(None),
+    }
+}
+
+/// The table of an ended run's day.
+pub fn table_of(connection: &Connection, id: Uuid) -> Result<Option<String>, StoreError> {
+    Ok(place_of(connection, RunId(id))?.map(|(day, _)| table(day)))
+}
+
+/// Where an ended run is: one look-up per day, latest day first.
+pub fn place_of(connection: &Connection, id: RunId) -> Result<Option<(i64, i64)>, StoreError> {
     for Day { day, indexed } in days(connection)? {
         let name = table(day);
         let by_index = format!("SELECT seq FROM {name}_id WHERE id = ?1 AND seq <= ?2");
         let by_tail = format!("SELECT seq FROM {name} WHERE seq > ?2 AND id = ?1");
-        let mut seq: Option<i64> = connection
-            .prepare_cached(&by_index)
-            .and_then(|mut select| select.query_row(params![id.0.as_bytes(), indexed], |row| row.get(0)).optional())
-            .map_err(failed)?;
-        if seq.is_none() {
-            seq = connection
-                .prepare_cached(&by_tail)
+        for sql in [by_index, by_tail] {
+            let seq: Option<i64> = connection
+                .prepare_cached(&sql)
                 .and_then(|mut select| select.query_row(params![id.0.as_bytes(), indexed], |row| row.get(0)).optional())
                 .map_err(failed)?;
-        }
-        if let Some(seq) = seq {
-            return record_at(connection, day, seq).map(Some);
+            if let Some(seq) = seq {
+                return Ok(Some((day, seq)));
+            }
         }
     }
     Ok(None)
 }
 
-fn record_at(connection: &Connection, day: i64, seq: i64) -> Result<RunRecord, StoreError> {
+/// None where it cannot be read, or was discarded for that.
+fn record_at(connection: &Connection, day: i64, seq: i64) -> Result<Option<RunRecord>, StoreError> {
     let sql = select_ended(day, "WHERE h.seq = ?1");
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;
     let mut rows = select.query([seq]).map_err(failed)?;
-    match rows.next().map_err(failed)? {
-        Some(row) => ended_record(row),
-        None => Err(codec::corrupt("an index entry without its row", seq)),
-    }
+    let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
+    let key = uuid_at(row, 0).map_or_else(|_| format!("{day}/{seq}"), |id| id.to_string());
+    Ok(readable(HISTORY, key, ended_record(row)))
 }
 
 impl SqliteStore {
@@ -433,7 +540,7 @@ fn run(connection: &Connection, id: RunId) -> Result<Option<RunRecord>, StoreErr
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;
     let mut rows = select.query([id.0.as_bytes()]).map_err(failed)?;
     match rows.next().map_err(failed)? {
-        Some(row) => live_record(row).map(Some),
+        Some(row) => live_record(row),
         None => find(connection, id),
     }
 }
@@ -490,11 +597,7 @@ impl Began {
     const DAYS: usize = 3;
 
     fn now(connection: &Connection) -> Result<Self, StoreError> {
-        let last = |day: &Day| {
-            let sql = format!("SELECT coalesce(max(seq), 0) FROM {}", table(day.day));
-            let seq = connection.prepare_cached(&sql).and_then(|mut select| select.query_row([], |row| row.get(0)));
-            Ok((day.day, seq.map_err(failed)?))
-        };
+        let last = |day: &Day| Ok((day.day, last_place(connection, day.day).map_err(failed)?));
         days(connection)?.iter().take(Self::DAYS).map(last).collect::<Result<_, _>>().map(Self)
     }
 
@@ -537,10 +640,11 @@ fn list_live(connection: &Connection, page: &mut Page<'_>) -> Result<bool, Store
     let mut ended = ended_since(connection, page, after)?.into_iter().peekable();
     let mut rows = select.query(params![after.as_bytes(), first]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        let record = live_record(row)?;
+        let Some(record) = live_record(row)? else { continue };
         let live = record.run.id;
         while let Some((id, day, seq)) = ended.next_if(|(id, ..)| *id > live.0) {
-            if page.take(record_at(connection, day, seq)?, RunPlace::Live(RunId(id))) {
+            let ended = record_at(connection, day, seq)?;
+            if ended.is_some_and(|record| page.take(record, RunPlace::Live(RunId(id)))) {
                 return Ok(true);
             }
         }
@@ -549,7 +653,8 @@ fn list_live(connection: &Connection, page: &mut Page<'_>) -> Result<bool, Store
         }
     }
     for (id, day, seq) in ended {
-        if page.take(record_at(connection, day, seq)?, RunPlace::Live(RunId(id))) {
+        let ended = record_at(connection, day, seq)?;
+        if ended.is_some_and(|record| page.take(record, RunPlace::Live(RunId(id)))) {
             return Ok(true);
         }
     }
@@ -604,7 +709,7 @@ fn list_ended(connection: &Connection, page: &mut Page<'_>) -> Result<bool, Stor
             let is_end = places.len() < CHUNK;
             for (ended_at, id, seq) in places {
                 after = (ended_at, id);
-                let record = record_at(connection, day.day, seq)?;
+                let Some(record) = record_at(connection, day.day, seq)? else { continue };
                 if page.take(record, RunPlace::Ended(time(ended_at)?, RunId(id))) {
                     return Ok(true);
                 }
@@ -666,13 +771,18 @@ fn rollups(
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     let mut rows = select.query(params![job.0, from_hour, to_hour]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        let known = rollup::decode_one(&row.get::<_, Vec<u8>>(1).map_err(failed)?)?;
-        hours.entry(row.get(0).map_err(failed)?).or_default().merge(&known);
+        let hour: i64 = row.get(0).map_err(failed)?;
+        let known = rollup::decode_one(&row.get::<_, Vec<u8>>(1).map_err(failed)?);
+        if let Some(known) = readable("rollup", format_args!("{job}/{hour}"), known) {
+            hours.entry(hour).or_default().merge(&known);
+        }
     }
-    let mut select = connection.prepare_cached("SELECT body FROM rollup_delta").map_err(failed)?;
+    let mut select = connection.prepare_cached("SELECT body, id FROM rollup_delta").map_err(failed)?;
     let mut rows = select.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        for ((of, hour), delta) in &rollup::decode(&row.get::<_, Vec<u8>>(0).map_err(failed)?)? {
+        let delta = rollup::decode(&row.get::<_, Vec<u8>>(0).map_err(failed)?);
+        let id: i64 = row.get(1).map_err(failed)?;
+        for ((of, hour), delta) in &readable("rollup_delta", id, delta).unwrap_or_default() {
             if *of == job && (from_hour..to_hour).contains(hour) {
                 hours.entry(*hour).or_default().merge(delta);
             }

@@ -194,7 +194,7 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
         Entry::WaitsAlone => {
             let sql = select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id");
             for row in work.rows(&sql, ask.key.0, usize::MAX)? {
-                let run = row.clone().run()?;
+                let run = row.run.clone();
                 // The counter was set by the newcomer; each one displaced
                 // takes itself off it again.
                 work.slot(ask.key.0, None)?.waiting += 1;
@@ -208,7 +208,7 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
             let sql = select_run("WHERE run.slot = ?1 AND run.status IN (2, 3, 4)");
             let cancel = CancelAsk::by_newer_run();
             for row in work.rows(&sql, ask.key.0, usize::MAX)? {
-                cancel_one(work, &row.run()?, &cancel)?;
+                cancel_one(work, &row.run, &cancel)?;
             }
             Ok(())
         }

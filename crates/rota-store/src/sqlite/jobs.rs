@@ -11,6 +11,7 @@ use rota_core::{
     },
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::de::IgnoredAny;
 
 use super::{SqliteStore, after, bump_meta, failed, meta, once::once, own::guarded, schedules, writer::Urgency};
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     definition,
     filter::{PAGE_MAX, changed_pause},
     kept,
+    unreadable::readable,
 };
 
 impl SqliteStore {
@@ -50,11 +52,12 @@ impl SqliteStore {
             let rows = select
                 .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?, row.get(3)?)))
                 .map_err(failed)?;
-            rows.map(|row| {
+            let read = |row: rusqlite::Result<(i32, String, String, Option<String>)>| {
                 let (id, name, tier, quotas) = row.map_err(failed)?;
-                Ok(Tenant { id: TenantId(id), name, tier: from_json(&tier)?, quotas })
-            })
-            .collect()
+                let tier = readable("tenant", id, from_json(&tier));
+                Ok(tier.map(|tier| Tenant { id: TenantId(id), name, tier, quotas }))
+            };
+            rows.map(read).filter_map(Result::transpose).collect()
         })
         .await
     }
@@ -75,7 +78,7 @@ impl SqliteStore {
             let mut rows = select.query([]).map_err(failed)?;
             let mut lanes = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                lanes.push(lane(row)?);
+                lanes.extend(readable("lane", row.get::<_, i64>(0).map_err(failed)?, lane(row)));
             }
             Ok(lanes)
         })
@@ -136,14 +139,14 @@ impl SqliteStore {
         .await
     }
 
-    pub(super) async fn do_forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+    pub(super) async fn do_forget_deletions(&self, jobs: &[JobId], now: Timestamp) -> Result<(), StoreError> {
         let jobs = jobs.to_vec();
         self.writer
             .write("forget deletions", Urgency::Prompt, move |connection| {
-                let sql = "UPDATE job SET deletion = NULL WHERE id = ?1 AND deleted = 1";
+                let sql = "UPDATE job SET deletion = NULL, updated_at = ?2 WHERE id = ?1 AND deletion IS NOT NULL";
                 let mut forget = connection.prepare_cached(sql).map_err(failed)?;
                 for job in &jobs {
-                    forget.execute([job.0]).map_err(failed)?;
+                    forget.execute(params![job.0, micros(now)]).map_err(failed)?;
                 }
                 Ok(())
             })
@@ -188,11 +191,12 @@ impl SqliteStore {
                     Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
                 })
                 .map_err(failed)?;
-            rows.map(|row| {
+            let read = |row: rusqlite::Result<(i32, String, i64, Option<String>)>| {
                 let (version, document, at, by) = row.map_err(failed)?;
-                Ok(JobVersion { version, document, at: time(at)?, by })
-            })
-            .collect()
+                let at = readable("job_version", format_args!("{job}/{version}"), time(at));
+                Ok(at.map(|at| JobVersion { version, document, at, by }))
+            };
+            rows.map(read).filter_map(Result::transpose).collect()
         })
         .await
     }
@@ -240,8 +244,10 @@ impl SqliteStore {
             let mut pauses = rows
                 .map(|row| {
                     let (target, pause) = row.map_err(failed)?;
-                    Ok((from_json(&target)?, from_json(&pause)?))
+                    let read = || Ok::<_, StoreError>((from_json(&target)?, from_json(&pause)?));
+                    Ok(readable("pause", &target, read()))
                 })
+                .filter_map(Result::transpose)
                 .collect::<Result<Vec<(PauseTarget, Pause)>, StoreError>>()?;
             pauses.sort_by(|a, b| a.0.cmp(&b.0));
             Ok(Pauses { revision, pauses })
@@ -275,7 +281,12 @@ impl SqliteStore {
                     Ok(Calendar { tenant, name: row.get(0)?, spec: row.get(1)?, revision: row.get(2)? })
                 })
                 .map_err(failed)?;
-            rows.collect::<Result<_, _>>().map_err(failed)
+            let read = |row: rusqlite::Result<Calendar>| {
+                let calendar = row.map_err(failed)?;
+                let key = format!("{tenant}/{}", calendar.name);
+                Ok(readable("calendar", key, from_json::<IgnoredAny>(&calendar.spec)).map(|_| calendar))
+            };
+            rows.map(read).filter_map(Result::transpose).collect()
         })
         .await
     }
@@ -338,7 +349,8 @@ fn job_where(connection: &Connection, rest: &str, key: impl rusqlite::Params) ->
     let sql = format!("SELECT {JOB} FROM job WHERE {rest}");
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;
     let mut rows = select.query(key).map_err(failed)?;
-    rows.next().map_err(failed)?.map(job_record).transpose()
+    let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
+    Ok(readable("job", row.get::<_, i64>(0).map_err(failed)?, job_record(row)))
 }
 
 fn put_jobs(connection: &Connection, jobs: &[JobPut], now: Timestamp) -> Result<Vec<JobSaved>, StoreError> {
@@ -428,6 +440,10 @@ fn update_job(
         micros(now)
     ];
     connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
+    connection
+        .prepare_cached("UPDATE job_version SET unused_since = ?3 WHERE job = ?1 AND version = ?2")
+        .and_then(|mut update| update.execute(params![id, version - 1, micros(now)]))
+        .map_err(failed)?;
     let tags = to_json(&put.tags)?;
     connection
         .prepare_cached("DELETE FROM job_tag WHERE job = ?1 AND tag NOT IN (SELECT value FROM json_each(?2))")
@@ -494,17 +510,17 @@ fn list(connection: &Connection, query: &JobQuery) -> Result<JobPage, StoreError
     ];
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;
     let mut rows = select.query(key).map_err(failed)?;
-    let mut jobs = Vec::new();
+    let (mut jobs, mut looked, mut last) = (Vec::new(), 0, None);
     while let Some(row) = rows.next().map_err(failed)? {
-        jobs.push(job_record(row)?);
+        looked += 1;
+        if looked > limit {
+            return Ok(JobPage { jobs, next: last });
+        }
+        let (id, tenant): (i64, _) = (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+        last = Some(JobCursor { tenant: TenantId(tenant), name: row.get(2).map_err(failed)? });
+        jobs.extend(readable("job", id, job_record(row)));
     }
-    let more = jobs.len() > limit;
-    jobs.truncate(limit);
-    let next = match jobs.last() {
-        Some(last) if more => Some(JobCursor { tenant: last.tenant, name: last.name.clone() }),
-        _ => None,
-    };
-    Ok(JobPage { jobs, next })
+    Ok(JobPage { jobs, next: None })
 }
 
 fn set_pause(
@@ -545,7 +561,9 @@ fn change_wide(
         .prepare_cached("SELECT pause FROM pause WHERE target = ?1")
         .and_then(|mut select| select.query_row([&name], |row| row.get(0)).optional())
         .map_err(failed)?;
-    let Some(pause) = change(old.as_deref().map(from_json).transpose()?) else { return Ok(false) };
+    // One that cannot be read is replaced.
+    let old = old.and_then(|old| readable("pause", &name, from_json(&old)));
+    let Some(pause) = change(old) else { return Ok(false) };
     let row = [name, to_json(&pause)?];
     connection
         .prepare_cached("INSERT OR REPLACE INTO pause (target, pause) VALUES (?1, ?2)")

@@ -1,15 +1,18 @@
 //! Log lines of attempts, in chunks.
 
+use std::collections::{HashMap, hash_map::Entry};
+
 use rota_core::{
     ids::RunId,
     store::{InboxItem, LogChunk, LogQuery, StoreError},
 };
-use rusqlite::params;
+use rusqlite::{Connection, Row, params};
 
-use super::{SqliteStore, failed, rows::uuid_at, writer::Urgency};
+use super::{SqliteStore, failed, history, rows::uuid_at, writer::Urgency};
 use crate::{
     codec::{micros, time},
     filter::PAGE_MAX,
+    unreadable::readable,
 };
 
 impl SqliteStore {
@@ -17,9 +20,17 @@ impl SqliteStore {
         let chunks = chunks.to_vec();
         self.writer
             .write("append logs", Urgency::Prompt, move |connection| {
+                let mut known: HashMap<RunId, bool> = HashMap::new();
                 let sql = "INSERT OR IGNORE INTO log (run, attempt, seq, at, lines) VALUES (?1, ?2, ?3, ?4, ?5)";
                 let mut insert = connection.prepare_cached(sql).map_err(failed)?;
                 for chunk in &chunks {
+                    let is_kept = match known.entry(chunk.run) {
+                        Entry::Occupied(known) => *known.get(),
+                        Entry::Vacant(new) => *new.insert(is_kept(connection, chunk.run)?),
+                    };
+                    if !is_kept {
+                        continue;
+                    }
                     let row = params![chunk.run.0.as_bytes(), chunk.attempt, chunk.seq, micros(chunk.at), chunk.lines];
                     insert.execute(row).map_err(failed)?;
                 }
@@ -39,13 +50,7 @@ impl SqliteStore {
             let mut rows = select.query(key).map_err(failed)?;
             let mut chunks = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                chunks.push(LogChunk {
-                    run: RunId(uuid_at(row, 0).map_err(failed)?),
-                    attempt: row.get(1).map_err(failed)?,
-                    seq: row.get(2).map_err(failed)?,
-                    at: time(row.get(3).map_err(failed)?)?,
-                    lines: row.get(4).map_err(failed)?,
-                });
+                chunks.extend(readable("log", query.run, chunk(row)));
             }
             Ok(chunks)
         })
@@ -59,14 +64,39 @@ impl SqliteStore {
             let mut rows = select.query([limit]).map_err(failed)?;
             let mut items = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                items.push(InboxItem {
-                    id: row.get(0).map_err(failed)?,
-                    at: time(row.get(1).map_err(failed)?)?,
-                    body: row.get(2).map_err(failed)?,
-                });
+                let id: i64 = row.get(0).map_err(failed)?;
+                items.extend(readable("inbox", id, inbox_item(row)));
             }
             Ok(items)
         })
         .await
     }
+}
+
+fn chunk(row: &Row<'_>) -> Result<LogChunk, StoreError> {
+    Ok(LogChunk {
+        run: RunId(uuid_at(row, 0).map_err(failed)?),
+        attempt: row.get(1).map_err(failed)?,
+        seq: row.get(2).map_err(failed)?,
+        at: time(row.get(3).map_err(failed)?)?,
+        lines: row.get(4).map_err(failed)?,
+    })
+}
+
+fn inbox_item(row: &Row<'_>) -> Result<InboxItem, StoreError> {
+    Ok(InboxItem {
+        id: row.get(0).map_err(failed)?,
+        at: time(row.get(1).map_err(failed)?)?,
+        body: row.get(2).map_err(failed)?,
+    })
+}
+
+/// Whether a run lives or is in history. Lines of one that is gone would have nothing to
+/// go with.
+fn is_kept(connection: &Connection, run: RunId) -> Result<bool, StoreError> {
+    let lives = connection
+        .prepare_cached("SELECT 1 FROM run WHERE id = ?1")
+        .and_then(|mut select| select.exists([run.0.as_bytes()]))
+        .map_err(failed)?;
+    Ok(lives || history::place_of(connection, run)?.is_some())
 }

@@ -23,6 +23,8 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0013_need_waiter.sql"),
     include_str!("migrations/0014_deletion.sql"),
     include_str!("migrations/0015_upkeep.sql"),
+    include_str!("migrations/0016_set_aside.sql"),
+    include_str!("migrations/0017_bounds.sql"),
 ];
 
 /// Before this step dead letters were found in history alone.

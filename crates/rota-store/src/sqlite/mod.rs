@@ -33,6 +33,7 @@ mod settle;
 mod slots;
 mod standing;
 mod tend;
+mod unreadable;
 mod workers;
 mod writer;
 
@@ -49,13 +50,17 @@ use tokio::sync::Semaphore;
 
 use self::{
     checkpoint::Checkpointer,
+    tend::Tending,
     writer::{Urgency, Writer},
 };
 pub use self::{
     look::look,
     raw::{history_len, raw_loop},
 };
-use crate::guests::is_guest;
+use crate::{
+    guests::is_guest,
+    unreadable::{Notes, note_on_thread},
+};
 
 /// How the file is opened.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +96,8 @@ pub struct SqliteStore {
     // removes it, and only the writer's can.
     readers: Option<Arc<Readers>>,
     writer: Writer,
+    notes: Arc<Notes>,
+    tending: Arc<Tending>,
     _lock: Option<File>,
 }
 
@@ -111,10 +118,11 @@ impl SqliteStore {
         migrate::up(&connection, path)?;
         let checkpointer = Checkpointer::start(path, &mut connection)
             .map_err(|source| OpenError::File { path: path.to_owned(), source: std::io::Error::other(source) })?;
-        let readers = Readers::new(path.to_owned(), options.readers.max(1));
-        let writer = Writer::start(connection, Some(checkpointer))
+        let notes = Arc::<Notes>::default();
+        let readers = Readers::new(path.to_owned(), options.readers.max(1), Arc::clone(&notes));
+        let writer = Writer::start(connection, Some(checkpointer), Arc::clone(&notes))
             .map_err(|source| OpenError::File { path: path.to_owned(), source })?;
-        Ok(Self { readers: Some(Arc::new(readers)), writer, _lock: Some(lock) })
+        Ok(Self { readers: Some(Arc::new(readers)), writer, notes, tending: Arc::default(), _lock: Some(lock) })
     }
 
     /// A store that lives and dies with this value.
@@ -124,9 +132,10 @@ impl SqliteStore {
         let connection = Connection::open_in_memory().map_err(sqlite)?;
         configure(&connection, Options::default()).map_err(sqlite)?;
         migrate::up(&connection, &path)?;
-        let writer =
-            Writer::start(connection, None).map_err(|source| OpenError::File { path: path.clone(), source })?;
-        Ok(Self { readers: None, writer, _lock: None })
+        let notes = Arc::<Notes>::default();
+        let writer = Writer::start(connection, None, Arc::clone(&notes))
+            .map_err(|source| OpenError::File { path: path.clone(), source })?;
+        Ok(Self { readers: None, writer, notes, tending: Arc::default(), _lock: None })
     }
 
     /// Reads beside the writer; in memory there is only the writer's own
@@ -150,7 +159,19 @@ impl SqliteStore {
             drop((permit, place));
             answer
         };
-        tokio::task::spawn_blocking(reading).await.unwrap_or_else(|error| Err(not_applied(what, error)))
+        let answer = tokio::task::spawn_blocking(reading).await.unwrap_or_else(|error| Err(not_applied(what, error)));
+        self.writer.set_aside().await;
+        answer
+    }
+
+    /// Carries out statements as they are, for tests that break what is stored.
+    pub async fn execute_raw(&self, sql: &str) -> Result<(), StoreError> {
+        let sql = sql.to_owned();
+        self.writer
+            .write("carry out a statement", Urgency::Prompt, move |connection| {
+                connection.execute_batch(&sql).map_err(failed)
+            })
+            .await
     }
 }
 
@@ -193,13 +214,14 @@ struct Readers {
     permits: Arc<Semaphore>,
     /// As many of them as guests may hold.
     guests: Arc<Semaphore>,
+    notes: Arc<Notes>,
 }
 
 impl Readers {
-    fn new(path: PathBuf, most: usize) -> Self {
+    fn new(path: PathBuf, most: usize, notes: Arc<Notes>) -> Self {
         let guests = most.saturating_sub(1).max(1);
         let permits = |most| Arc::new(Semaphore::new(most));
-        Self { path, idle: Mutex::default(), permits: permits(most), guests: permits(guests) }
+        Self { path, idle: Mutex::default(), permits: permits(most), guests: permits(guests), notes }
     }
 
     fn with<T>(
@@ -212,6 +234,7 @@ impl Readers {
             Some(connection) => connection,
             None => self.connect().map_err(|error| not_applied(what, error))?,
         };
+        note_on_thread(&self.notes);
         // One snapshot for all that a read looks at.
         connection.execute_batch("BEGIN").map_err(failed)?;
         let answer = work(&connection);
@@ -266,6 +289,19 @@ fn bump_meta(connection: &Connection, key: &str, by: i64) -> Result<i64, StoreEr
 mod tests {
     use std::sync::mpsc;
 
+    use jiff::Timestamp;
+    use rota_core::{
+        duration::Span,
+        fire::{Cursor, Stored},
+        ids::{BatchId, JobId, ScheduleId},
+        run::CancelAsk,
+        store::{
+            Deletion, Ends, Expect, JobPut, JobSaved, JobStore, Pause, PauseTarget, SchedulePut, ScheduleQuery,
+            SchedulesPut, TenantPut, Tier, Write,
+        },
+    };
+    use rusqlite::trace::{TraceEvent, TraceEventCodes};
+
     use super::*;
     use crate::guests;
 
@@ -311,6 +347,127 @@ mod tests {
         drop(store);
         for end in ["", "-wal", "-shm", ".lock"] {
             drop(std::fs::remove_file(format!("{}{end}", path.display())));
+        }
+    }
+
+    /// A store in memory that says which statements it carries out.
+    fn traced() -> (SqliteStore, Arc<Mutex<Vec<String>>>) {
+        let mut connection = Connection::open_in_memory().unwrap();
+        configure(&connection, Options::default()).unwrap();
+        migrate::up(&connection, Path::new("x")).unwrap();
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let statements = Arc::clone(&said);
+        let hear = move |event: TraceEvent<'_>| {
+            if let TraceEvent::Stmt(_, sql) = event {
+                statements.lock().unwrap().push(sql.to_owned());
+            }
+        };
+        connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(hear)).unwrap();
+        let notes = Arc::<Notes>::default();
+        let writer = Writer::start(connection, None, Arc::clone(&notes)).unwrap();
+        (SqliteStore { readers: None, writer, notes, tending: Arc::default(), _lock: None }, said)
+    }
+
+    fn write(n: u128) -> Write {
+        let batch = BatchId(uuid::Uuid::from_u128(n));
+        Write { batch, now: NOW, node: None, request: None, ends: Ends::default(), dry_run: false }
+    }
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    /// Tables that have a few rows however much is stored.
+    const SMALL: [&str; 3] = ["meta", "partition", "history_day"];
+
+    /// Saves, edits, pauses, resumes, wakes and deletes a job and its schedule.
+    async fn edit_everything(store: &SqliteStore) {
+        let tenant = TenantPut { name: "t".into(), tier: Tier::Unlimited, quotas: None };
+        let tenant = store.put_tenants(&[tenant], NOW).await.unwrap()[0];
+        let id = store.reserve_schedules(1).await.unwrap();
+        let cursor = Cursor { planned_at: NOW, due_at: NOW, fired: 0 };
+        let mut schedule = SchedulePut {
+            id,
+            job: JobId(0),
+            tenant,
+            name: "s".into(),
+            spec: "{\"every\":\"1m\"}".into(),
+            enabled: true,
+            stored: Stored { cursor: Some(cursor), ..Stored::default() },
+            skips: Vec::new(),
+            guard: None,
+        };
+        let put = |n: u8, schedule: &SchedulePut, ended: &[ScheduleId]| JobPut {
+            tenant,
+            name: "j".into(),
+            document: format!("{{\"n\":{n}}}"),
+            hash: [n; 32],
+            queue: "default".into(),
+            tags: vec!["tag".into()],
+            enabled: true,
+            by: None,
+            expect: Expect::Anything,
+            after: None,
+            schedules: Some(SchedulesPut {
+                seen: (n > 1).then_some(i32::from(n) - 1),
+                saved: if ended.is_empty() { vec![schedule.clone()] } else { Vec::new() },
+                ended: ended.to_vec(),
+            }),
+        };
+        let saved = store.put_jobs(&write(1), &[put(1, &schedule, &[])]).await.unwrap();
+        let JobSaved::Saved { id: job, .. } = saved[0] else { panic!("{saved:?}") };
+        let record = store.schedules(&[id]).await.unwrap()[0].clone().unwrap();
+        schedule.guard = Some(record.guard(Some(cursor)));
+        store.put_jobs(&write(2), &[put(2, &schedule, &[])]).await.unwrap();
+        let targets = [PauseTarget::Job(job), PauseTarget::Schedule(id), PauseTarget::Queue(tenant, "default".into())];
+        store.set_pauses(&write(3), &targets, Some(&Pause::default())).await.unwrap();
+        store.set_pauses(&write(4), &targets, None).await.unwrap();
+        let due = store.cursors(&[id]).await.unwrap()[0].unwrap();
+        store.wake_at(&write(5), &[(due, Some(NOW))]).await.unwrap();
+        let of_job = ScheduleQuery { job: Some(job), limit: 10, ..ScheduleQuery::default() };
+        assert_eq!(store.list_schedules(&of_job).await.unwrap().schedules.len(), 1);
+        let of_tenant = ScheduleQuery { tenant: Some(tenant), limit: 10, ..ScheduleQuery::default() };
+        store.list_schedules(&of_tenant).await.unwrap();
+        assert_eq!(store.count_schedules(tenant, 10).await.unwrap(), 1);
+        store.find_jobs(&[(tenant, "j".into())]).await.unwrap();
+        let record = store.schedules(&[id]).await.unwrap()[0].clone().unwrap();
+        schedule.guard = Some(record.guard(store.cursors(&[id]).await.unwrap()[0].map(|due| due.cursor)));
+        schedule.job = job;
+        store.put_schedules(&write(6), &[schedule.clone()]).await.unwrap();
+        let revision = store.jobs(&[job]).await.unwrap()[0].as_ref().unwrap().revision;
+        let mut ended = put(7, &schedule, &[id]);
+        ended.schedules.as_mut().unwrap().seen = Some(revision);
+        store.put_jobs(&write(7), &[ended]).await.unwrap();
+        let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+        store.delete_jobs(&write(8), &[Deletion { job, ask, keep_running: false }]).await.unwrap();
+        assert!(store.schedules(&[id]).await.unwrap()[0].as_ref().unwrap().deleted);
+    }
+
+    /// With millions of schedules, a look through all of them for each edit would hold up
+    /// every commit.
+    #[tokio::test]
+    async fn editing_a_job_or_schedule_walks_through_no_table() {
+        let (store, said) = traced();
+        edit_everything(&store).await;
+        let statements = std::mem::take(&mut *said.lock().unwrap());
+        assert!(statements.len() > 30, "{statements:?}");
+        let plans = store.read("explain", move |connection| {
+            let mut plans = Vec::new();
+            for sql in &statements {
+                if sql == "COMMIT" || sql.starts_with("BEGIN") {
+                    continue;
+                }
+                let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).map_err(failed)?;
+                let count = explain.parameter_count();
+                let rows = explain.query_map(rusqlite::params_from_iter(vec![0; count]), |row| row.get::<_, String>(3));
+                for step in rows.map_err(failed)? {
+                    plans.push((sql.clone(), step.map_err(failed)?));
+                }
+            }
+            Ok(plans)
+        });
+        for (sql, step) in plans.await.unwrap() {
+            let walked = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
+            let stored = walked.is_some_and(|table| crate::bounds::of(table).is_some() && !SMALL.contains(&table));
+            assert!(!stored, "{sql}: {step}");
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{
     claim::{lease_in_writing, put_holder},
     failed,
     once::once,
-    rows::{decode, live_rows, run_row, select_run},
+    rows::{live, live_rows, runs, select_run},
     settle::Epochs,
     writer::Urgency,
 };
@@ -69,7 +69,7 @@ impl SqliteStore {
                 let left = limit as usize - found.len();
                 found.extend(live_rows(connection, &sql, [part.0], left, |_| true)?);
             }
-            decode(found)
+            Ok(runs(found))
         })
         .await
     }
@@ -86,7 +86,7 @@ impl SqliteStore {
                 let left = limit as usize - found.len();
                 found.extend(live_rows(connection, &sql, [part.0], left, |_| true)?);
             }
-            decode(found)
+            Ok(runs(found))
         })
         .await
     }
@@ -157,6 +157,39 @@ impl SqliteStore {
             })
             .await
     }
+
+    pub(super) async fn do_lease_running(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: jiff::Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let (write, attempts) = (write.clone(), attempts.to_vec());
+        let count = attempts.len();
+        self.writer
+            .write("lease running runs", Urgency::Prompt, move |connection| {
+                guarded(connection, &write, count, |connection| {
+                    let mut owned = Owned::new(connection, &write);
+                    for one in &attempts {
+                        owned.each(one.lease, one.part, one.epoch, |work, run| {
+                            let Ok(change) = run.lease_running(one.lease, worker, one.started_at) else {
+                                return Ok(Guarded::Stale);
+                            };
+                            let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
+                            work.change(&row, run, &change)?;
+                            Ok(Guarded::Applied)
+                        })?;
+                    }
+                    let answers = owned.done()?;
+                    if answers.contains(&Guarded::Applied) {
+                        put_holder(connection, worker, until)?;
+                    }
+                    Ok(answers)
+                })
+            })
+            .await
+    }
 }
 
 /// A write whose answer is a list of guards; all applied is stored as nothing.
@@ -197,7 +230,7 @@ impl<'c> Owned<'c> {
                     && row.part == i16::from(part.0)
                     && self.epochs.current(self.work.connection, part.0)? == epoch.0 =>
             {
-                act(&mut self.work, &row.run()?)?
+                act(&mut self.work, &row.run)?
             }
             _ => Guarded::Stale,
         };
@@ -224,10 +257,7 @@ fn read_window(connection: &Connection, parts: &Parts, window: &Window) -> Resul
     while found.len() < window.limit as usize
         && let Some(row) = rows.next().map_err(failed)?
     {
-        let row = run_row(row).map_err(failed)?;
-        if parts.has(&row) {
-            found.push(row.run()?);
-        }
+        found.extend(live(row).filter(|live| parts.has(live)).map(|live| live.run));
     }
     Ok(found)
 }

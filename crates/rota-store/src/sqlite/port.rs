@@ -16,8 +16,8 @@ use rota_core::{
         JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
         PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage, RunPage, RunQuery,
         RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved,
-        Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk, Woken,
-        Worker, WorkerBeat, Write,
+        Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk,
+        UnreadableRow, Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -63,8 +63,8 @@ impl JobStore for SqliteStore {
         self.do_deletions(limit).await
     }
 
-    async fn forget_deletions(&self, jobs: &[JobId]) -> Result<(), StoreError> {
-        self.do_forget_deletions(jobs).await
+    async fn forget_deletions(&self, jobs: &[JobId], now: Timestamp) -> Result<(), StoreError> {
+        self.do_forget_deletions(jobs, now).await
     }
 
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<Option<JobRecord>>, StoreError> {
@@ -173,8 +173,8 @@ impl RunStore for SqliteStore {
         self.do_due(parts, until, limit).await
     }
 
-    async fn live_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Vec<LiveRun>>, StoreError> {
-        self.do_live_of(schedules).await
+    async fn live_of(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, StoreError> {
+        self.do_live_of(schedules, limit).await
     }
 
     async fn fire(&self, write: &Write, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
@@ -245,6 +245,16 @@ impl RunStore for SqliteStore {
 
     async fn mark_running(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
         self.do_mark_running(write, marks).await
+    }
+
+    async fn lease_running(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        self.do_lease_running(write, worker, until, attempts).await
     }
 
     async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
@@ -335,6 +345,18 @@ impl HistoryStore for SqliteStore {
 
     async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
         self.do_discard(runs, by, now).await
+    }
+
+    async fn unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError> {
+        self.do_unreadable().await
+    }
+
+    async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError> {
+        self.do_raw_row(table, key).await
+    }
+
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError> {
+        self.do_discard_row(table, key).await
     }
 
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {

@@ -1,13 +1,16 @@
 //! Reading rows, and the small conversions between the domain and SQLite.
 
-use std::sync::LazyLock;
+use std::{ops::Deref, sync::LazyLock};
 
 use rota_core::{run::Run, store::StoreError};
 use rusqlite::{Connection, Row};
 use uuid::Uuid;
 
 use super::failed;
-use crate::codec::RunRow;
+use crate::{
+    codec::{RunRow, status},
+    unreadable,
+};
 
 /// The columns of [`RunRow`], in the order [`run_row`] reads them.
 pub const RUN: &str = "run.id, run.tenant, run.job, run.version, run.lane, run.part, run.status, run.flags, \
@@ -60,32 +63,60 @@ pub fn uuid_opt(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Uuid>> {
     Ok(row.get::<_, Option<[u8; 16]>>(index)?.map(Uuid::from_bytes))
 }
 
-/// Live rows that a query finds, at most `limit` of those that `keep` lets
-/// through; the query is not read further than needed.
+/// A live run, and its row.
+#[derive(Clone)]
+pub struct Live {
+    pub row: RunRow,
+    pub run: Run,
+}
+
+impl Deref for Live {
+    type Target = RunRow;
+
+    fn deref(&self) -> &RunRow {
+        &self.row
+    }
+}
+
+/// A live run; none where its row cannot be read, or was set aside for that.
+pub fn live(row: &Row<'_>) -> Option<Live> {
+    let read = || -> Result<Option<Live>, StoreError> {
+        let row = run_row(row).map_err(failed)?;
+        if row.status >= status::SET_ASIDE {
+            return Ok(None);
+        }
+        Ok(Some(Live { run: row.run()?, row }))
+    };
+    let key = || uuid_at(row, 0).map_or_else(|_| "?".to_owned(), |id| id.to_string());
+    read().unwrap_or_else(|error| {
+        unreadable::note(unreadable::RUN, key(), error);
+        None
+    })
+}
+
+/// Live runs that a query finds, at most `limit` of those that can be read and that
+/// `keep` lets through; the query is not read further than needed.
 pub fn live_rows(
     connection: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
     limit: usize,
     keep: impl Fn(&RunRow) -> bool,
-) -> Result<Vec<RunRow>, StoreError> {
+) -> Result<Vec<Live>, StoreError> {
     let mut statement = connection.prepare_cached(sql).map_err(failed)?;
     let mut rows = statement.query(params).map_err(failed)?;
     let mut found = Vec::new();
     while found.len() < limit
         && let Some(row) = rows.next().map_err(failed)?
     {
-        let row = run_row(row).map_err(failed)?;
-        if keep(&row) {
-            found.push(row);
-        }
+        found.extend(live(row).filter(|live| keep(live)));
     }
     Ok(found)
 }
 
 static BY_ID: LazyLock<String> = LazyLock::new(|| select_run("WHERE run.id = ?1"));
 
-pub fn live_row(connection: &Connection, id: Uuid) -> Result<Option<RunRow>, StoreError> {
+pub fn live_row(connection: &Connection, id: Uuid) -> Result<Option<Live>, StoreError> {
     Ok(live_rows(connection, &BY_ID, [id.as_bytes()], 1, |_| true)?.pop())
 }
 
@@ -94,6 +125,6 @@ pub fn select_run(rest: &str) -> String {
     format!("SELECT {RUN} FROM run {rest}")
 }
 
-pub fn decode(rows: Vec<RunRow>) -> Result<Vec<Run>, StoreError> {
-    rows.into_iter().map(RunRow::run).collect()
+pub fn runs(found: Vec<Live>) -> Vec<Run> {
+    found.into_iter().map(|live| live.run).collect()
 }

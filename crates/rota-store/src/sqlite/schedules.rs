@@ -28,6 +28,7 @@ use crate::{
     filter::{PAGE_MAX, parts_from},
     kept::{self, Kept},
     review::{Armed, review},
+    unreadable::readable,
 };
 
 impl SqliteStore {
@@ -88,8 +89,6 @@ impl SqliteStore {
         self.read("list schedules", move |connection| list(connection, &query)).await
     }
 
-    /// There is no index by tenant: this reads the table up to the last one that
-    /// counts, beside the writer. Those who ask remember the answer for a while.
     pub(super) async fn do_count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError> {
         self.read("count schedules", move |connection| {
             let sql = "SELECT count(*) FROM (SELECT 1 FROM schedule WHERE tenant = ?1 AND enabled = 1 AND deleted = 0 \
@@ -167,18 +166,23 @@ impl SqliteStore {
             let mut rows = select.query(key).map_err(failed)?;
             let mut skips = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                let range = SkipRange {
-                    from: time(row.get(0).map_err(failed)?)?,
-                    to: time(row.get(1).map_err(failed)?)?,
-                    count: row.get::<_, i64>(2).map_err(failed)?.max(0) as u64,
-                    reason: reason(&row.get::<_, String>(3).map_err(failed)?)?,
-                };
-                skips.push(SkipRecord { schedule, range });
+                let from: i64 = row.get(0).map_err(failed)?;
+                let range = readable("skip", format_args!("{schedule}/{from}"), skip_range(row));
+                skips.extend(range.map(|range| SkipRecord { schedule, range }));
             }
             Ok(skips)
         })
         .await
     }
+}
+
+fn skip_range(row: &Row<'_>) -> Result<SkipRange, StoreError> {
+    Ok(SkipRange {
+        from: time(row.get(0).map_err(failed)?)?,
+        to: time(row.get(1).map_err(failed)?)?,
+        count: row.get::<_, i64>(2).map_err(failed)?.max(0) as u64,
+        reason: reason(&row.get::<_, String>(3).map_err(failed)?)?,
+    })
 }
 
 /// The cursors of schedules.
@@ -193,7 +197,7 @@ fn find_cursors(
     for id in schedules {
         let mut rows = select.query(params![Partition::of_schedule(*id).0, id.0]).map_err(failed)?;
         if let Some(row) = rows.next().map_err(failed)? {
-            found.insert(*id, due_cursor(row)?);
+            found.extend(readable("cursor", id, due_cursor(row)).map(|due| (*id, due)));
         }
     }
     Ok(found)
@@ -306,7 +310,8 @@ fn schedule_where(
     let sql = format!("SELECT {SCHEDULE} FROM schedule WHERE {rest}");
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;
     let mut rows = select.query(key).map_err(failed)?;
-    rows.next().map_err(failed)?.map(record).transpose()
+    let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
+    Ok(readable("schedule", row.get::<_, i64>(0).map_err(failed)?, record(row)))
 }
 
 /// The answer to a schedule that was not there before.
@@ -455,12 +460,12 @@ pub fn delete_of_job(connection: &Connection, job: JobId, now: Timestamp) -> Res
 /// Ends schedules. What they owed up to now is recorded as deleted.
 fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Result<(), StoreError> {
     let cursors = find_cursors(connection, ids)?;
-    let sql = "UPDATE schedule SET deleted = 1, revision = revision + 1, armed_by = NULL \
+    let sql = "UPDATE schedule SET deleted = 1, deleted_at = ?2, revision = revision + 1, armed_by = NULL \
          WHERE id = ?1 AND deleted = 0 RETURNING spec";
     for id in ids {
         let spec: Option<String> = connection
             .prepare_cached(sql)
-            .and_then(|mut update| update.query_row([id.0], |row| row.get(0)).optional())
+            .and_then(|mut update| update.query_row([id.0, micros(now)], |row| row.get(0)).optional())
             .map_err(failed)?;
         if let (Some(spec), Some(DueCursor { cursor, .. })) = (spec, cursors.get(id)) {
             drop_cursor(connection, Partition::of_schedule(*id), *id, cursor)?;
@@ -492,25 +497,35 @@ pub fn set_pause(
 
 fn list(connection: &Connection, query: &ScheduleQuery) -> Result<SchedulePage, StoreError> {
     let limit = query.limit.clamp(1, PAGE_MAX) as usize;
+    // The filter that has an index is written out, so that a plan made for all queries
+    // alike can still use it.
+    let (filter, value) = match (query.job, query.tenant) {
+        (Some(job), _) => ("job = ?3", job.0),
+        (None, Some(tenant)) => ("tenant = ?3", i64::from(tenant.0)),
+        (None, None) => ("?3 IS NOT NULL", 0),
+    };
     let sql = format!(
-        "SELECT {SCHEDULE} FROM schedule WHERE deleted = 0 AND id > ?1 AND (?2 IS NULL OR tenant = ?2) \
-           AND (?3 IS NULL OR job = ?3) AND (?4 IS NULL OR enabled = ?4) ORDER BY id LIMIT ?5"
+        "SELECT {SCHEDULE} FROM schedule WHERE deleted = 0 AND {filter} AND id > ?1 AND (?2 IS NULL OR tenant = ?2) \
+           AND (?4 IS NULL OR enabled = ?4) ORDER BY id LIMIT ?5"
     );
     let key = params![
         query.after.map_or(i64::MIN, |after| after.0),
         query.tenant.map(|tenant| tenant.0),
-        query.job.map(|job| job.0),
+        value,
         query.enabled,
         limit as i64 + 1,
     ];
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;
     let mut rows = select.query(key).map_err(failed)?;
-    let mut schedules = Vec::new();
+    let (mut schedules, mut looked, mut last) = (Vec::new(), 0, None);
     while let Some(row) = rows.next().map_err(failed)? {
-        schedules.push(record(row)?);
+        looked += 1;
+        if looked > limit {
+            return Ok(SchedulePage { schedules, next: last.map(ScheduleId) });
+        }
+        let id: i64 = row.get(0).map_err(failed)?;
+        last = Some(id);
+        schedules.extend(readable("schedule", id, record(row)));
     }
-    let more = schedules.len() > limit;
-    schedules.truncate(limit);
-    let next = if more { schedules.last().map(|last| last.id) } else { None };
-    Ok(SchedulePage { schedules, next })
+    Ok(SchedulePage { schedules, next: None })
 }

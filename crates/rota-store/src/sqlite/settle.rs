@@ -146,7 +146,7 @@ fn end(
 /// Settles a run as it is now.
 fn alone(work: &mut Work<'_>, epochs: &mut Epochs, settlement: &Settlement) -> Result<Guarded, StoreError> {
     let Some(row) = work.row(settlement.lease.run.0)? else { return Ok(Guarded::Stale) };
-    let brief = Brief::from(&row);
+    let brief = Brief::from(&row.row);
     if let Change::Finish(finish) = &settlement.change {
         return end(work, epochs, settlement, finish, &brief);
     }
@@ -156,7 +156,7 @@ fn alone(work: &mut Work<'_>, epochs: &mut Epochs, settlement: &Settlement) -> R
     if brief.cancel_asked {
         return Ok(Guarded::CancelAsked);
     }
-    let run = row.clone().run()?;
+    let run = row.run.clone();
     work.change(&row, &run, &settlement.change)?;
     Ok(Guarded::Applied)
 }

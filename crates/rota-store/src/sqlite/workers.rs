@@ -5,13 +5,28 @@ use rota_core::{
     ids::{TenantId, WorkerId},
     store::{StoreError, Worker, WorkerBeat},
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{SqliteStore, failed, rows::uuid_at, writer::Urgency};
 use crate::{
     codec::{self, micros, time},
     filter::PAGE_MAX,
+    unreadable::readable,
 };
+
+fn worker(row: &Row<'_>) -> Result<Worker, StoreError> {
+    Ok(Worker {
+        worker: WorkerId(uuid_at(row, 0).map_err(failed)?),
+        tenant: row.get::<_, Option<i32>>(1).map_err(failed)?.map(TenantId),
+        name: row.get(2).map_err(failed)?,
+        info: codec::worker_info(&row.get::<_, String>(3).map_err(failed)?)?,
+        began_at: time(row.get(4).map_err(failed)?)?,
+        seen_at: time(row.get(5).map_err(failed)?)?,
+        until: time(row.get(6).map_err(failed)?)?,
+        draining: row.get(7).map_err(failed)?,
+        drain_asked: row.get(8).map_err(failed)?,
+    })
+}
 
 impl SqliteStore {
     pub(super) async fn do_beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError> {
@@ -38,17 +53,8 @@ impl SqliteStore {
             let mut rows = select.query(key).map_err(failed)?;
             let mut workers = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                workers.push(Worker {
-                    worker: WorkerId(uuid_at(row, 0).map_err(failed)?),
-                    tenant: row.get::<_, Option<i32>>(1).map_err(failed)?.map(TenantId),
-                    name: row.get(2).map_err(failed)?,
-                    info: codec::worker_info(&row.get::<_, String>(3).map_err(failed)?)?,
-                    began_at: time(row.get(4).map_err(failed)?)?,
-                    seen_at: time(row.get(5).map_err(failed)?)?,
-                    until: time(row.get(6).map_err(failed)?)?,
-                    draining: row.get(7).map_err(failed)?,
-                    drain_asked: row.get(8).map_err(failed)?,
-                });
+                let id = uuid_at(row, 0).map_err(failed)?;
+                workers.extend(readable("worker", id, worker(row)));
             }
             Ok(workers)
         })

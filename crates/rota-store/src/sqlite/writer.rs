@@ -22,10 +22,11 @@ use rota_core::store::StoreError;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{checkpoint::Checkpointer, history::Indexer, not_applied};
+use super::{checkpoint::Checkpointer, history::Indexer, not_applied, unreadable::set_aside};
 use crate::{
     failpoint::{self, Moment},
     guests::is_guest,
+    unreadable::{self, Notes},
 };
 
 /// A group is committed after so much work.
@@ -142,25 +143,56 @@ struct Shared {
 /// The handle through which work reaches the thread.
 pub struct Writer {
     shared: Arc<Shared>,
+    notes: Arc<Notes>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 impl Writer {
     /// `checkpointer` is there for a file, and not in memory.
-    pub fn start(connection: Connection, checkpointer: Option<Checkpointer>) -> std::io::Result<Self> {
+    pub fn start(
+        connection: Connection,
+        checkpointer: Option<Checkpointer>,
+        notes: Arc<Notes>,
+    ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
+        let (theirs, for_thread) = (Arc::clone(&shared), Arc::clone(&notes));
         let thread = thread::Builder::new().name("rota-sqlite-writer".into()).spawn(move || {
+            unreadable::note_on_thread(&for_thread);
             let written = panic::catch_unwind(AssertUnwindSafe(|| run(&theirs, connection, checkpointer)));
             if written.is_err() {
                 end_the_process();
             }
         })?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { shared, notes, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Runs `work` in the next group and answers after its commit.
+    /// Runs `work` in the next group and answers after its commit. A live run that it
+    /// could not read is set aside before the next one meets it.
     pub async fn write<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        urgency: Urgency,
+        work: impl Fn(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let answer = self.queue(what, urgency, work).await;
+        self.set_aside().await;
+        answer
+    }
+
+    /// Sets aside the live runs that could not be read since this was last done. Where
+    /// that fails, whoever meets them next does it.
+    pub async fn set_aside(&self) {
+        if self.notes.take_fresh() {
+            let runs = self.notes.take_runs();
+            let notes = Arc::clone(&self.notes);
+            let work = move |connection: &Connection| set_aside(connection, &notes, &runs);
+            if let Err(error) = self.queue("set rows aside", Urgency::Prompt, work).await {
+                tracing::warn!(%error, "setting aside rows that cannot be read");
+            }
+        }
+    }
+
+    async fn queue<T: Send + 'static>(
         &self,
         what: &'static str,
         urgency: Urgency,
@@ -180,7 +212,13 @@ impl Writer {
             }
         }
         self.shared.ready.notify_one();
-        receive.await.unwrap_or_else(|_| Err(not_applied(what, "the store's writer has stopped")))
+        match receive.await {
+            Ok(answer) => answer,
+            // Every piece is answered, unless the writer panicked. Whether this one was
+            // committed is not known then, and the process is about to end: nobody is told
+            // anything, and nobody gets to go on.
+            Err(_) => std::future::pending().await,
+        }
     }
 }
 
@@ -374,7 +412,7 @@ mod tests {
         if std::env::var_os(DIES).is_none() {
             return;
         }
-        let writer = Writer::start(Connection::open_in_memory().unwrap(), None).unwrap();
+        let writer = Writer::start(Connection::open_in_memory().unwrap(), None, Arc::default()).unwrap();
         let work = |_: &Connection| -> Result<(), StoreError> { panic!("a bug in the store") };
         drop(writer.write("panic", Urgency::Prompt, work).await);
         println!("still here");

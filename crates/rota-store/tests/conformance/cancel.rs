@@ -2,7 +2,7 @@
 
 use rota_core::{
     run::{NewRun, Outcome, RunState, Status, TrailKind, Verdict, WaitFor},
-    store::{CancelAnswer, Guarded},
+    store::{CancelAnswer, Guarded, Write},
 };
 
 use crate::harness::*;
@@ -183,4 +183,25 @@ pub async fn cancel_against_claim_leaves_no_one_in_doubt(h: &Harness) {
         }
         assert_eq!(h.status(id).await, Status::Ended(Verdict::Cancelled));
     }
+}
+
+/// Whoever asks first how many a cancel would stop is told what it would do, those that it
+/// would leave alone included, and has stopped nobody.
+pub async fn a_cancel_in_a_dry_run_answers_as_the_act_and_stops_nobody(h: &Harness) {
+    let delayed = h.make(NewRun { ready_at: at(60_000), ..h.new_run(h.owned) }, at(0)).await;
+    h.enqueue(&[h.keyed(1, 1)], at(0)).await;
+    let holder = h.claim(h.worker(), 1, at(0)).await.remove(0).id;
+    let waiting = h.make(h.keyed(1, 1), at(0)).await;
+    let (_, asked) = h.leased(at(0)).await;
+    h.cancel(asked.id, at(1)).await;
+    let (_, over) = h.leased(at(0)).await;
+    h.succeed(&over, at(1)).await;
+    let runs = [delayed, holder, waiting, asked.id, over.id, h.run_id()];
+    let before = h.store.runs(&runs).await.unwrap();
+    let dry = Write { dry_run: true, ..h.write(at(2)) };
+    let would = h.store.request_cancel(&dry, &runs, &ask()).await.unwrap();
+    use CancelAnswer::{AlreadyAsked, Asked, Cancelled, Ended, NotFound};
+    assert_eq!(would, [Cancelled, Asked, Cancelled, AlreadyAsked, Ended, NotFound]);
+    assert_eq!(h.store.runs(&runs).await.unwrap(), before);
+    assert_eq!(h.store.request_cancel(&h.write(at(2)), &runs, &ask()).await.unwrap(), would);
 }

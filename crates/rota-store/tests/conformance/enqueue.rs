@@ -303,6 +303,7 @@ pub async fn empty_batches_are_answered(h: &Harness) {
     assert_eq!(h.store.wake(&write(), &[]).await.unwrap(), []);
     assert_eq!(h.store.mark_running(&write(), &[]).await.unwrap(), []);
     assert_eq!(h.store.lease_owned(&write(), h.worker(), at(1), &[]).await.unwrap(), []);
+    assert_eq!(h.store.lease_running(&write(), h.worker(), at(1), &[]).await.unwrap(), []);
     assert_eq!(h.store.progress(&[]).await.unwrap(), []);
     assert_eq!(h.store.promote(&write(), &[], 10).await.unwrap().moved, 0);
     assert_eq!(h.store.own(&[], &[]).await.unwrap(), Vec::<Vec<_>>::new());
@@ -313,7 +314,7 @@ pub async fn empty_batches_are_answered(h: &Harness) {
     assert_eq!(h.store.runs(&[]).await.unwrap(), []);
     assert_eq!(h.store.due(&[], at(0), 10).await.unwrap(), []);
     assert_eq!(h.store.due(&all_parts(), at(0), 0).await.unwrap(), []);
-    assert_eq!(h.store.live_of(&[]).await.unwrap(), Vec::<Vec<_>>::new());
+    assert_eq!(h.store.live_of(&[], 10).await.unwrap(), Vec::<Vec<_>>::new());
     assert_eq!(h.store.take_tokens(&[], at(0)).await.unwrap(), []);
     assert_eq!(h.store.put_jobs(&write(), &[]).await.unwrap(), []);
     assert_eq!(h.store.put_schedules(&write(), &[]).await.unwrap(), []);

@@ -69,12 +69,26 @@ pub async fn a_fire_makes_the_run_and_advances_the_cursor(h: &Harness) {
     assert_eq!(h.cursors(&[schedule]).await, [Some(cursor(at(60_000), 1))]);
     let run = h.record(item.runs[0].id).await.run;
     assert_eq!((run.trigger.schedule, run.trigger.planned_at), (Some(schedule), Some(at(0))));
-    let live = h.store.live_of(&[ScheduleId(-1), schedule]).await.unwrap();
+    let live = h.store.live_of(&[ScheduleId(-1), schedule], 10).await.unwrap();
     assert_eq!(live, [vec![], vec![LiveRun { id: run.id, status: Status::Queued, planned_at: Some(at(0)) }]]);
     h.claim(h.worker(), 1, at(0)).await;
     let running = h.record(run.id).await.run;
     h.succeed(&running, at(1)).await;
-    assert_eq!(h.store.live_of(&[schedule]).await.unwrap(), [vec![]]);
+    assert_eq!(h.store.live_of(&[schedule], 10).await.unwrap(), [vec![]]);
+}
+
+/// A schedule whose runs nobody executes must not fill a node's memory when it fires.
+pub async fn live_runs_of_a_schedule_are_read_up_to_the_limit(h: &Harness) {
+    let schedules = [h.schedule("a").await, h.schedule("b").await];
+    let of = |schedule| {
+        let trigger = Trigger { schedule: Some(schedule), ..Trigger::plain(Source::Schedule) };
+        NewRun { trigger, ..h.new_run(h.claimed) }
+    };
+    let runs = [of(schedules[0]), of(schedules[0]), of(schedules[0]), of(schedules[1])];
+    h.enqueue(&runs, at(0)).await;
+    let live = h.store.live_of(&schedules, 2).await.unwrap();
+    let ids: Vec<Vec<RunId>> = live.iter().map(|live| live.iter().map(|run| run.id).collect()).collect();
+    assert_eq!(ids, [vec![runs[0].id, runs[1].id], vec![runs[3].id]]);
 }
 
 /// A schedule that has ended owes nothing.

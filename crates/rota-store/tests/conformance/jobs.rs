@@ -113,7 +113,7 @@ pub async fn what_a_deletion_asks_of_the_runs_is_kept(h: &Harness) {
     let expected = [(at(1), deletion(h.job)), (at(2), kept)];
     assert_eq!(h.store.deletions(10).await.unwrap(), expected);
     assert_eq!(h.store.deletions(1).await.unwrap(), expected[..1], "as many as were asked for");
-    h.store.forget_deletions(&[h.job, JobId(-1)]).await.unwrap();
+    h.store.forget_deletions(&[h.job, JobId(-1)], at(3)).await.unwrap();
     assert_eq!(h.store.deletions(10).await.unwrap(), expected[1..]);
     assert!(h.store.jobs(&[h.job]).await.unwrap()[0].as_ref().unwrap().deleted, "it stays deleted");
 }
@@ -278,6 +278,28 @@ pub async fn a_pause_that_is_set_again_forgets_nothing(h: &Harness) {
             assert_eq!(spans, expected);
         }
     }
+}
+
+/// Whoever asks first what a pause or a resume would do is told what it does, those that
+/// it would leave alone included, and has changed nothing.
+pub async fn a_pause_in_a_dry_run_answers_as_the_act_and_pauses_nothing(h: &Harness) {
+    let schedule = h.schedule("s").await;
+    let targets = [PauseTarget::Job(h.job), PauseTarget::Schedule(schedule), PauseTarget::Job(JobId(-1))];
+    let stored = async || {
+        let job = h.store.jobs(&[h.job]).await.unwrap().remove(0).unwrap();
+        let own = h.store.schedules(&[schedule]).await.unwrap().remove(0).unwrap();
+        (job.pause, job.revision, own.pause, own.revision)
+    };
+    let pause = Pause { since: at(1), until: Some(at(99)), ..Pause::default() };
+    for (now, wish) in [(at(1), Some(&pause)), (at(2), None), (at(3), None)] {
+        let before = stored().await;
+        let dry = Write { dry_run: true, ..h.write(now) };
+        let would = h.store.set_pauses(&dry, &targets, wish).await.unwrap();
+        assert_eq!(stored().await, before);
+        assert_eq!(h.store.set_pauses(&h.write(now), &targets, wish).await.unwrap(), would, "{wish:?}");
+        assert_eq!(would[..2] == [true, true], stored().await != before, "{wish:?}");
+    }
+    assert_eq!(stored().await.0, Some(Pause { until: Some(at(2)), ..pause }));
 }
 
 /// A schedule that sleeps because of its own pause, or its job's, must not sleep on

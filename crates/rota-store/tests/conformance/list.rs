@@ -169,6 +169,27 @@ pub async fn both_kinds_of_blocked_are_blocked(h: &Harness) {
     assert_eq!(ids(&found).into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([waiting.id, joined]));
 }
 
+/// Whoever executes a run knows before the store does: a list by status goes by that, and
+/// a filter of other statuses, or a run that is not queued, is none the wiser for it.
+pub async fn a_run_that_is_known_to_have_begun_counts_as_running(h: &Harness) {
+    let begun = h.make_many(h.claimed, 4, at(0)).await;
+    let leased = h.claim(h.worker(), 1, at(0)).await.remove(0).id;
+    let later = h.make(NewRun { ready_at: at(60_000), ..h.new_run(h.claimed) }, at(0)).await;
+    let [known, queued] = [0, 1].map(|skip| *begun.iter().filter(|id| **id != leased).nth(skip).unwrap());
+    let found = async |statuses: &[Status], limit| {
+        let query =
+            RunQuery { statuses: statuses.to_vec(), begun: vec![known, leased, later], limit, ..Default::default() };
+        ids(&h.list(query).await).into_iter().collect::<BTreeSet<_>>()
+    };
+    for limit in [1, 100] {
+        assert_eq!(found(&[Status::Running], limit).await, BTreeSet::from([known, leased]), "pages of {limit}");
+        let still = found(&[Status::Queued], limit).await;
+        assert!(still.len() == 2 && still.contains(&queued) && !still.contains(&known), "pages of {limit}: {still:?}");
+        assert_eq!(found(&[Status::Scheduled], limit).await, BTreeSet::from([later]), "pages of {limit}");
+        assert_eq!(found(&[], limit).await.len(), 5, "pages of {limit}");
+    }
+}
+
 /// A limit of nothing is no endless loop, one of everything no endless answer.
 pub async fn limits_are_clamped(h: &Harness) {
     h.make_many(h.claimed, 5, at(0)).await;

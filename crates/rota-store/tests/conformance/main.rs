@@ -37,6 +37,7 @@ mod settle;
 mod slots;
 mod tokens;
 mod unknown;
+mod unreadable;
 mod upkeep;
 mod workers;
 
@@ -65,6 +66,22 @@ macro_rules! promises {
 }
 
 promises! {
+    unreadable {
+        a_claim_goes_on_beside_an_unreadable_run,
+        an_owner_reads_on_beside_an_unreadable_run,
+        promotion_goes_on_beside_an_unreadable_run,
+        reaping_goes_on_beside_an_unreadable_run,
+        sweeping_goes_on_beside_an_unreadable_run,
+        an_unreadable_run_gives_its_slot_back,
+        a_readable_run_is_not_discarded,
+        an_unreadable_run_is_shown_as_it_is_stored,
+        lists_of_runs_go_on_past_unreadable_ones,
+        lists_of_definitions_go_on_past_unreadable_ones,
+        a_run_of_an_unknown_status_is_left_as_it_is,
+        what_every_node_reads_goes_on_past_unreadable_rows,
+        lists_of_who_may_ask_go_on_past_unreadable_rows,
+        records_are_read_on_past_unreadable_rows,
+    }
     jobs {
         versions_are_immutable_and_listed_newest_first,
         an_identical_document_makes_no_new_version,
@@ -81,6 +98,7 @@ promises! {
         pauses_are_kept_with_their_note,
         a_pause_that_is_set_again_forgets_nothing,
         a_change_of_a_pause_wakes_what_it_holds,
+        a_pause_in_a_dry_run_answers_as_the_act_and_pauses_nothing,
         tenants_are_saved_by_name,
         a_lane_keeps_its_mode_and_is_turned_by_a_successor,
         racing_makers_of_one_lane_agree,
@@ -107,6 +125,7 @@ promises! {
     }
     fire {
         a_fire_makes_the_run_and_advances_the_cursor,
+        live_runs_of_a_schedule_are_read_up_to_the_limit,
         a_last_fire_leaves_no_cursor,
         a_repeated_fire_makes_no_second_run,
         a_schedule_named_twice_in_a_batch_fires_once,
@@ -237,6 +256,11 @@ promises! {
         a_stale_mark_changes_nothing,
         a_new_owner_finds_the_runs_still_queued,
         an_inherited_run_can_be_leased_in_writing,
+        an_attempt_in_flight_becomes_a_lease_under_the_same_fence,
+        an_attempt_that_was_marked_or_asked_to_stop_becomes_a_lease_too,
+        only_the_owner_turns_attempts_into_leases,
+        a_leased_attempt_that_vanishes_is_lost,
+        leasing_attempts_leaves_slots_as_they_were,
         a_marked_run_of_a_dead_owner_can_be_leased_by_the_next,
         windows_over_equal_keys_return_each_run_once_and_in_order,
         each_window_answers_for_itself,
@@ -275,6 +299,7 @@ promises! {
         a_batch_answers_each_in_order,
         cancel_against_settle_gives_one_verdict_as_answered,
         cancel_against_claim_leaves_no_one_in_doubt,
+        a_cancel_in_a_dry_run_answers_as_the_act_and_stops_nobody,
     }
     reap {
         a_lost_run_comes_back_at_no_cost_of_an_attempt,
@@ -343,6 +368,7 @@ promises! {
         pages_are_complete_and_without_repeats,
         every_filter_finds_what_a_full_look_finds,
         both_kinds_of_blocked_are_blocked,
+        a_run_that_is_known_to_have_begun_counts_as_running,
         limits_are_clamped,
         a_query_that_matches_nothing_ends,
         runs_are_found_by_id_live_and_ended,
@@ -365,6 +391,7 @@ promises! {
         one_claim_sent_twice_at_once_leases_once,
         one_enqueue_sent_twice_at_once_makes_once,
         marks_and_written_leases_asked_again_are_applied_still,
+        attempts_leased_are_leased_once_however_often_asked,
         every_other_run_write_asked_again_answers_as_before,
         every_definition_write_asked_again_answers_as_before,
     }
@@ -376,6 +403,12 @@ promises! {
         batches_are_kept_as_long_as_asked,
         a_request_key_outlives_the_batches,
         upkeep_beside_work_loses_nothing,
+        every_table_has_a_stated_bound_and_keeps_it,
+        logs_live_as_long_as_their_runs,
+        a_deleted_job_goes_once_nothing_is_kept_of_its_runs,
+        a_version_goes_once_nothing_uses_it,
+        old_roll_ups_go_and_kept_ones_count_as_before,
+        an_ended_pause_goes_once_all_it_covered_is_decided,
     }
     access {
         a_token_is_found_by_its_digest_and_comes_back_whole,

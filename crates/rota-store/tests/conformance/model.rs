@@ -470,6 +470,24 @@ impl Model {
         }
     }
 
+    pub fn lease_running(
+        &mut self,
+        now: Timestamp,
+        worker: WorkerId,
+        until: Timestamp,
+        attempt: &RunningMark,
+    ) -> Guarded {
+        let Some(run) = self.live_run(attempt.lease.run) else { return Guarded::Stale };
+        if run.part != attempt.part || !self.current(attempt.part, attempt.epoch) {
+            return Guarded::Stale;
+        }
+        let Ok(change) = run.lease_running(attempt.lease, worker, attempt.started_at) else { return Guarded::Stale };
+        let known = self.workers.entry(worker).or_insert(until);
+        *known = (*known).max(until);
+        self.change(&mut Work::new(None, now), run.id, &change);
+        Guarded::Applied
+    }
+
     pub fn mark_running(&mut self, now: Timestamp, mark: &RunningMark) -> Guarded {
         let Some(run) = self.live_run(mark.lease.run) else { return Guarded::Stale };
         let own = run.part == mark.part && self.current(mark.part, mark.epoch) && holder(&run).is_none();

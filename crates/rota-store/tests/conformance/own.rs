@@ -6,8 +6,8 @@ use rota_core::{
     dispatch::{Pair, Window},
     ids::{Partition, RunId},
     order::Priority,
-    run::{Fence, Hold, NewRun, Outcome, RunState, Status, Verdict, WaitFor},
-    store::{CancelAnswer, Enqueued, Guarded, OwnLease, RunningMark},
+    run::{Fence, Hold, NewRun, Outcome, Run, RunState, Status, Verdict, WaitFor},
+    store::{CancelAnswer, Enqueued, Extended, Guarded, OwnLease, RunningMark},
 };
 
 use crate::harness::*;
@@ -170,6 +170,121 @@ pub async fn an_inherited_run_can_be_leased_in_writing(h: &Harness) {
     let reaped = h.reap(at(60_000), at(60_000)).await;
     assert_eq!(reaped.len(), 1, "its second death is noticed");
     assert_eq!(h.record(id).await.run.losses, 1);
+}
+
+fn attempt(owner: &Owner, run: &Run) -> RunningMark {
+    RunningMark { lease: run.lease(), part: run.part, epoch: owner.epoch(run.part), started_at: at(1) }
+}
+
+/// A node that gives a partition away keeps what it executes: the attempt must go on and
+/// be settled under the fence it has, and nobody else may start it.
+pub async fn an_attempt_in_flight_becomes_a_lease_under_the_same_fence(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let id = h.make(h.new_run(h.owned), at(0)).await;
+    let run = h.own(&owner.parts(), 10).await.remove(0);
+    let (worker, write) = (h.worker(), h.write_of(owner.node, at(2)));
+    let answers = h.store.lease_running(&write, worker, at(6_000), &[attempt(&owner, &run)]).await.unwrap();
+    assert_eq!(answers, [Guarded::Applied]);
+    let leased = h.record(id).await.run;
+    assert_eq!(leased.state, RunState::Running { hold: Hold::Leased(worker), started_at: at(1) });
+    assert_eq!(leased.lease(), run.lease());
+    let by_epoch = owner.executes(&run, succeeded(), at(3));
+    assert_eq!(h.settle_as(&owner, &[by_epoch], at(3)).await.answers, [Guarded::Stale], "it is a lease's to settle");
+
+    h.store.leave(owner.node).await.unwrap();
+    let next = h.owner(at(4)).await;
+    assert_eq!(h.own(&next.parts(), 10).await, []);
+    assert_eq!(h.store.inherited(&next.parts(), 10).await.unwrap(), []);
+    assert_eq!(h.reap(at(5_000), at(5_000)).await, []);
+    let extended = h.store.extend(worker, at(11_000), &[run.lease()], at(5_000)).await.unwrap();
+    assert_eq!(extended, Extended::default());
+    assert_eq!(h.settle(&leased, succeeded(), at(9_000)).await, Guarded::Applied);
+    assert_eq!(h.status(id).await, Status::Ended(Verdict::Succeeded));
+}
+
+/// A cancel that was asked for before the partition went must reach the attempt after.
+pub async fn an_attempt_that_was_marked_or_asked_to_stop_becomes_a_lease_too(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    h.make_many(h.owned, 3, at(0)).await;
+    let runs = h.own(&owner.parts(), 10).await;
+    let attempts: Vec<_> = runs.iter().map(|run| attempt(&owner, run)).collect();
+    let marks = [RunningMark { started_at: at(0), ..attempts[0] }, RunningMark { started_at: at(0), ..attempts[1] }];
+    assert_eq!(h.store.mark_running(&h.write_of(owner.node, at(2)), &marks).await.unwrap(), [Guarded::Applied; 2]);
+    for run in &runs[1..] {
+        assert_eq!(h.cancel(run.id, at(3)).await, CancelAnswer::Asked);
+    }
+    let (worker, write) = (h.worker(), h.write_of(owner.node, at(4)));
+    let answers = h.store.lease_running(&write, worker, at(6_000), &attempts).await.unwrap();
+    assert_eq!(answers, [Guarded::Applied; 3]);
+    let hold = Hold::Leased(worker);
+    let cancelling = |started| RunState::Cancelling { hold: Some(hold), started_at: Some(at(started)) };
+    assert_eq!(h.record(runs[0].id).await.run.state, RunState::Running { hold, started_at: at(0) });
+    assert_eq!(h.record(runs[1].id).await.run.state, cancelling(0));
+    assert_eq!(h.record(runs[2].id).await.run.state, cancelling(1));
+
+    let leases: Vec<_> = runs.iter().map(Run::lease).collect();
+    let extended = h.store.extend(worker, at(10_000), &leases, at(5)).await.unwrap();
+    let told: BTreeSet<_> = extended.cancelling.into_iter().collect();
+    assert_eq!(told, runs[1..].iter().map(|run| run.id).collect());
+    let asked = h.record(runs[1].id).await.run;
+    assert_eq!(h.settle(&asked, Outcome::Cancelled, at(6)).await, Guarded::Applied);
+    // The other does not answer: its grace ends it, as that of any leased run.
+    let grace_until = h.record(runs[2].id).await.run.cancel.unwrap().grace_until;
+    assert_eq!(h.sweep(grace_until).await.len(), 1);
+    assert_eq!(h.status(runs[2].id).await, Status::Ended(Verdict::Cancelled));
+}
+
+/// A node that was presumed dead must not lease what another may have started.
+pub async fn only_the_owner_turns_attempts_into_leases(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    h.make_many(h.owned, 4, at(0)).await;
+    let runs = h.own(&owner.parts(), 10).await;
+    let attempts: Vec<_> = runs.iter().map(|run| attempt(&owner, run)).collect();
+    let ends = [owner.executes(&runs[0], succeeded(), at(1)), owner.executes(&runs[1], failed(), at(1))];
+    h.settle_as(&owner, &ends, at(1)).await;
+    let suspect = OwnLease { lease: runs[2].lease(), part: runs[2].part, epoch: owner.epoch(runs[2].part) };
+    h.store.lease_owned(&h.write_of(owner.node, at(1)), h.worker(), at(6_000), &[suspect]).await.unwrap();
+    let write = h.write_of(owner.node, at(2));
+    let answers = h.store.lease_running(&write, h.worker(), at(6_000), &attempts[..3]).await.unwrap();
+    assert_eq!(answers, [Guarded::Stale; 3], "ended, to be retried, leased before");
+
+    h.store.leave(owner.node).await.unwrap();
+    let before = h.record(runs[3].id).await.run;
+    let write = h.write_of(owner.node, at(3));
+    let answers = h.store.lease_running(&write, h.worker(), at(6_000), &attempts[3..]).await.unwrap();
+    assert_eq!(answers, [Guarded::Stale], "the partition is not its own any more");
+    assert_eq!(h.record(runs[3].id).await.run, before);
+}
+
+/// A node that dies after it gave its partitions away: its attempts must start elsewhere.
+pub async fn a_leased_attempt_that_vanishes_is_lost(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let id = h.make(h.new_run(h.owned), at(0)).await;
+    let run = h.own(&owner.parts(), 10).await.remove(0);
+    let (worker, write) = (h.worker(), h.write_of(owner.node, at(2)));
+    h.store.lease_running(&write, worker, at(6_000), &[attempt(&owner, &run)]).await.unwrap();
+    let leased = h.record(id).await.run;
+    assert_eq!(h.reap(at(6_000), at(6_000)).await, []);
+    assert_eq!(h.reap(at(6_001), at(6_001)).await.len(), 1);
+    let lost = h.record(id).await.run;
+    assert_eq!((lost.state.status(), lost.losses, lost.fence), (Status::Scheduled, 1, run.fence.next()));
+    assert_eq!(h.settle(&leased, succeeded(), at(6_002)).await, Guarded::Stale, "it is another's by now");
+}
+
+/// A slot that leaks, or is freed too early, when its run changes hands.
+pub async fn leasing_attempts_leaves_slots_as_they_were(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let keyed = || NewRun { lane: h.owned, ..h.keyed(1, 1) };
+    let (first, second) = (h.make(keyed(), at(0)).await, h.make(keyed(), at(0)).await);
+    let run = h.own(&owner.parts(), 10).await.remove(0);
+    let (worker, write) = (h.worker(), h.write_of(owner.node, at(2)));
+    h.store.lease_running(&write, worker, at(6_000), &[attempt(&owner, &run)]).await.unwrap();
+    assert_eq!(h.statuses(&[first, second]).await, [Status::Running, Status::Blocked]);
+    crate::slots::nothing_to_repair(h).await;
+    let leased = h.record(first).await.run;
+    h.settle(&leased, succeeded(), at(3)).await;
+    assert_eq!(h.status(second).await, Status::Queued);
+    crate::slots::nothing_to_repair(h).await;
 }
 
 /// A takeover makes suspects of what was marked running: they are leased next.

@@ -12,7 +12,7 @@ use rota_store::{
 use crate::harness::Backend;
 
 pub enum Place {
-    Memory,
+    Memory { store: Arc<SqliteStore> },
     Directory { path: PathBuf, directory: PathBuf },
     Schema { url: String, schema: String, store: Arc<PostgresStore> },
 }
@@ -26,7 +26,10 @@ const SPOIL_JOINS: &str = "DELETE FROM need";
 impl Place {
     pub async fn open(backend: Backend) -> (Self, Arc<dyn Store>) {
         match backend {
-            Backend::SqliteMemory => (Self::Memory, Arc::new(SqliteStore::memory().unwrap())),
+            Backend::SqliteMemory => {
+                let store = Arc::new(SqliteStore::memory().unwrap());
+                (Self::Memory { store: store.clone() }, store)
+            }
             Backend::SqliteFile => {
                 let directory = std::env::temp_dir().join(format!("rota-{}", uuid::Uuid::now_v7()));
                 std::fs::create_dir_all(&directory).unwrap();
@@ -47,14 +50,14 @@ impl Place {
 
     pub async fn second(&self, first: &Arc<dyn Store>) -> Arc<dyn Store> {
         match self {
-            Self::Memory | Self::Directory { .. } => first.clone(),
+            Self::Memory { .. } | Self::Directory { .. } => first.clone(),
             Self::Schema { url, schema, .. } => Arc::new(postgres_store(url, schema).await),
         }
     }
 
     pub async fn close(self) {
         match self {
-            Self::Memory => {}
+            Self::Memory { .. } => {}
             Self::Directory { directory, .. } => std::fs::remove_dir_all(directory).unwrap(),
             Self::Schema { store, .. } => store.drop_schema().await.unwrap(),
         }
@@ -87,9 +90,55 @@ impl Place {
         self.sql(&format!("INSERT INTO inbox (at, body) VALUES ({}, '{body}')", at.as_microsecond())).await
     }
 
-    async fn sql(&self, sql: &str) -> bool {
+    /// Every table and how many rows it has; none where there is no way in but the
+    /// store's own.
+    pub async fn rows(&self) -> Option<Vec<(String, i64)>> {
         match self {
-            Self::Memory => false,
+            Self::Memory { .. } => None,
+            Self::Directory { path, .. } => {
+                let connection = rusqlite::Connection::open(path).unwrap();
+                let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY 1";
+                let mut select = connection.prepare(sql).unwrap();
+                let tables: Vec<String> =
+                    select.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+                let count = |table: &str| {
+                    connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+                };
+                Some(tables.into_iter().map(|table| (table.clone(), count(&table))).collect())
+            }
+            Self::Schema { url, schema, .. } => {
+                let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+                let talking = tokio::spawn(connection);
+                let sql = "SELECT relname::text FROM pg_class WHERE relnamespace = $1::text::regnamespace \
+                           AND relkind IN ('r', 'p') AND NOT relispartition ORDER BY 1";
+                let mut counted = Vec::new();
+                for row in client.query(sql, &[&schema]).await.unwrap() {
+                    let table: String = row.get(0);
+                    let sql = format!("SELECT count(*) FROM {schema}.{table}");
+                    counted.push((table, client.query_one(&sql, &[]).await.unwrap().get(0)));
+                }
+                drop(client);
+                talking.await.unwrap().unwrap();
+                Some(counted)
+            }
+        }
+    }
+
+    /// A run's id as the store's own SQL writes it.
+    pub fn id(&self, run: RunId) -> String {
+        match self {
+            Self::Schema { .. } => format!("'{}'", run.0),
+            Self::Memory { .. } | Self::Directory { .. } => format!("x'{}'", run.0.simple()),
+        }
+    }
+
+    /// Breaks what is stored.
+    pub async fn sql(&self, sql: &str) -> bool {
+        match self {
+            Self::Memory { store } => {
+                store.execute_raw(sql).await.unwrap();
+                true
+            }
             Self::Directory { path, .. } => {
                 let connection = rusqlite::Connection::open(path).unwrap();
                 connection.busy_timeout(std::time::Duration::from_secs(10)).unwrap();

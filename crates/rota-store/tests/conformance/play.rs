@@ -70,6 +70,7 @@ enum Op {
     Settle(Option<NodeId>, Vec<(Lease, Partition, Right, Change)>),
     Mark(NodeId, Lease, Partition, usize),
     LeaseOwned(NodeId, WorkerId, Lease, Partition, usize),
+    LeaseRunning(NodeId, WorkerId, Lease, Partition, usize),
     Cancel(Vec<RunId>),
     Promote(NodeId, u32),
     Wake(RunId),
@@ -375,10 +376,10 @@ impl<'h> Play<'h> {
                 };
                 let right = self.right_to(run.part)?;
                 let node = self.rights[right].node;
-                if self.dice.chance(60) {
-                    Op::Mark(node, run.lease(), run.part, right)
-                } else {
-                    Op::LeaseOwned(node, *self.dice.pick(&self.workers)?, run.lease(), run.part, right)
+                match self.dice.below(10) {
+                    0..=4 => Op::Mark(node, run.lease(), run.part, right),
+                    5..=6 => Op::LeaseOwned(node, *self.dice.pick(&self.workers)?, run.lease(), run.part, right),
+                    _ => Op::LeaseRunning(node, *self.dice.pick(&self.workers)?, run.lease(), run.part, right),
                 }
             }
             66..=71 => {
@@ -423,6 +424,11 @@ impl<'h> Play<'h> {
             Op::LeaseOwned(_, worker, lease, part, right) => {
                 let ask = OwnLease { lease: *lease, part: *part, epoch: self.rights[*right].model };
                 lasting(&[model.lease_owned(now, *worker, plus(now, 3_000), &ask)])
+            }
+            Op::LeaseRunning(_, worker, lease, part, right) => {
+                let epoch = self.rights[*right].model;
+                let attempt = RunningMark { lease: *lease, part: *part, epoch, started_at: now };
+                lasting(&[model.lease_running(now, *worker, plus(now, 3_000), &attempt)])
             }
             Op::Cancel(ids) => lasting(&model.request_cancel(now, ids, &ask())),
             Op::Promote(node, limit) => {
@@ -481,6 +487,11 @@ impl<'h> Play<'h> {
             Op::LeaseOwned(_, worker, lease, part, right) => {
                 let ask = OwnLease { lease: *lease, part: *part, epoch: self.rights[*right].store };
                 lasting(&store.lease_owned(write, *worker, plus(now, 3_000), &[ask]).await.unwrap())
+            }
+            Op::LeaseRunning(_, worker, lease, part, right) => {
+                let epoch = self.rights[*right].store;
+                let attempt = RunningMark { lease: *lease, part: *part, epoch, started_at: now };
+                lasting(&store.lease_running(write, *worker, plus(now, 3_000), &[attempt]).await.unwrap())
             }
             Op::Cancel(ids) => lasting(&store.request_cancel(write, ids, &ask()).await.unwrap()),
             Op::Promote(_, limit) => {
@@ -543,7 +554,9 @@ impl<'h> Play<'h> {
         let Some(op) = self.op() else { return };
         let node = match &op {
             Op::Enqueue(node, _) | Op::Fire(node, _) | Op::Settle(node, _) | Op::Release(node, _) => *node,
-            Op::Mark(node, ..) | Op::LeaseOwned(node, ..) | Op::Promote(node, _) => Some(*node),
+            Op::Mark(node, ..) | Op::LeaseOwned(node, ..) | Op::LeaseRunning(node, ..) | Op::Promote(node, _) => {
+                Some(*node)
+            }
             _ => None,
         };
         let write = Write { node, ..self.h.write(self.now) };

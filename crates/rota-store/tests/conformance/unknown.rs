@@ -3,7 +3,7 @@
 
 use rota_core::{
     ids::{Partition, RunId},
-    run::{NewRun, Outcome, Status, Verdict, WaitFor},
+    run::{NewRun, Outcome, Run, Status, Verdict, WaitFor},
     store::{Claim, Enqueued, FireItem, Guarded, OwnLease, Pause, PauseTarget, Reap, RunQuery, RunningMark, Woken},
 };
 
@@ -190,6 +190,26 @@ pub async fn marks_and_written_leases_asked_again_are_applied_still(h: &Harness)
         assert_eq!(answers, [Guarded::Applied]);
     }
     assert_eq!(h.record(runs[1].id).await.run.fence.0, 1, "leased once");
+}
+
+/// Whoever gives partitions away asks again before it does: the answer must be the first.
+pub async fn attempts_leased_are_leased_once_however_often_asked(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    h.make_many(h.owned, 2, at(0)).await;
+    let runs = h.own(&owner.parts(), 10).await;
+    let part = Partition(7);
+    let attempt = |run: &Run| RunningMark { lease: run.lease(), part, epoch: owner.epoch(part), started_at: at(1) };
+    h.settle_as(&owner, &[owner.executes(&runs[1], succeeded(), at(1))], at(1)).await;
+    let attempts = [attempt(&runs[0]), attempt(&runs[1])];
+    let (leasing, worker) = (h.write_of(owner.node, at(1)), h.worker());
+    for until in [6_000, 7_000] {
+        let answers = h.store.lease_running(&leasing, worker, at(until), &attempts).await.unwrap();
+        assert_eq!(answers, [Guarded::Applied, Guarded::Stale]);
+        // What came of it meanwhile changes nothing about the answer.
+        h.store.leave(owner.node).await.unwrap();
+    }
+    let leased = h.record(runs[0].id).await.run;
+    assert_eq!((leased.fence, h.settle(&leased, succeeded(), at(8_000)).await), (runs[0].fence, Guarded::Applied));
 }
 
 /// Cancels, wakes, reaps, sweeps and releases, asked again.

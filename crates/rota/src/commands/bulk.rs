@@ -36,19 +36,19 @@ pub async fn bulk<R: Serialize + Sync>(
     }
     let mut verb = words.verb.to_owned();
     verb[..1].make_ascii_uppercase();
-    session.confirm(asked.yes, &format!("{verb} {} {}?", found.matched, words.things))?;
+    session.confirm(asked.yes, &format!("{verb} {} {}?", found.done, words.things))?;
     let done: BulkDone = session.client.post(&path, &request(false)).await?;
     counted(session, words.done, &done)
 }
 
 /// Says what a request by filter did.
 fn counted(session: &mut Session<'_>, what: &str, done: &BulkDone) -> Result<(), Failure> {
-    let count = if done.dry_run { done.matched } else { done.done };
     let more = if done.more { "; there are more: ask again" } else { "" };
-    let left = if !done.dry_run && done.done < done.matched {
-        format!(" of {} found (the others had changed meanwhile)", done.matched)
+    let left = if done.done < done.matched {
+        let others = if done.dry_run { "would be" } else { "were" };
+        format!(" of {} found; the others {others} left as they are", done.matched)
     } else {
         String::new()
     };
-    session.done(done, format_args!("{count} {what}{left}{more}"))
+    session.done(done, format_args!("{} {what}{left}{more}", done.done))
 }

@@ -1,8 +1,9 @@
 //! `rota calendar`: named days on which schedules do or do not fire.
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use clap::Subcommand;
+use jiff::Timestamp;
 use rota_client::Believes;
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use crate::{
     documents,
     failure::Failure,
     printer::{Output, Printer},
-    session::{Noun, Session},
+    session::{ListArgs, Noun, Session},
     table::{Cell, Table},
     yaml,
 };
@@ -21,7 +22,10 @@ pub type CalendarArgs = Noun<Command>;
 #[derive(Subcommand)]
 pub enum Command {
     /// List calendars
-    List,
+    List {
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Print a calendar as a document
     Show {
         /// Its name
@@ -37,7 +41,7 @@ pub enum Command {
 
 pub fn run(args: CalendarArgs, printer: &mut Printer) -> Result<(), Failure> {
     args.run(printer, async |session, command| match command {
-        Command::List => list(session).await,
+        Command::List { list } => session.list(&list, &["calendars"], &[], drawn).await,
         Command::Show { calendar } => {
             let value: Value = session.client.get(&["calendars", &calendar], &[]).await?;
             // A document is what people read too.
@@ -60,22 +64,19 @@ pub async fn save(session: &Session<'_>, value: &Value) -> Result<Value, Failure
     Ok(session.client.put(&["calendars", name_of(value)?], value, Believes::Anything).await?)
 }
 
-async fn list(session: &mut Session<'_>) -> Result<(), Failure> {
-    let calendars: Vec<Value> = session.client.get(&["calendars"], &[]).await?;
-    session.answer(&calendars, |printer| {
-        if calendars.is_empty() {
-            return printer.note("no calendars; `rota calendar save -f FILE` makes one");
-        }
-        let mut table = Table::new(&["CALENDAR", "MODE", "ENTRIES"]);
-        for calendar in &calendars {
-            let lists = calendar.as_object().into_iter().flat_map(|fields| fields.values());
-            let entries: usize = lists.filter_map(Value::as_array).map(Vec::len).sum();
-            table.row([
-                calendar["name"].as_str().unwrap_or_default().into(),
-                calendar["mode"].as_str().unwrap_or("exclude").into(),
-                Cell::number(entries),
-            ]);
-        }
-        printer.table(table)
-    })
+fn drawn(calendars: &[Value], _: Timestamp, printer: &mut Printer) -> io::Result<()> {
+    if calendars.is_empty() {
+        return printer.note("no calendars; `rota calendar save -f FILE` creates one");
+    }
+    let mut table = Table::new(&["CALENDAR", "MODE", "ENTRIES"]);
+    for calendar in calendars {
+        let lists = calendar.as_object().into_iter().flat_map(|fields| fields.values());
+        let entries: usize = lists.filter_map(Value::as_array).map(Vec::len).sum();
+        table.row([
+            calendar["name"].as_str().unwrap_or_default().into(),
+            calendar["mode"].as_str().unwrap_or("exclude").into(),
+            Cell::number(entries),
+        ]);
+    }
+    printer.table(table)
 }

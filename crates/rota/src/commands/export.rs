@@ -45,7 +45,7 @@ pub fn run(args: ExportArgs, printer: &mut Printer) -> Result<(), Failure> {
         let jobs = jobs(session, &args).await?;
         match &args.dir {
             Some(directory) => {
-                let calendars: Vec<Value> = session.client.get(&["calendars"], &[]).await?;
+                let (calendars, _) = session.client.list::<Value>(&["calendars"], &[], usize::MAX).await?;
                 to_files(session, directory, &jobs, &calendars)
             }
             None => to_output(session, &jobs),

@@ -15,6 +15,7 @@ pub mod job;
 pub mod manual;
 pub mod pausing;
 pub mod queue;
+pub mod rows;
 pub mod run;
 pub mod schedule;
 pub mod serve;

@@ -12,10 +12,9 @@ use super::{
     shown,
 };
 use crate::{
-    clock,
     failure::Failure,
     printer::Printer,
-    session::{Noun, WatchArgs},
+    session::{ListArgs, Noun},
     table::Table,
 };
 
@@ -26,7 +25,7 @@ pub enum Command {
     /// List queues and their lanes
     List {
         #[command(flatten)]
-        watch: WatchArgs,
+        list: ListArgs,
     },
     /// Let nothing of queues start, and no schedule of their jobs fire
     Pause {
@@ -63,14 +62,7 @@ struct Lane {
 
 pub fn run(args: QueueArgs, printer: &mut Printer) -> Result<(), Failure> {
     args.run(printer, async |session, command| match command {
-        Command::List { watch } => {
-            session
-                .watched(&watch, async |session| {
-                    let queues: Vec<Queue> = session.client.get(&["queues"], &[]).await?;
-                    session.answer(&queues, |printer| drawn(&queues, clock::now(), printer))
-                })
-                .await
-        }
+        Command::List { list } => session.list(&list, &["queues"], &[], drawn).await,
         Command::Pause { queues, pause } => pausing::pause(session, "queues", &queues, &pause).await,
         Command::Resume { queues } => pausing::resume(session, "queues", &queues).await,
     })
@@ -78,7 +70,7 @@ pub fn run(args: QueueArgs, printer: &mut Printer) -> Result<(), Failure> {
 
 fn drawn(queues: &[Queue], now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     if queues.is_empty() {
-        return printer.note("no queues; the first run makes one");
+        return printer.note("no queues; the first job creates one");
     }
     let mut table = Table::new(&["QUEUE", "STATE", "HANDLERS", "REQUIRES", "PAUSE"]);
     for queue in queues {

@@ -194,10 +194,17 @@ fn whole(schedule: &Schedule, now: Timestamp, printer: &mut Printer) -> io::Resu
     let mut fields = Table::fields();
     fields.field("schedule", format!("{}/{} (number {})", schedule.job.name, schedule.name, schedule.id));
     fields.field("when", schedule.description.as_str());
-    fields.field("state", shown::state(schedule.enabled, schedule.pause.is_some()));
+    fields.field("state", shown::state(schedule.enabled, schedule.paused_by.is_some()));
     fields.field("pause", shown::pause(schedule.pause.as_ref(), now));
+    let wider = schedule.paused_by.as_deref().filter(|level| *level != "schedule");
+    fields.field("paused by", wider.map(|level| format!("its {level}")).unwrap_or_default());
+    let none = match (&schedule.paused_by, schedule.enabled) {
+        (Some(_), _) => "none: it is paused",
+        (None, false) => "none: it or its job is turned off",
+        (None, true) => "none: it waits for its own run, or has ended",
+    };
     let next = schedule.next_at.map(|at| format!("{at} ({})", times::from_now(at, now)));
-    fields.field("next", next.unwrap_or_else(|| "none: it waits for its own run, or has ended".to_owned()));
+    fields.field("next", next.unwrap_or_else(|| none.to_owned()));
     fields.field("fired", Cell::from(schedule.fired.to_string()));
     fields.field("spec", schedule.spec.to_string());
     printer.table(fields)

@@ -126,7 +126,7 @@ pub fn schedules(schedules: &[Schedule], now: Timestamp, printer: &mut Printer) 
         table.row([
             Cell::number(schedule.id),
             format!("{}/{}", schedule.job.name, schedule.name).into(),
-            state(schedule.enabled, schedule.pause.is_some()),
+            state(schedule.enabled, schedule.paused_by.is_some()),
             schedule.description.clone().into(),
             schedule.next_at.map(|at| times::from_now(at, now)).unwrap_or_default().into(),
             Cell::number(schedule.fired),

@@ -1,8 +1,10 @@
 //! Nodes that share a PostgreSQL database, found by `ROTA_TEST_POSTGRES`. Each
 //! test has a schema of its own.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
+use jiff::Timestamp;
+use rota_core::run::{Status, Verdict};
 use rota_store::{
     failpoint::{Moment, VARIABLE, WRITES},
     postgres::{Options, PostgresStore},
@@ -13,6 +15,7 @@ use crate::{
     books::{Books, SCHEDULES, every_second},
     node::{Node, Place, ledger},
     proxy::Proxy,
+    storm::chance::now,
 };
 
 /// Failover is promised within this.
@@ -111,6 +114,64 @@ fn a_node_that_goes_hands_over_at_once() {
     b.wait_for("runs on the other node", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
     assert_eq!(b.stop().0.code(), Some(0));
     cluster.close();
+}
+
+/// A node kept its partitions for as long as attempts were in flight in them, and all their
+/// schedules were late by that.
+#[test]
+fn nothing_is_late_for_a_node_that_drains_with_attempts_in_flight() {
+    let cluster = Cluster::with(|place| {
+        let schedule = |n| format!("  - {{ name: l{n}, every: 1s, overlap: skip, catch_up: {{ mode: none }} }}\n");
+        let schedules: String = (0..SCHEDULES).map(schedule).collect();
+        let (ledger, long, gate) = (place.text("ledger"), place.text("long"), place.text("gate"));
+        format!(
+            "{}---\nname: long\nschedules:\n{schedules}steps:\n  - id: wait\n    command:\n      \
+             shell: 'echo \"begun $RUN\" >> {long}; [ -e {gate} ] || sleep 20; echo \"ended $RUN\" >> {long}'\n      \
+             env: {{ RUN: '{{{{ run.id }}}}' }}\n",
+            every_second(&ledger)
+        )
+    });
+    let those = |word: &str| -> Vec<String> {
+        let lines = ledger(&cluster.place.path("long"));
+        lines.iter().filter_map(|line| line.strip_prefix(word)).map(str::to_owned).collect()
+    };
+    let mut a = cluster.node("a");
+    a.wait_for("an attempt of each schedule", |_| those("begun ").len() == SCHEDULES);
+    let long = those("begun ");
+    std::fs::File::create(cluster.place.path("gate")).unwrap();
+    let mut b = cluster.node("b");
+    b.until_ready();
+    b.wait_for("partitions to be shared", |b| b.partitions() > 0 && b.partitions() + a.partitions() == 256);
+    a.signal(Signal::TERM);
+    let told_at = now();
+    let ended = || those("ended ").into_iter().filter(|run| long.contains(run)).count();
+    b.wait_for("all partitions", |b| b.partitions() == 256);
+    // A whole row of instants that came after it was told to go.
+    let fired = || {
+        let mut planned: BTreeMap<Timestamp, usize> = BTreeMap::new();
+        for line in cluster.ledger() {
+            *planned.entry(line.split_once(' ').unwrap().1.parse().unwrap()).or_default() += 1;
+        }
+        planned.range(told_at..).any(|(_, count)| *count == SCHEDULES)
+    };
+    b.wait_for("every schedule to fire", |_| fired());
+    assert_eq!(ended(), 0, "everything fires although the attempts are in flight");
+    b.wait_for("the attempts to end", |_| ended() == SCHEDULES);
+    assert_eq!(a.end().0.code(), Some(0));
+    assert_eq!(b.stop().0.code(), Some(0));
+
+    let (begun, books) = (those("begun "), cluster.books());
+    for run in &long {
+        assert_eq!(begun.iter().filter(|other| *other == run).count(), 1, "{run} was begun again");
+        let record = books.runs.iter().find(|record| record.run.id.to_string() == *run).unwrap();
+        assert_eq!(record.run.state.status(), Status::Ended(Verdict::Succeeded), "{run}");
+        assert_eq!((record.run.losses, record.run.attempts_used), (0, 0), "{run}");
+    }
+    for n in 0..SCHEDULES {
+        let schedule = books.schedule(&format!("s{n}"));
+        assert!(!books.skips.iter().any(|skipped| skipped.schedule == schedule), "nothing was skipped");
+    }
+    cluster.vanish();
 }
 
 /// A node that stands still past its lease is taken over; what it still

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use rota_core::{
     fire::Cursor,
-    ids::{JobId, ScheduleId},
+    ids::{JobId, ScheduleId, TenantId},
     schedule::ScheduleSpec,
     store::{SchedulePut, SkipRecord},
     timing::Schedule,
@@ -35,6 +35,7 @@ struct End {
 /// See the module.
 pub struct Book {
     pub job: JobId,
+    pub tenant: TenantId,
     pub spec: ScheduleSpec,
     text: String,
     pub enabled: bool,
@@ -42,18 +43,22 @@ pub struct Book {
     chapters: Vec<Chapter>,
     /// Instants that made a run.
     pub fired: BTreeMap<Timestamp, usize>,
+    /// When they did.
+    pub fired_at: BTreeMap<Timestamp, Timestamp>,
 }
 
 impl Book {
     pub fn new(put: &SchedulePut) -> Self {
         let mut book = Self {
             job: put.job,
+            tenant: put.tenant,
             spec: serde_json::from_str(&put.spec).unwrap(),
             text: String::new(),
             enabled: put.enabled,
             deleted: false,
             chapters: Vec::new(),
             fired: BTreeMap::new(),
+            fired_at: BTreeMap::new(),
         };
         book.put(put, Timestamp::MIN);
         book
@@ -87,6 +92,20 @@ impl Book {
 
     pub fn payload(&self) -> &Value {
         &self.spec.payload
+    }
+
+    /// The instants of its present definition in a time.
+    pub fn instants(&self, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
+        let Some(chapter) = self.chapters.last().filter(|last| last.ended.is_none()) else { return Vec::new() };
+        let mut next = chapter.first.map(|first| first.planned_at);
+        let mut found = Vec::new();
+        while let Some(at) = next.filter(|at| *at < to) {
+            if from <= at {
+                found.push(at);
+            }
+            next = chapter.schedule.next(at);
+        }
+        found
     }
 
     fn expected(&self, cursor: Option<Cursor>) -> Vec<Timestamp> {

@@ -21,11 +21,17 @@ pub struct Job {
     schedules: Vec<Value>,
     edition: u64,
     enabled: bool,
+    /// Which of the tenants it belongs to.
+    pub owner: usize,
 }
 
 impl Job {
-    fn new(name: &str, body: Value, schedules: Vec<Value>) -> Self {
-        Self { name: name.into(), body, schedules, edition: 0, enabled: true }
+    pub fn new(name: &str, body: Value, schedules: Vec<Value>) -> Self {
+        Self { name: name.into(), body, schedules, edition: 0, enabled: true, owner: 0 }
+    }
+
+    pub fn of(self, owner: usize) -> Self {
+        Self { owner, ..self }
     }
 
     pub fn document(&self) -> JobDocument {
@@ -59,17 +65,26 @@ impl Job {
         }
     }
 
+    /// One of its schedules is switched off, or on again.
+    pub fn toggle_schedule(&mut self, dice: &Dice) {
+        let n = dice.below(self.schedules.len() as u64) as usize;
+        if let Some(schedule) = self.schedules.get_mut(n) {
+            let enabled = schedule["enabled"].as_bool().unwrap_or(true);
+            schedule["enabled"] = json!(!enabled);
+        }
+    }
+
     /// Switched off, or on again, and nothing else.
     pub fn toggle(&mut self) {
         self.enabled = !self.enabled;
     }
 }
 
-fn step(handler: &str) -> Value {
+pub fn step(handler: &str) -> Value {
     json!([{ "id": "s", "handler": { "name": handler } }])
 }
 
-fn retry(attempts: u64) -> Value {
+pub fn retry(attempts: u64) -> Value {
     json!({ "max_attempts": attempts, "backoff": "fixed", "initial": "400ms", "on": { "kinds": ["handler", "timeout"] } })
 }
 
@@ -77,6 +92,7 @@ fn retry(attempts: u64) -> Value {
 pub fn jobs(dice: &Dice) -> Vec<Job> {
     let overlap = *dice.pick(&["skip", "queue_one", "queue_all", "cancel_running"]).unwrap();
     let catch_up = *dice.pick(&["all", "latest", "none"]).unwrap();
+    let window = *dice.pick(&["8s", "1m"]).unwrap();
     let when_full = *dice.pick(&["queue", "skip", "reject", "replace", "cancel_running"]).unwrap();
     let every = |seconds| format!("{seconds}s");
     let mut jobs = vec![
@@ -84,7 +100,7 @@ pub fn jobs(dice: &Dice) -> Vec<Job> {
             "beat",
             json!({ "steps": step("act"), "retry": retry(3), "cancel": { "grace": "2s" } }),
             vec![
-                json!({ "every": every(dice.between(2, 6)), "overlap": "allow", "catch_up": { "window": "1h", "mode": catch_up } }),
+                json!({ "every": every(dice.between(2, 6)), "overlap": "allow", "catch_up": { "window": window, "mode": catch_up } }),
             ],
         ),
         Job::new(
@@ -115,6 +131,12 @@ pub fn jobs(dice: &Dice) -> Vec<Job> {
             vec![json!({ "every": every(dice.between(3, 7)), "overlap": "allow" })],
         ),
     ];
+    let mut alone =
+        json!({ "steps": step("alone"), "retry": retry(3), "exclusive": true, "cancel": { "grace": "1s" } });
+    if dice.percent(50) {
+        alone["requires"] = json!(["gpu"]);
+    }
+    jobs.push(Job::new("alone", alone, vec![json!({ "every": every(dice.between(3, 7)), "overlap": "allow" })]));
     let on = *dice.pick(&["succeeded", "cancelled", "ended"]).unwrap();
     jobs.push(Job::new(
         "next",

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use rota_core::{duration::Span, ids::RunId, ports::Clock};
+use rota_core::{duration::Span, ids::RunId, ports::Clock, run::Lease};
 use rota_engine::executors::{Call, HandlerError};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -18,15 +18,72 @@ pub enum Said {
     Never,
 }
 
+/// An attempt that a process began.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    pub number: u64,
+    pub lease: Lease,
+    pub process: usize,
+}
+
+/// An attempt is under way until this is dropped.
+struct UnderWay {
+    ledger: Arc<Ledger>,
+    number: u64,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.ledger.write(|pages| pages.under_way.remove(&self.number));
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Pages {
-    /// Every beginning: the run, its attempt, the process.
-    pub begun: Vec<(RunId, u16, usize)>,
+    /// What was begun and nobody has looked at.
+    pub begun: Vec<Start>,
+    starts: u64,
+    /// Attempts under way, by their number.
+    pub under_way: BTreeSet<u64>,
     pub said: BTreeMap<RunId, Vec<(u16, Said)>>,
     /// Processes that a run is about to kill, and by which.
     pub doomed: BTreeMap<usize, RunId>,
     pub deaths: BTreeMap<RunId, usize>,
     pub dead: BTreeSet<usize>,
+    /// Processes that stand still.
+    frozen: BTreeSet<usize>,
+    /// Attempts of `exclusive` jobs that are under way, by process.
+    alone: BTreeMap<RunId, Vec<(usize, u16)>>,
+    /// Two of them, at the same time.
+    pub together: Option<String>,
+}
+
+impl Pages {
+    fn compare(&mut self, run: RunId) {
+        let Some(attempts) = self.alone.get(&run) else { return };
+        let is_going = |process: &usize| !self.dead.contains(process) && !self.frozen.contains(process);
+        let going: Vec<_> = attempts.iter().filter(|(process, _)| is_going(process)).collect();
+        if going.len() > 1 && self.together.is_none() {
+            self.together = Some(format!("exclusive attempts of run {run} are under way at once: {going:?}"));
+        }
+    }
+}
+
+/// An attempt of an `exclusive` job, as long as it is under way.
+struct Going {
+    ledger: Arc<Ledger>,
+    run: RunId,
+    attempt: (usize, u16),
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.ledger.write(|pages| {
+            if let Some(attempts) = pages.alone.get_mut(&self.run) {
+                attempts.retain(|attempt| *attempt != self.attempt);
+            }
+        });
+    }
 }
 
 /// See the module.
@@ -75,8 +132,15 @@ impl Ledger {
         }
     }
 
-    fn begun(&self, process: usize, call: &Call) {
-        self.write(|pages| pages.begun.push((call.run(), call.attempt, process)));
+    fn begun(self: &Arc<Self>, process: usize, call: &Call) -> UnderWay {
+        let number = self.write(|pages| {
+            pages.starts += 1;
+            let number = pages.starts;
+            pages.begun.push(Start { number, lease: call.lease, process });
+            pages.under_way.insert(number);
+            number
+        });
+        UnderWay { ledger: Arc::clone(self), number }
     }
 
     fn say(&self, process: usize, call: &Call, said: Said) {
@@ -94,7 +158,7 @@ impl Ledger {
         clock: Arc<dyn Clock>,
         call: Call,
     ) -> Result<Value, HandlerError> {
-        self.begun(process, &call);
+        let _under_way = self.begun(process, &call);
         let sleep = |millis| {
             let until = Span::millis(millis).after(clock.now());
             let clock = Arc::clone(&clock);
@@ -130,9 +194,41 @@ impl Ledger {
         }
     }
 
+    /// The same, for a job that is `exclusive`.
+    pub async fn alone(
+        self: Arc<Self>,
+        process: usize,
+        clock: Arc<dyn Clock>,
+        call: Call,
+    ) -> Result<Value, HandlerError> {
+        let (run, attempt) = (call.run(), (process, call.attempt));
+        self.write(|pages| {
+            pages.alone.entry(run).or_default().push(attempt);
+            pages.compare(run);
+        });
+        let going = Going { ledger: Arc::clone(&self), run, attempt };
+        let answer = self.act(process, clock, call).await;
+        drop(going);
+        answer
+    }
+
+    /// A process stands still, or goes on.
+    pub fn freeze(&self, process: usize, frozen: bool) {
+        self.write(|pages| {
+            if frozen {
+                pages.frozen.insert(process);
+                return;
+            }
+            pages.frozen.remove(&process);
+            for run in pages.alone.keys().copied().collect::<Vec<_>>() {
+                pages.compare(run);
+            }
+        });
+    }
+
     /// A handler that kills its process.
     pub async fn poison(self: Arc<Self>, process: usize, call: Call) -> Result<Value, HandlerError> {
-        self.begun(process, &call);
+        let _under_way = self.begun(process, &call);
         self.write(|pages| pages.doomed.insert(process, call.run()));
         std::future::pending().await
     }

@@ -1,15 +1,17 @@
 //! Bugs to be found: each is a store, or a node's talk with it, that does one
 //! thing wrong. They are made of rewritten calls and answers of the port, so
-//! that nothing of them is in what is shipped.
+//! that nothing of them is in what is shipped. Those of the engine itself are built into
+//! it for its tests alone.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{BatchId, Partition, RunId, WorkerId},
+    ids::{BatchId, Partition, RunId, ScheduleId, WorkerId},
     lane::{LaneKey, LaneMode},
     ports::Seeded,
+    rate::Taken,
     run::{Change, Finish, NewRun, Run, RunState, Source, Trigger, Verdict},
     slot::{SlotAsk, WhenFull},
     store::*,
@@ -60,10 +62,35 @@ pub enum Bug {
     EndsForgotten,
     /// Ends that another has followed are followed.
     EndsNotGuarded,
+    /// Whoever lifts a pause leaves the schedules asleep that it covered.
+    ResumeWakesNobody,
+    /// A schedule that is switched on again sleeps for an hour.
+    ToggleParks,
+    /// Nobody hears of the pauses of tenants and queues.
+    PausesNotSeen,
+    /// The key of a request is not kept.
+    RequestKeyNotKept,
+    /// A request of the inbox is admitted, and stays there.
+    InboxRowKept,
+    /// A run that is made again does not name the one it is made of.
+    RedriveLinkLost,
+    /// A rate has always room.
+    RateNotCounted,
+    /// A node that leaves does not give back what it leased.
+    ReleaseForgotten,
+    /// A dry run is the act.
+    DryRunDone,
+    /// A node's word ends before the node believes it does, so that its attempts are
+    /// begun by another while they go on.
+    WordCutShort,
+    /// The store's clock is read as later than it is.
+    TimeAhead,
+    /// Something that the engine does wrong by itself.
+    InEngine(rota_engine::planted::Bug),
 }
 
 impl Bug {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 31] = [
         Self::EpochNotChecked,
         Self::FenceNotChecked,
         Self::SlotNotReleased,
@@ -84,6 +111,17 @@ impl Bug {
         Self::FollowerDropped,
         Self::EndsForgotten,
         Self::EndsNotGuarded,
+        Self::ResumeWakesNobody,
+        Self::ToggleParks,
+        Self::PausesNotSeen,
+        Self::RequestKeyNotKept,
+        Self::InboxRowKept,
+        Self::RedriveLinkLost,
+        Self::RateNotCounted,
+        Self::ReleaseForgotten,
+        Self::DryRunDone,
+        Self::WordCutShort,
+        Self::TimeAhead,
     ];
 }
 
@@ -246,7 +284,87 @@ impl Planted {
     }
 
     pub fn enqueue(&self, store: &dyn Store, write: &Write, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
-        wait(store.enqueue(write, &self.spoil(runs), &[]))
+        let (mut write, mut runs) = (write.clone(), self.spoil(runs));
+        if self.has(Bug::RequestKeyNotKept) {
+            write.request = None;
+        }
+        if self.has(Bug::DryRunDone) {
+            write.dry_run = false;
+        }
+        if self.has(Bug::RedriveLinkLost) {
+            runs.iter_mut().filter(|run| run.trigger.redrives().is_some()).for_each(|run| run.trigger.metadata = None);
+        }
+        wait(store.enqueue(&write, &runs, &[]))
+    }
+
+    pub fn put_jobs(&self, store: &dyn Store, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError> {
+        let mut jobs = jobs.to_vec();
+        if self.has(Bug::ToggleParks) {
+            let saved = jobs.iter_mut().flat_map(|job| &mut job.schedules).flat_map(|schedules| &mut schedules.saved);
+            let edited = saved.filter(|put| put.guard.is_some_and(|guard| guard.cursor.is_none()));
+            for cursor in edited.filter_map(|put| put.stored.cursor.as_mut()) {
+                cursor.due_at = Span::secs(3_000).after(cursor.due_at);
+            }
+        }
+        wait(store.put_jobs(write, &jobs))
+    }
+
+    pub fn set_pauses(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        targets: &[PauseTarget],
+        pause: Option<&Pause>,
+        schedules: &[ScheduleId],
+    ) -> Result<Vec<bool>, StoreError> {
+        let asleep = wait(store.cursors(schedules))?;
+        let done = wait(store.set_pauses(write, targets, pause))?;
+        if self.has(Bug::ResumeWakesNobody) && pause.is_none() {
+            let woken = wait(store.cursors(schedules))?;
+            let moved = asleep.iter().flatten().zip(woken.iter().flatten());
+            let moved = moved.filter(|(asleep, woken)| woken.cursor.due_at < asleep.cursor.due_at);
+            let back: Vec<_> = moved.map(|(asleep, woken)| (*woken, Some(asleep.cursor.due_at))).collect();
+            wait(store.wake_at(&self.another(write), &back))?;
+        }
+        Ok(done)
+    }
+
+    pub fn beat(&self, store: &dyn Store, beat: &NodeBeat, now: Timestamp) -> Result<Guarded, StoreError> {
+        let mut beat = beat.clone();
+        if self.has(Bug::WordCutShort) {
+            beat.until = Span::millis(2_500).before(beat.until);
+        }
+        wait(store.beat(&beat, now))
+    }
+
+    /// What the store's clock says.
+    pub fn time(&self, now: Timestamp) -> Timestamp {
+        if self.has(Bug::TimeAhead) { Span::secs(5).after(now) } else { now }
+    }
+
+    pub fn pauses(&self, store: &dyn Store) -> Result<Pauses, StoreError> {
+        let mut pauses = wait(store.pauses())?;
+        if self.has(Bug::PausesNotSeen) {
+            pauses.pauses.clear();
+        }
+        Ok(pauses)
+    }
+
+    pub fn take_tokens(&self, store: &dyn Store, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
+        let mut taken = wait(store.take_tokens(asks, now))?;
+        if self.has(Bug::RateNotCounted) {
+            for (taken, ask) in taken.iter_mut().zip(asks) {
+                *taken = Taken { tokens: ask.want, next_at: now };
+            }
+        }
+        Ok(taken)
+    }
+
+    pub fn release(&self, store: &dyn Store, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
+        if self.has(Bug::ReleaseForgotten) {
+            return Ok(Vec::new());
+        }
+        wait(store.release(write, worker))
     }
 
     pub fn fire(
@@ -343,6 +461,23 @@ impl Planted {
         wait(store.mark_running(write, &marks))
     }
 
+    pub fn lease_running(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let mut attempts = attempts.to_vec();
+        if self.has(Bug::EpochNotRaised) {
+            for attempt in &mut attempts {
+                attempt.epoch = Self::current(store, attempt.part)?;
+            }
+        }
+        wait(store.lease_running(write, worker, until, &attempts))
+    }
+
     pub fn take_partitions(
         &self,
         store: &dyn Store,
@@ -384,11 +519,11 @@ impl Planted {
     }
 
     /// Ready runs as they are read.
-    pub fn read(&self, runs: Vec<Run>) -> Vec<Run> {
+    pub fn read(&self, runs: Vec<Run>, now: Timestamp) -> Vec<Run> {
         let mut runs = runs;
         if self.has(Bug::InheritedNotLeased) {
             for run in &mut runs {
-                run.created_at = Span::secs(3_600).after(run.created_at);
+                run.created_at = run.created_at.max(now);
             }
         }
         if self.has(Bug::CancelIgnored) {

@@ -21,10 +21,14 @@ use rota_core::{
 use rota_engine::{clock::TestClock, hints::LocalHints};
 use tokio::sync::watch;
 
+use super::clocks::{StoreClock, is_step};
 use crate::faulty::{Fate, Kind, Line, Parcel};
 
 /// No clock of a node is further off than this.
 pub const SKEW_MAX_MS: i64 = 900;
+
+/// What a storm left behind may be found for so long.
+const CALM_AFTER_MS: i64 = 30_000;
 
 /// Chance, out of one seed.
 pub struct Dice(Seeded);
@@ -60,10 +64,15 @@ impl Dice {
 
 /// What all nodes of a world are exposed to.
 pub struct Weather {
-    /// The true time.
+    /// The time that only goes on.
     pub clock: Arc<TestClock>,
+    /// The clock that everybody goes by, which anybody may set.
+    pub store_clock: StoreClock,
+    /// Whether processes measure it.
+    pub measures: bool,
     pub dice: Dice,
     stormy: AtomicBool,
+    calm_since: AtomicI64,
     away_until: AtomicI64,
     posts: Mutex<BTreeMap<(Timestamp, u64), Parcel>>,
     posted: AtomicU64,
@@ -71,6 +80,7 @@ pub struct Weather {
     late_until: AtomicI64,
     faults: AtomicUsize,
     hints: [AtomicU64; Topic::ALL.len()],
+    turns: AtomicU64,
     trace: Mutex<Vec<String>>,
     /// Only the last lines are of interest, unless somebody compares them all.
     pub trace_max: usize,
@@ -78,16 +88,21 @@ pub struct Weather {
 
 impl Weather {
     pub fn new(seed: u64, now: Timestamp, trace_max: usize) -> Self {
+        let dice = Dice::new(seed);
         Self {
             clock: Arc::new(TestClock::new(now)),
-            dice: Dice::new(seed),
+            store_clock: StoreClock::default(),
+            measures: dice.percent(60),
+            dice,
             stormy: AtomicBool::new(false),
+            calm_since: AtomicI64::new(0),
             away_until: AtomicI64::new(i64::MIN),
             posts: Mutex::default(),
             posted: AtomicU64::new(0),
             late_until: AtomicI64::new(i64::MIN),
             faults: AtomicUsize::new(0),
             hints: [const { AtomicU64::new(0) }; Topic::ALL.len()],
+            turns: AtomicU64::new(0),
             trace: Mutex::default(),
             trace_max,
         }
@@ -97,9 +112,47 @@ impl Weather {
         self.clock.now()
     }
 
+    fn ahead(&self, millis: i64) -> Timestamp {
+        self.now().checked_add(SignedDuration::from_millis(millis)).unwrap()
+    }
+
+    /// What the store's clock says.
+    pub fn store_now(&self) -> Timestamp {
+        self.ahead(self.store_clock.ahead_ms())
+    }
+
+    /// The latest that anybody may believe it to be.
+    pub fn latest(&self) -> Timestamp {
+        let skew = if self.measures { 0 } else { SKEW_MAX_MS };
+        self.ahead(self.store_clock.believed_ms(self.now()) + skew)
+    }
+
+    /// The same by any clock there ever was.
+    pub fn latest_ever(&self) -> Timestamp {
+        self.ahead(self.store_clock.most_ms() + SKEW_MAX_MS)
+    }
+
+    /// Somebody sets the store's clock.
+    pub fn set_store_clock(&self, ahead_ms: i64) {
+        self.store_clock.set(ahead_ms, self.now());
+        self.fault(|| format!("the store's clock is set {ahead_ms} ms ahead of the time"));
+    }
+
+    /// How long the story has lasted.
+    pub fn elapsed(&self) -> Span {
+        Span::millis((self.now().as_millisecond() - crate::bed::at(0).as_millisecond()) as u64)
+    }
+
+    /// Whether there is a storm, or was one a moment ago.
+    pub fn was_stormy(&self) -> bool {
+        self.stormy.load(Ordering::Relaxed)
+            || self.now().as_millisecond() < self.calm_since.load(Ordering::Relaxed) + CALM_AFTER_MS
+    }
+
     pub fn storm(&self, stormy: bool) {
         self.stormy.store(stormy, Ordering::Relaxed);
         if !stormy {
+            self.calm_since.store(self.now().as_millisecond(), Ordering::Relaxed);
             self.away_until.store(i64::MIN, Ordering::Relaxed);
         }
     }
@@ -150,6 +203,7 @@ impl Weather {
                     _ => return,
                 }
             };
+            self.next_turn();
             parcel();
         }
     }
@@ -158,6 +212,15 @@ impl Weather {
     pub fn is_anything_late(&self) -> bool {
         let awaited = self.now().as_millisecond() <= self.late_until.load(Ordering::Relaxed);
         awaited || !self.posts.lock().unwrap().is_empty()
+    }
+
+    /// Somebody gets on.
+    pub fn next_turn(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn turn(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     pub fn heard(&self, topic: Topic) -> u64 {
@@ -198,11 +261,19 @@ pub struct Wire {
     /// The process dies at its so-many-th call from now.
     pub trap: AtomicUsize,
     pub trapped: AtomicBool,
+    /// When a call was last sent on its way late, in microseconds.
+    late_at: AtomicI64,
 }
 
 impl Wire {
     pub fn new(weather: Arc<Weather>, process: usize) -> Self {
-        Self { weather, process, trap: AtomicUsize::new(0), trapped: AtomicBool::new(false) }
+        let (trap, trapped, late_at) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicI64::new(i64::MIN));
+        Self { weather, process, trap, trapped, late_at }
+    }
+
+    /// Whether a call of the process was late that began since then.
+    pub fn was_late_since(&self, at: Timestamp) -> bool {
+        at.as_microsecond() <= self.late_at.load(Ordering::Relaxed)
     }
 
     /// Whether the process dies here, at this call.
@@ -228,6 +299,9 @@ impl Line for Wire {
         }
         let stormy = self.weather.stormy.load(Ordering::Relaxed);
         let fate = if stormy { self.weather.draw(kind) } else { Fate::Through };
+        if matches!(fate, Fate::Late { .. }) {
+            self.late_at.store(self.weather.now().as_microsecond(), Ordering::Relaxed);
+        }
         if fate == Fate::Through {
             self.weather.note(|| format!("{} {what}", self.process));
         } else {
@@ -271,16 +345,19 @@ impl Hints for LossyHints {
 pub struct NodeClock {
     base: Arc<TestClock>,
     skew_ms: AtomicI64,
+    steps: AtomicU64,
     stopped: watch::Sender<bool>,
 }
 
 impl NodeClock {
     pub fn new(base: Arc<TestClock>, skew_ms: i64) -> Self {
-        Self { base, skew_ms: AtomicI64::new(skew_ms), stopped: watch::Sender::new(false) }
+        let (skew_ms, steps) = (AtomicI64::new(skew_ms), AtomicU64::new(0));
+        Self { base, skew_ms, steps, stopped: watch::Sender::new(false) }
     }
 
     pub fn skew(&self, millis: i64) {
-        self.skew_ms.store(millis, Ordering::Relaxed);
+        let was = self.skew_ms.swap(millis, Ordering::Relaxed);
+        self.steps.fetch_add(u64::from(is_step(millis - was)), Ordering::Relaxed);
     }
 
     /// Whoever sleeps in a stopped process sleeps on.
@@ -315,5 +392,9 @@ impl Clock for NodeClock {
 
     fn uptime(&self) -> Duration {
         self.base.uptime()
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
     }
 }

@@ -19,17 +19,21 @@ use rota_core::{
     ids::{BatchId, JobId, LaneId, NodeId, Partition, RunId, ScheduleId, WorkerId},
     job::{JobDocument, document::After},
     order::{OrderKey, Priority},
+    rate::Taken,
     run::{Block, CancelAsk, Fence, Hold, Lease, NewRun, Run, RunState, SlotUse, Status, Verdict},
     slot::{SlotKey, UniqueKey},
     store::*,
 };
+use rota_engine::events::Finding;
 use serde_json::Value;
 
 use super::{
     books::Book,
     ledger::{Ledger, Said},
+    people::Acts,
     planted::{Bug, Planted},
-    weather::{SKEW_MAX_MS, Weather},
+    tenants::Rates,
+    weather::Weather,
 };
 use crate::faulty::{Tap, wait};
 
@@ -40,13 +44,15 @@ pub const LOSSES_MAX: u16 = 3;
 const DEATHS_MAX: usize = LOSSES_MAX as usize + 2;
 
 /// What is known of a job.
-struct JobSeen {
+pub struct JobSeen {
     name: String,
     version: i32,
     after: Option<After>,
     attempts_max: u32,
     slots: Option<u32>,
     deleted: bool,
+    /// As it was saved last.
+    pub document: JobDocument,
 }
 
 /// What is known of a run.
@@ -57,18 +63,26 @@ struct RunSeen {
 }
 
 #[derive(Default)]
-struct Seen {
-    jobs: BTreeMap<JobId, JobSeen>,
+pub struct Seen {
+    /// What people did.
+    pub acts: Acts,
+    pub rates: Rates,
+    pub jobs: BTreeMap<JobId, JobSeen>,
     runs: BTreeMap<RunId, RunSeen>,
     live: BTreeSet<RunId>,
     batches: HashSet<BatchId>,
     parts: Option<Vec<PartitionLease>>,
     epochs: BTreeMap<Partition, Epoch>,
-    leases: HashMap<Lease, WorkerId>,
+    /// Whom these leases were given to in writing, and when.
+    leases: HashMap<Lease, (WorkerId, Timestamp)>,
+    /// Who settled what an owner executed.
+    settled: HashMap<Lease, NodeId>,
+    /// When the rights of these leases came to their end.
+    over: HashMap<Lease, Timestamp>,
     holders: HashMap<WorkerId, Timestamp>,
-    pauses: BTreeMap<PauseTarget, Pause>,
+    pub pauses: BTreeMap<PauseTarget, Pause>,
     unique: HashMap<UniqueKey, Timestamp>,
-    books: BTreeMap<ScheduleId, Book>,
+    pub books: BTreeMap<ScheduleId, Book>,
     /// Ends that jobs come after, and whether they did.
     ends: BTreeMap<(JobId, RunId), bool>,
     wrong: Option<String>,
@@ -78,13 +92,13 @@ struct Seen {
 pub struct Witness {
     pub store: Arc<dyn Store>,
     pub planted: Planted,
-    weather: Arc<Weather>,
+    pub weather: Arc<Weather>,
     ledger: Arc<Ledger>,
     seen: Mutex<Seen>,
 }
 
 impl Seen {
-    fn wrong(&mut self, what: impl Into<String>) {
+    pub fn wrong(&mut self, what: impl Into<String>) {
         if self.wrong.is_none() {
             self.wrong = Some(what.into());
         }
@@ -93,6 +107,22 @@ impl Seen {
     /// Whether the write is new; asked again, it answers as it did.
     fn is_news(&mut self, write: &Write) -> bool {
         self.batches.insert(write.batch)
+    }
+
+    /// Whether the write was done before.
+    pub fn knows(&self, write: &Write) -> bool {
+        self.batches.contains(&write.batch)
+    }
+
+    fn judge(&mut self, judged: Result<(), String>) {
+        if let Err(wrong) = judged {
+            self.wrong(wrong);
+        }
+    }
+
+    pub fn finished(&self) -> impl Iterator<Item = &Run> {
+        let ended = |run: &&Run| matches!(run.state, RunState::Finished { .. });
+        self.runs.values().filter_map(|known| known.run.as_ref()).filter(ended)
     }
 
     /// The end of a run, as the jobs see it that come after it.
@@ -115,7 +145,7 @@ impl Witness {
         Self { store, planted: Planted::new(bug), weather, ledger, seen: Mutex::default() }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Seen) -> T) -> T {
+    pub fn with<T>(&self, work: impl FnOnce(&mut Seen) -> T) -> T {
         work(&mut self.seen.lock().unwrap())
     }
 
@@ -125,7 +155,91 @@ impl Witness {
         if let Some((run, deaths)) = self.ledger.read(|pages| pages.deaths.iter().find_map(killer)) {
             return Err(format!("run {run} has killed {deaths} processes"));
         }
+        // Where clocks are off by more than is known of them, nothing can be exclusive.
+        let together = self.ledger.read(|pages| pages.together.clone()).filter(|_| self.weather.measures);
+        if let Some(together) = together {
+            return Err(together);
+        }
         self.with(|seen| seen.wrong.clone()).map_or(Ok(()), Err)
+    }
+
+    /// Another saw something that may not be.
+    pub fn accuse(&self, what: String) {
+        self.with(|seen| seen.wrong(what));
+    }
+
+    /// Whom a lease was given to in writing.
+    pub fn holder(&self, lease: Lease) -> Option<WorkerId> {
+        self.with(|seen| seen.leases.get(&lease).map(|(worker, _)| *worker))
+    }
+
+    pub fn leased_at(&self, lease: Lease) -> Option<Timestamp> {
+        self.with(|seen| seen.leases.get(&lease).map(|(_, at)| *at))
+    }
+
+    /// When the run was no longer under this lease.
+    pub fn over_at(&self, lease: Lease) -> Option<Timestamp> {
+        self.with(|seen| seen.over.get(&lease).copied())
+    }
+
+    pub fn run(&self, run: RunId) -> Option<Run> {
+        self.with(|seen| seen.runs.get(&run)?.run.clone())
+    }
+
+    pub fn record(&self, run: RunId) -> Option<RunRecord> {
+        wait(self.store.runs(&[run])).unwrap().pop().flatten()
+    }
+
+    /// Runs that ended, with their jobs; none that kills who executes it.
+    pub fn ended(&self) -> Vec<(JobId, RunId)> {
+        self.with(|seen| {
+            let harmless = |run: &&Run| seen.jobs.get(&run.job).is_some_and(|job| job.name != "poison");
+            seen.finished().filter(harmless).map(|run| (run.job, run.id)).collect()
+        })
+    }
+
+    /// Those of them that are dead letters.
+    pub fn dead(&self) -> Vec<(JobId, RunId)> {
+        let ended = self.ended();
+        self.with(|seen| {
+            let is_dead = |run: &RunId| {
+                let run = seen.runs.get(run).and_then(|known| known.run.as_ref());
+                run.is_some_and(|run| run.state.status() == Status::Ended(Verdict::Dead))
+            };
+            ended.into_iter().filter(|(_, run)| is_dead(run)).collect()
+        })
+    }
+
+    /// The scanner found what cannot be, and put it right. It must never have to.
+    pub fn found(&self, finding: &Finding) {
+        let excused = match finding {
+            // A schedule is asleep where nobody was there to wake it after its queue or
+            // tenant was resumed.
+            Finding::ScheduleOverdue { .. } | Finding::RunOwnerless { .. } | Finding::ScheduleAsleep { .. } => {
+                self.weather.was_stormy()
+            }
+            _ => false,
+        };
+        if !excused {
+            self.with(|seen| seen.wrong(format!("the scanner found {finding:?}")));
+        }
+    }
+
+    /// A node has left in order: nothing is leased to its worker any more.
+    pub fn left(&self, worker: WorkerId) {
+        self.look("leave");
+        self.with(|seen| {
+            let held = |run: &Run| match run.state {
+                RunState::Running { hold, .. } => hold == Hold::Leased(worker),
+                RunState::Cancelling { hold, .. } => hold == Some(Hold::Leased(worker)),
+                _ => false,
+            };
+            let live = seen.live.iter().filter_map(|id| seen.runs.get(id)?.run.as_ref());
+            let left: Vec<RunId> = live.filter(|run| held(run)).map(|run| run.id).collect();
+            if !left.is_empty() {
+                seen.wrong(format!("{worker} has left, and holds {left:?}"));
+            }
+        });
     }
 
     pub fn live(&self) -> Vec<RunId> {
@@ -146,7 +260,7 @@ impl Witness {
     }
 
     pub fn paused(&self) -> Vec<PauseTarget> {
-        let now = self.weather.now();
+        let now = self.weather.store_now();
         let holds = |pause: &Pause| pause.until.is_none_or(|until| until > now);
         self.with(|seen| {
             seen.pauses.iter().filter(|(_, pause)| holds(pause)).map(|(target, _)| target.clone()).collect()
@@ -169,6 +283,13 @@ impl Witness {
         let followers = self.with(|seen| seen.live.iter().copied().filter(|id| unseen(seen, id)).collect::<Vec<_>>());
         self.look_at(&followers, after);
         self.with(|seen| check_slots(seen, after));
+    }
+
+    /// What is said to have changed nothing is seen to by the next look.
+    fn look_if(&self, changed: bool, after: &str) {
+        if changed {
+            self.look(after);
+        }
     }
 
     fn look_at(&self, ids: &[RunId], after: &str) {
@@ -226,6 +347,9 @@ impl Witness {
             }
         }
         let known = seen.runs.get_mut(&id).unwrap();
+        if let Some(before) = known.run.as_ref().map(Run::lease).filter(|before| *before != now.lease() || !live) {
+            seen.over.entry(before).or_insert(self.weather.now());
+        }
         if known.run.as_ref() != Some(&record.run) {
             let (status, fence) = (record.run.state.status(), record.run.fence.0);
             self.weather.note(|| format!("run {id} is {status:?} at fence {fence} by {after}"));
@@ -243,9 +367,14 @@ impl Witness {
         }
         seen.runs.insert(run.id, RunSeen { run: None, record: None, job: run.job });
         seen.live.insert(run.id);
+        let acted = seen.acts.made(write, run);
+        seen.judge(acted);
+        seen.rates.clock_steps = self.weather.store_clock.forward();
+        let rated = seen.rates.made(run, self.weather.elapsed());
+        seen.judge(rated);
         if let Some(ask) = &run.unique {
             // A key whose time is over by any clock may be gone.
-            let latest = Span::millis(SKEW_MAX_MS as u64).after(write.now.max(self.weather.now()));
+            let latest = write.now.max(self.weather.latest_ever());
             if seen.unique.get(&ask.key).is_some_and(|until| *until > latest) {
                 seen.wrong(format!("run {} was made although another has its unique key", run.id));
             }
@@ -260,16 +389,25 @@ impl Witness {
         let job = seen.jobs.get(&run.job).unwrap();
         let Some(book) = seen.books.get_mut(&schedule) else { return };
         *book.fired.entry(planned_at).or_default() += 1;
+        book.fired_at.insert(planned_at, self.weather.store_now());
         let count = book.fired[&planned_at];
         let payload: Value = run.payload.as_deref().map_or(Value::Null, |text| serde_json::from_str(text).unwrap());
         let mut wrong = None;
         if count > 1 {
             wrong = Some(format!("schedule {schedule}: the instant {planned_at} made {count} runs"));
         }
+        if planned_at > self.weather.latest() {
+            wrong = Some(format!("schedule {schedule} fired {planned_at} before it came"));
+        }
         if payload != *book.payload() || book.deleted || job.deleted {
             wrong = Some(format!("schedule {schedule} fired {planned_at} by a definition that had been changed"));
         }
-        let targets = [PauseTarget::Schedule(schedule), PauseTarget::Job(run.job), PauseTarget::Tenant(run.tenant)];
+        let targets = [
+            PauseTarget::Schedule(schedule),
+            PauseTarget::Job(run.job),
+            PauseTarget::Tenant(run.tenant),
+            PauseTarget::Queue(run.tenant, job.document.queue_name().to_owned()),
+        ];
         let covers = |pause: &Pause| pause.since <= planned_at && pause.until.is_none_or(|until| planned_at < until);
         if targets.iter().filter_map(|target| seen.pauses.get(target)).any(covers) {
             wrong = Some(format!("schedule {schedule} fired {planned_at}, which is inside a pause"));
@@ -303,7 +441,7 @@ impl Witness {
         }
     }
 
-    fn leased(seen: &mut Seen, lease: Lease, worker: WorkerId, before: Fence) {
+    fn leased(&self, seen: &mut Seen, lease: Lease, worker: WorkerId, before: Fence) {
         let state =
             seen.runs.get(&lease.run).and_then(|known| known.run.as_ref()).map(|run| (run.state.clone(), run.fence));
         if let Some((state, fence)) = state
@@ -311,12 +449,17 @@ impl Witness {
         {
             seen.wrong(format!("run {} was leased under {:?} while {state:?} at {fence:?}", lease.run, lease.fence));
         }
-        if let Some(other) = seen.leases.insert(lease, worker) {
+        if let Some((other, _)) = seen.leases.insert(lease, (worker, self.weather.now())) {
             seen.wrong(format!("run {} was leased twice under {:?}: to {other} and {worker}", lease.run, lease.fence));
         }
     }
 
-    fn held(seen: &mut Seen, worker: WorkerId, until: Timestamp) {
+    /// What was promised by a clock that was set since says nothing.
+    fn held(&self, seen: &mut Seen, worker: WorkerId, until: Timestamp) {
+        if self.weather.store_clock.was_set_lately(self.weather.now()) {
+            seen.holders.clear();
+            return;
+        }
         let held = seen.holders.entry(worker).or_insert(until);
         *held = (*held).max(until);
     }
@@ -356,6 +499,7 @@ impl Witness {
         if stuck > 0 {
             self.with(|seen| seen.wrong(format!("{stuck} joins should have opened")));
         }
+        self.review_dead(false);
     }
 
     /// Every instant has one end, and every schedule that is on and not paused has
@@ -367,27 +511,35 @@ impl Witness {
         let records = wait(self.store.schedules(&ids)).unwrap();
         for ((id, due), record) in ids.iter().zip(cursors).zip(records) {
             let cursor = due.map(|due| due.cursor);
-            let armed_by = record.and_then(|record| record.armed_by);
+            let armed_by = record.as_ref().and_then(|record| record.armed_by);
+            let implied = record.as_ref().map_or(Ok(()), |record| self.implied(record, due, now));
+            let rated = record.as_ref().is_some_and(|record| self.with(|seen| seen.rates.is_limited(record.tenant)));
             let skips = wait(self.store.skips(*id, None, 10_000)).unwrap();
             let owner = self.owner(*id, now);
             self.with(|seen| {
                 let book = &seen.books[id];
+                let paused = seen.is_paused(*id, now);
                 let lives = armed_by.is_some_and(|run| seen.live.contains(&run));
                 // Whoever has decided an instant owes the next one.
-                let late = |at: Timestamp| !at_rest && Span::secs(5).after(at) < now;
+                let late = |cursor: Cursor| {
+                    let at = if rated { cursor.due_at } else { cursor.planned_at };
+                    !at_rest && Span::secs(5).after(at) < now
+                };
                 let standing = match cursor {
                     Some(_) if book.deleted || !book.enabled => Err("is off, and armed"),
                     None if book.deleted || !book.enabled => Ok(()),
                     None if book.is_after_finish() && lives => Ok(()),
                     None => Err("is not armed"),
-                    Some(cursor) if late(cursor.planned_at) => Err("is overdue"),
-                    Some(cursor) if Span::secs(3_700).after(now) < cursor.due_at => Err("sleeps for too long"),
+                    Some(_) if paused => Ok(()),
+                    Some(cursor) if late(cursor) => Err("is overdue"),
+                    Some(cursor) if Span::secs(3_700).after(self.weather.latest_ever()) < cursor.due_at => {
+                        Err("sleeps for too long")
+                    }
                     Some(_) => Ok(()),
                 };
                 let standing = standing.map_err(|what| format!("schedule {id} of {owner:?} {what}: {cursor:?}"));
-                if let Err(wrong) = book.balance(*id, cursor, &skips).and(standing) {
-                    seen.wrong(wrong);
-                }
+                let judged = book.balance(*id, cursor, &skips).and(standing).and(implied);
+                seen.judge(judged);
             });
         }
     }
@@ -423,7 +575,9 @@ fn check_slots(seen: &mut Seen, after: &str) {
 fn may_step(before: Option<&Run>, now: &Run) -> bool {
     let to = now.state.status();
     let Some(before) = before else {
-        return matches!(to, Status::Scheduled | Status::Blocked | Status::Queued);
+        // Made and displaced in one batch, by a run behind it.
+        let displaced = matches!(to, Status::Cancelling | Status::Ended(Verdict::Skipped | Verdict::Cancelled));
+        return displaced || matches!(to, Status::Scheduled | Status::Blocked | Status::Queued);
     };
     if before.state == now.state {
         return true;
@@ -445,12 +599,26 @@ fn may_step(before: Option<&Run>, now: &Run) -> bool {
         RunState::Running { .. } => match to {
             Status::Cancelling | Status::Ended(_) => true,
             Status::Scheduled | Status::Waiting | Status::Queued => fence_rose,
-            Status::Running | Status::Blocked => false,
+            Status::Running => !fence_rose && became_leased(&before.state, &now.state),
+            Status::Blocked => false,
         },
         RunState::Waiting { .. } => matches!(to, Status::Queued | Status::Waiting) || unstarted,
-        RunState::Cancelling { .. } => matches!(to, Status::Ended(verdict) if verdict.answers_a_cancel()),
+        RunState::Cancelling { .. } => match to {
+            Status::Ended(verdict) => verdict.answers_a_cancel(),
+            _ => !fence_rose && became_leased(&before.state, &now.state),
+        },
         RunState::Finished { .. } => false,
     }
+}
+
+/// An owner gave the partition away and kept the attempt.
+fn became_leased(before: &RunState, now: &RunState) -> bool {
+    let leased = |state: &RunState| match state {
+        RunState::Running { hold, .. } => matches!(hold, Hold::Leased(_)),
+        RunState::Cancelling { hold, .. } => matches!(hold, Some(Hold::Leased(_))),
+        _ => false,
+    };
+    before.status() == now.status() && !leased(before) && leased(now)
 }
 
 impl Tap for Witness {
@@ -458,9 +626,13 @@ impl Tap for Witness {
         let ended = jobs.iter().flat_map(|put| &put.schedules).flat_map(|schedules| schedules.ended.iter().copied());
         let ended: Vec<ScheduleId> = ended.collect();
         let cursors = wait(store.cursors(&ended))?;
-        let answers = wait(store.put_jobs(write, jobs))?;
+        let answers = self.planted.put_jobs(store, write, jobs)?;
+        if write.dry_run {
+            return Ok(answers);
+        }
         let cursors = cursors.into_iter().map(|due| due.map(|due| due.cursor));
         let mut owed: HashMap<ScheduleId, Option<Cursor>> = ended.into_iter().zip(cursors).collect();
+        let mut saved = Vec::new();
         self.with(|seen| {
             let news = seen.is_news(write);
             for (put, answer) in jobs.iter().zip(&answers) {
@@ -472,7 +644,9 @@ impl Tap for Witness {
                 let known = seen.jobs.get(id).map_or(0, |job| job.version);
                 let version = known.max(*version);
                 let (name, after) = (document.name.clone(), put.after.clone());
-                seen.jobs.insert(*id, JobSeen { name, version, after, attempts_max, slots, deleted: false });
+                let judged = seen.rates.saved(put);
+                seen.judge(judged);
+                seen.jobs.insert(*id, JobSeen { name, version, after, attempts_max, slots, deleted: false, document });
                 let Some(schedules) = put.schedules.as_ref().filter(|_| news) else { continue };
                 for ended in &schedules.ended {
                     if let Some(book) = seen.books.get_mut(ended).filter(|book| !book.deleted) {
@@ -482,9 +656,11 @@ impl Tap for Witness {
                 }
                 for put in &schedules.saved {
                     seen.saved(&SchedulePut { job: *id, ..put.clone() }, write.now);
+                    saved.push(put.id);
                 }
             }
         });
+        self.armed(&saved, write.now);
         Ok(answers)
     }
 
@@ -544,7 +720,9 @@ impl Tap for Witness {
         targets: &[PauseTarget],
         pause: Option<&Pause>,
     ) -> Result<Vec<bool>, StoreError> {
-        let answers = wait(store.set_pauses(write, targets, pause))?;
+        let covered = self.with(|seen| seen.covered_by(targets));
+        let answers = self.planted.set_pauses(store, write, targets, pause, &covered)?;
+        self.awake(targets, write.now);
         self.with(|seen| {
             if !seen.is_news(write) {
                 return;
@@ -566,22 +744,58 @@ impl Tap for Witness {
     }
 
     fn own(&self, store: &dyn Store, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
-        Ok(wait(store.own(parts, windows))?.into_iter().map(|runs| self.planted.read(runs)).collect())
+        Ok(wait(store.own(parts, windows))?
+            .into_iter()
+            .map(|runs| self.planted.read(runs, self.weather.store_now()))
+            .collect())
     }
 
     fn inherited(&self, store: &dyn Store, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
-        Ok(self.planted.read(wait(store.inherited(parts, limit))?))
+        Ok(self.planted.read(wait(store.inherited(parts, limit))?, self.weather.store_now()))
     }
 
     fn notices(&self, store: &dyn Store, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
-        let runs = self.planted.read(wait(store.notices(parts, limit))?);
+        let runs = self.planted.read(wait(store.notices(parts, limit))?, self.weather.store_now());
         Ok(if self.planted.bug == Some(Bug::NoticesLost) { Vec::new() } else { runs })
     }
 
-    fn enqueue(&self, store: &dyn Store, write: &Write, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
+    fn beat(&self, store: &dyn Store, beat: &NodeBeat, now: Timestamp) -> Result<Guarded, StoreError> {
+        self.planted.beat(store, beat, now)
+    }
+
+    fn pauses(&self, store: &dyn Store) -> Result<Pauses, StoreError> {
+        self.planted.pauses(store)
+    }
+
+    fn inbox(&self, _: &dyn Store, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
+        Ok(self.inbox_rows(limit))
+    }
+
+    fn discard(&self, store: &dyn Store, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        let answers = wait(store.discard(runs, by, now))?;
+        self.put_away(runs, &answers);
+        Ok(answers)
+    }
+
+    fn take_tokens(&self, store: &dyn Store, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError> {
+        self.planted.take_tokens(store, asks, now)
+    }
+
+    fn enqueue(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        runs: &[NewRun],
+        inbox: &[i64],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        if write.dry_run {
+            return self.dry(runs, || self.planted.enqueue(store, write, runs));
+        }
+        self.may_take(write, inbox)?;
         let answers = self.planted.enqueue(store, write, runs)?;
         self.with(|seen| {
             if seen.is_news(write) {
+                self.take_rows(seen, inbox);
                 for (run, answer) in runs.iter().zip(&answers) {
                     if matches!(answer, Enqueued::Made { .. }) {
                         self.made(seen, write, run);
@@ -608,6 +822,8 @@ impl Tap for Witness {
             }
             for (item, answer) in items.iter().zip(&answers) {
                 let Fired::Fired(made) = answer else { continue };
+                let spec = seen.books.get(&item.due.schedule).map(|book| book.spec.clone());
+                seen.judge(spec.map_or(Ok(()), |spec| Rates::fired(write, item, &spec)));
                 for (run, answer) in item.runs.iter().zip(made) {
                     if matches!(answer, Enqueued::Made { .. }) {
                         self.fired(seen, write, item, run);
@@ -664,7 +880,7 @@ impl Tap for Witness {
         limit: u32,
     ) -> Result<Promoted, StoreError> {
         let promoted = wait(store.promote(write, parts, limit))?;
-        self.look("promote");
+        self.look_if(promoted.moved > 0, "promote");
         Ok(promoted)
     }
 
@@ -673,15 +889,32 @@ impl Tap for Witness {
         self.with(|seen| {
             if seen.is_news(write) {
                 for run in &runs {
-                    Self::leased(seen, run.lease(), claim.worker, Fence(run.fence.0 - 1));
+                    self.leased(seen, run.lease(), claim.worker, Fence(run.fence.0 - 1));
                 }
                 // One who asks in vain writes nothing, and holds no longer for it.
                 if !runs.is_empty() {
-                    Self::held(seen, claim.worker, claim.until);
+                    self.held(seen, claim.worker, claim.until);
                 }
             }
         });
-        self.look("claim");
+        self.look_if(!runs.is_empty(), "claim");
+        Ok(runs)
+    }
+
+    fn claim_each(&self, store: &dyn Store, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        let runs = wait(store.claim_each(write, claims))?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for run in &runs {
+                let RunState::Running { hold: Hold::Leased(worker), .. } = run.state else { continue };
+                self.leased(seen, run.lease(), worker, Fence(run.fence.0 - 1));
+                let until = claims.iter().find(|claim| claim.worker == worker).map(|claim| claim.until);
+                self.held(seen, worker, until.unwrap_or(Timestamp::MIN));
+            }
+        });
+        self.look_if(!runs.is_empty(), "claim_each");
         Ok(runs)
     }
 
@@ -701,8 +934,8 @@ impl Tap for Witness {
             for (ask, _) in asks.iter().zip(&answers).filter(|(_, answer)| **answer == Guarded::Applied) {
                 self.accepted(seen, write, ask.lease, ask.part, By::Owner(ask.epoch), "a lease");
                 let lease = Lease { fence: ask.lease.fence.next(), ..ask.lease };
-                Self::leased(seen, lease, worker, ask.lease.fence);
-                Self::held(seen, worker, until);
+                self.leased(seen, lease, worker, ask.lease.fence);
+                self.held(seen, worker, until);
             }
         });
         self.look("lease_owned");
@@ -730,6 +963,31 @@ impl Tap for Witness {
         Ok(answers)
     }
 
+    fn lease_running(
+        &self,
+        store: &dyn Store,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let answers = self.planted.lease_running(store, write, worker, until, attempts)?;
+        self.with(|seen| {
+            if !seen.is_news(write) {
+                return;
+            }
+            for (one, _) in attempts.iter().zip(&answers).filter(|(_, answer)| **answer == Guarded::Applied) {
+                self.accepted(seen, write, one.lease, one.part, By::Owner(one.epoch), "a lease of an attempt");
+                if let Some((other, _)) = seen.leases.insert(one.lease, (worker, self.weather.now())) {
+                    seen.wrong(format!("an attempt at run {} was leased to {other} and to {worker}", one.lease.run));
+                }
+                self.held(seen, worker, until);
+            }
+        });
+        self.look("lease_running");
+        Ok(answers)
+    }
+
     fn settle(&self, store: &dyn Store, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let settled = self.planted.settle(store, write, settlements)?;
         self.with(|seen| {
@@ -739,6 +997,14 @@ impl Tap for Witness {
             for (item, answer) in settlements.iter().zip(&settled.answers) {
                 if *answer == Guarded::Applied {
                     self.accepted(seen, write, item.lease, item.part, item.by, "a settlement");
+                }
+                let By::Owner(_) = item.by else { continue };
+                let applied = *answer == Guarded::Applied;
+                let before = seen.settled.get(&item.lease).copied();
+                if before.is_some() && before == write.node {
+                    seen.wrong(format!("{:?} is settled again by {:?} under another batch", item.lease, write.node));
+                } else if applied && let Some(node) = write.node {
+                    seen.settled.insert(item.lease, node);
                 }
             }
         });
@@ -755,7 +1021,7 @@ impl Tap for Witness {
         now: Timestamp,
     ) -> Result<Extended, StoreError> {
         let extended = self.planted.extend(store, worker, until, held, now)?;
-        self.with(|seen| Self::held(seen, worker, until));
+        self.with(|seen| self.held(seen, worker, until));
         Ok(extended)
     }
 
@@ -787,7 +1053,7 @@ impl Tap for Witness {
     }
 
     fn release(&self, store: &dyn Store, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
-        let woken = wait(store.release(write, worker))?;
+        let woken = self.planted.release(store, write, worker)?;
         self.look("release");
         Ok(woken)
     }
@@ -798,8 +1064,10 @@ impl Tap for Witness {
             if !seen.is_news(write) {
                 return;
             }
-            // The reaper's clock may be ahead by so much.
-            let latest = Span::millis(SKEW_MAX_MS as u64).after(self.weather.now());
+            let latest = self.weather.latest();
+            if self.weather.store_clock.was_set_lately(self.weather.now()) {
+                seen.holders.clear();
+            }
             for one in &reaped {
                 let Some(run) = seen.runs.get(&one.id).and_then(|known| known.run.as_ref()) else { continue };
                 let hold = match run.state {
@@ -814,13 +1082,13 @@ impl Tap for Witness {
                 }
             }
         });
-        self.look("reap");
+        self.look_if(!reaped.is_empty(), "reap");
         Ok(reaped)
     }
 
     fn sweep(&self, store: &dyn Store, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
         let swept = wait(store.sweep(write, limit))?;
-        self.look("sweep");
+        self.look_if(!swept.is_empty(), "sweep");
         Ok(swept)
     }
 

@@ -186,7 +186,7 @@ async fn calendars(session: &Session<'_>, paths: &[PathBuf]) -> Result<Vec<Chang
     if written.is_empty() {
         return Ok(Vec::new());
     }
-    let stored: Vec<Value> = session.client.get(&["calendars"], &[]).await?;
+    let (stored, _) = session.client.list::<Value>(&["calendars"], &[], usize::MAX).await?;
     let mut changes = Vec::new();
     for value in written {
         let name = name_of(&value)?.to_owned();

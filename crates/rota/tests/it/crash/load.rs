@@ -161,6 +161,13 @@ impl Ledger {
         })
     }
 
+    /// Whether the last execution that takes seconds was begun by this process, by right of
+    /// its partition: it is no second try, and has not ended.
+    pub fn is_long_in_flight(&self, process: u32) -> bool {
+        let last = self.lines.iter().rev().find(|line| line.schedule == "replaced");
+        last.is_some_and(|line| line.began && line.process == process && line.fence == 0)
+    }
+
     /// An execution is under way in a claimed lane, and one that is marked.
     pub fn is_busy(&self) -> bool {
         ["claimed", "long"].iter().all(|name| {

@@ -148,7 +148,8 @@ impl Scene {
             let at_work = ["\"serving\"", "\"took partitions\""]
                 .iter()
                 .all(|said| node.log.iter().any(|line| line.contains(said)));
-            if point.origin == Origin::Leaving && at_work && !told.replace(true) {
+            let leaves = point.origin == Origin::Leaving && at_work && self.ledger().is_long_in_flight(node.id());
+            if leaves && !told.replace(true) {
                 node.signal(Signal::TERM);
             }
         });

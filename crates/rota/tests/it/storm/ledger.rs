@@ -92,11 +92,14 @@ impl Ledger {
             let run = header("x-rota-run").or_else(|| Some(told["run"].as_str()?.to_owned())).unwrap_or_default();
             let attempt = header("x-rota-attempt").and_then(|text| text.parse().ok()).or(told["attempt"].as_u64());
             let attempt = attempt.unwrap_or_default() as u32;
-            let answer = self.answer(&run, attempt, told["fails"] == true);
+            let fails = told["fails"] == true;
+            let answer = self.answer(&run, attempt, fails);
             let callback = Callback { at, by, run, attempt, fence: told["fence"].as_i64(), answer };
             self.shared.callbacks.lock().unwrap().push(callback);
             let status = match answer {
                 Answer::Good => "200 OK",
+                // Who fails on purpose must not have the host taken for dead: all others call it.
+                Answer::Bad if fails => "429 Too Many Requests",
                 Answer::Bad => "500 Internal Server Error",
                 Answer::HungUp => return line.shutdown(std::net::Shutdown::Both),
             };

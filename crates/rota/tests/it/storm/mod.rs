@@ -2,7 +2,7 @@
 //! seed, and then the question whether every planned instant, trigger, cancel and callback
 //! came to what it should. docs/storm.md says how to raise one by hand.
 
-mod chance;
+pub mod chance;
 mod check;
 mod faults;
 mod ledger;

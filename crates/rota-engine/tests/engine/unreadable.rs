@@ -1,0 +1,131 @@
+//! Rows that cannot be read: every stage goes on beside them.
+
+use rota_core::{
+    ids::RunId,
+    run::{Status, Verdict},
+    store::Guarded,
+};
+use serde_json::json;
+
+use crate::bed::*;
+
+async fn spoil(bed: &Bed, run: RunId, wrong: &str) {
+    bed.sql(&format!("UPDATE run SET {wrong} WHERE id = x'{}'", run.0.simple())).await;
+}
+
+/// An owner that takes over reads what lies there. One row that cannot be read must not
+/// keep it from the others for ever.
+#[tokio::test]
+async fn a_new_owner_starts_the_runs_beside_an_unreadable_one() {
+    let bed = Bed::new().await;
+    let mut first = bed.node().await;
+    bed.save(&first.node, job("hello", "noop")).await;
+    let ids =
+        [first.enqueue(&bed, "hello").await, first.enqueue(&bed, "hello").await, first.enqueue(&bed, "hello").await];
+    spoil(&bed, ids[0], "extra = '{'").await;
+    spoil(&bed, ids[1], "source = 99").await;
+    bed.go(60_000);
+    let mut second = bed.node().await;
+    second.look().await;
+    second.work().await;
+    assert_eq!(bed.status(ids[2]).await, ended(Verdict::Succeeded));
+    assert_eq!(bed.work.order(), [ids[2]]);
+    second.scan().await;
+    assert_eq!(second.node.stats.unreadable.get(), 2, "they are counted");
+    first.withdraw().await;
+}
+
+/// A retry that is due, a worker that vanished and a run past its start deadline: each
+/// stage meets an unreadable row first and goes on.
+#[tokio::test]
+async fn delayed_runs_are_promoted_beside_an_unreadable_one() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("fails", "fail")).await;
+    let ids = [node.enqueue(&bed, "fails").await, node.enqueue(&bed, "fails").await];
+    node.work().await;
+    assert_eq!(bed.status(ids[1]).await, Status::Scheduled);
+    spoil(&bed, ids[0], "source = 77").await;
+    node.beat_for(&bed, 5_000).await;
+    node.promote().await;
+    let report = node.promote().await;
+    assert_eq!(report.done, 0);
+    node.work().await;
+    assert_eq!((bed.work.calls_of(ids[0]), bed.work.calls_of(ids[1])), (1, 2));
+}
+
+/// An attempt whose run became unreadable while it was under way ends for nobody, and
+/// takes no other settlement with it.
+#[tokio::test]
+async fn a_settlement_goes_on_beside_an_unreadable_run() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("fails", "fail")).await;
+    let ids = [node.enqueue(&bed, "fails").await, node.enqueue(&bed, "fails").await];
+    node.dispatch().await;
+    node.drain().await;
+    spoil(&bed, ids[0], "extra = '{'").await;
+    node.settle().await;
+    assert_eq!(bed.status(ids[1]).await, Status::Scheduled, "its retry is written");
+    assert_eq!(node.settle().await.done, 0, "nothing is tried for ever");
+}
+
+/// A definition that cannot be read must not stop the firing of its partition.
+#[tokio::test]
+async fn schedules_fire_beside_an_unreadable_one() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let every = |name: &str| json!({ "name": name, "every": "1m" });
+    let rules = json!({ "schedules": [every("spec"), every("pause"), every("sound")] });
+    let saved = bed.save(&node.node, with(job("hello", "noop"), rules)).await;
+    let [spec, pause, sound] =
+        [bed.schedule(saved, "spec").await, bed.schedule(saved, "pause").await, bed.schedule(saved, "sound").await];
+    bed.sql(&format!("UPDATE schedule SET spec = '{{', revision = revision + 1 WHERE id = {}", spec.0)).await;
+    bed.sql(&format!("UPDATE schedule SET pause = '{{', revision = revision + 1 WHERE id = {}", pause.0)).await;
+    for _ in 0..3 {
+        node.beat_for(&bed, 60_000).await;
+        node.fire().await;
+        node.scan().await;
+        node.work().await;
+    }
+    let fired = bed.runs().await;
+    assert!(fired.iter().all(|record| record.run.trigger.schedule == Some(sound)));
+    assert_eq!(fired.len(), 3);
+}
+
+/// A broken version ends the runs that were made from it, and no others.
+#[tokio::test]
+async fn a_broken_job_version_fails_its_own_runs_alone() {
+    let bed = Bed::new().await;
+    let first = bed.node().await;
+    bed.save(&first.node, job("broken", "noop")).await;
+    bed.save(&first.node, job("sound", "noop")).await;
+    let broken = first.enqueue(&bed, "broken").await;
+    let sound = first.enqueue(&bed, "sound").await;
+    bed.sql(&format!("UPDATE job_version SET document = '{{' WHERE job = {}", bed.record(broken).await.run.job.0))
+        .await;
+    bed.go(60_000);
+    let mut node = bed.node().await;
+    node.look().await;
+    node.work().await;
+    assert_eq!(bed.status(sound).await, ended(Verdict::Succeeded));
+    assert_eq!(bed.status(broken).await, ended(Verdict::Failed));
+    assert!(bed.record(broken).await.failure.unwrap().message.contains("cannot be read"));
+}
+
+/// A discarded run gives back its slot, and who waited for it starts.
+#[tokio::test]
+async fn a_discarded_run_frees_its_slot() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, with(job("one", "noop"), json!({ "concurrency": { "limit": 1 } }))).await;
+    let ids = [node.enqueue(&bed, "one").await, node.enqueue(&bed, "one").await];
+    assert_eq!(bed.status(ids[1]).await, Status::Blocked);
+    spoil(&bed, ids[0], "extra = '{'").await;
+    assert_eq!(bed.store.runs(&[ids[0]]).await.unwrap(), [None]);
+    let key = ids[0].to_string();
+    assert_eq!(node.handle().discard_row("run", &key).await.unwrap(), Guarded::Applied);
+    assert_eq!(bed.status(ids[1]).await, Status::Queued);
+    node.scan().await;
+    assert_eq!(node.node.stats.unreadable.get(), 0);
+}
