@@ -6,7 +6,7 @@
 //! store still has it as ready, or leased to this node, and nobody else will
 //! start it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -44,6 +44,8 @@ struct Able {
 struct Asked {
     write: Write,
     until: Timestamp,
+    /// The uptime when they were first asked for.
+    began: Duration,
     runs: Vec<Able>,
     /// The one run has the process to itself.
     alone: bool,
@@ -80,7 +82,7 @@ impl Launch {
         let waiting = self.held.len() + self.pending.as_ref().map_or(0, |asked| asked.runs.len());
         !options.executes
             || executing.is_reserved(self.node.clock.now())
-            || self.node.leases_until() < self.node.clock.uptime()
+            || self.node.is_extension_late()
             || executing.unsettled() >= options.unsettled_max
             || waiting >= options.dispatch_batch * 4
     }
@@ -163,7 +165,8 @@ impl Launch {
     }
 
     fn asked(&self, runs: Vec<Able>, alone: bool, now: Timestamp) -> Asked {
-        Asked { write: self.node.write(now), until: self.node.options.run_lease.after(now), runs, alone }
+        let (until, began) = (self.node.options.run_lease.after(now), self.node.clock.uptime());
+        Asked { write: self.node.write(now), until, began, runs, alone }
     }
 
     /// Sets apart what must be executed alone. It is not leased while it waits:
@@ -246,7 +249,10 @@ impl Launch {
         let leases: Vec<OwnLease> = asked.runs.iter().filter_map(own_lease).collect();
         let node = Arc::clone(&self.node);
         let answers = match node.store.lease_owned(&asked.write, node.worker, asked.until, &leases).await {
-            Ok(answers) => answers,
+            Ok(answers) => {
+                node.leased(asked.began);
+                answers
+            }
             Err(error) => {
                 if is_unknown(&error) {
                     self.pending = Some(asked);

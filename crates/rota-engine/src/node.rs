@@ -86,7 +86,10 @@ pub struct Node {
     chained: AtomicBool,
     /// When this node last extended its own leases, or had none.
     extended_at: AtomicI64,
-    /// Until when they hold at least, by the uptime, in microseconds.
+    /// Until when nobody needs to extend them, by the uptime, in microseconds.
+    extended_until: AtomicU64,
+    /// Until when the store has them at least, by the uptime, in microseconds: as long as
+    /// was asked for by the last write that leased or extended.
     leases_until: AtomicU64,
     /// Somebody asked a run to stop: leases are to be compared at once.
     pub(crate) cancel_asked: AtomicBool,
@@ -150,7 +153,8 @@ impl Node {
             delayed_at: AtomicI64::new(i64::MAX),
             chained: AtomicBool::new(false),
             extended_at: AtomicI64::new(now.as_microsecond()),
-            leases_until: AtomicU64::new(u64::MAX),
+            extended_until: AtomicU64::new(u64::MAX),
+            leases_until: AtomicU64::new(0),
             cancel_asked: AtomicBool::new(false),
             store,
             clock,
@@ -401,9 +405,27 @@ impl Node {
     /// This node's own leases are extended, or there are none: asked for at `now`, and
     /// so long after the moment that uptime counts from.
     pub(crate) fn extended(&self, now: Timestamp, began: Duration) {
-        let until = began + Duration::from_millis(self.options.run_lease.as_millis());
-        self.leases_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.extended_until.store(self.lease_from(began), Ordering::Relaxed);
         self.extended_at.store(now.as_microsecond(), Ordering::Relaxed);
+    }
+
+    /// The store has leases of this node's worker, which were first asked for when the
+    /// uptime was `began`. To be called before anything is done by their right: an answer
+    /// may come after they have run out.
+    pub(crate) fn leased(&self, began: Duration) {
+        self.leases_until.fetch_max(self.lease_from(began), Ordering::Relaxed);
+    }
+
+    fn lease_from(&self, began: Duration) -> u64 {
+        let until = began + Duration::from_millis(self.options.run_lease.as_millis());
+        u64::try_from(until.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether it was so long ago that this node extended its leases that it must do so
+    /// before it takes more.
+    pub(crate) fn is_extension_late(&self) -> bool {
+        let until = Duration::from_micros(self.extended_until.load(Ordering::Relaxed));
+        until.saturating_sub(self.withdraw_margin()) < self.clock.uptime()
     }
 
     /// Whether this node stood still for so long that its own leases may have
@@ -427,7 +449,7 @@ impl Node {
     }
 
     /// Until when it may count on what it leased.
-    pub(crate) fn leases_until(&self) -> Duration {
+    fn leases_until(&self) -> Duration {
         Duration::from_micros(self.leases_until.load(Ordering::Relaxed)).saturating_sub(self.withdraw_margin())
     }
 

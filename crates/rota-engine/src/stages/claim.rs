@@ -9,7 +9,7 @@
 //! there are slots: as many as will have ended by then. They wait here for their
 //! slots, and what has found none after a while is given back.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -34,12 +34,20 @@ pub struct Claim {
     node: Arc<Node>,
     launch: Launch,
     look_at: Timestamp,
-    pending: Option<(Write, ClaimAsk)>,
+    /// A claim whose answer was lost.
+    pending: Option<Asked>,
     /// Runs that were claimed and wait for their slots.
     waiting: VecDeque<Ready>,
     /// Until when they do.
     patience: Timestamp,
     pace: Pace,
+}
+
+struct Asked {
+    write: Write,
+    claim: ClaimAsk,
+    /// The uptime when it was first asked for.
+    began: Duration,
 }
 
 /// What the last claim was like, for the size of the next.
@@ -88,34 +96,37 @@ impl Claim {
         if self.launch.is_shut() { 0 } else { (self.launch.free() + self.pace.ahead).min(most) }
     }
 
-    fn ask(&mut self, now: Timestamp) -> Option<(Write, ClaimAsk)> {
+    fn ask(&mut self, now: Timestamp) -> Option<Asked> {
         let most = self.most(now) as u32;
         let gate = self.node.catalog.gate();
         let shares = self.node.claims(|claims| {
             if most == 0 || claims.is_idle() { Vec::new() } else { claims.shares_of(most, |pair| gate.open(pair, now)) }
         });
         let until = self.node.options.run_lease.after(now);
-        let ask = ClaimAsk { worker: self.node.worker, until, shares, most };
-        if ask.shares.is_empty() {
+        let claim = ClaimAsk { worker: self.node.worker, until, shares, most };
+        if claim.shares.is_empty() {
             return None;
         }
-        Some((self.node.write(now), ask))
+        Some(Asked { write: self.node.write(now), claim, began: self.node.clock.uptime() })
     }
 
-    async fn claim(&mut self, write: Write, ask: ClaimAsk) -> Result<Vec<Ready>, StoreError> {
-        let runs = match self.node.store.claim(&write, &ask).await {
+    async fn claim(&mut self, asked: Asked) -> Result<Vec<Ready>, StoreError> {
+        let runs = match self.node.store.claim(&asked.write, &asked.claim).await {
             Ok(runs) => runs,
             Err(error) => {
                 if is_unknown(&error) {
-                    self.pending = Some((write, ask));
+                    self.pending = Some(asked);
                 }
                 return Err(error);
             }
         };
+        if !runs.is_empty() {
+            self.node.leased(asked.began);
+        }
         self.node.stats.claims.add(1);
         self.learn(&runs);
         self.node.claims(|claims| {
-            for share in &ask.shares {
+            for share in &asked.claim.shares {
                 let of_share = |run: &&Run| run.lane == share.pair.lane && run.tenant == share.pair.tenant;
                 let keys: Vec<_> = runs.iter().filter(of_share).map(Run::order_key).collect();
                 claims.claimed(share, &keys);
@@ -182,15 +193,15 @@ impl Stage for Claim {
             self.look(now).await?;
         }
         done += self.start(now).await?;
-        let ask = match self.pending.take() {
+        let asked = match self.pending.take() {
             Some(pending) => Some(pending),
             None if self.waiting.is_empty() => self.ask(now),
             None => None,
         };
         let mut more = false;
-        if let Some((write, ask)) = ask {
-            let most = ask.most as usize;
-            let taken = self.claim(write, ask).await?;
+        if let Some(asked) = asked {
+            let most = asked.claim.most as usize;
+            let taken = self.claim(asked).await?;
             more = taken.len() >= most;
             self.waiting.extend(taken);
             self.patience = self.node.options.look_every.after(now);

@@ -107,6 +107,7 @@ impl Execute {
         let extended = self.node.store.extend(self.node.worker, until, &held, now).await?;
         self.extended_at = Some(now);
         self.node.extended(now, began);
+        self.node.leased(began);
         let by_run: HashMap<RunId, Lease> = held.iter().map(|lease| (lease.run, *lease)).collect();
         for run in &extended.lost {
             if !self.node.executing.stop(*run, Why::Lost)

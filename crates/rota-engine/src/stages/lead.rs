@@ -41,11 +41,19 @@ use crate::{
     planted::{self, Bug},
 };
 
+/// Leases for attempts in flight.
+struct Asked {
+    write: Write,
+    marks: Vec<RunningMark>,
+    /// The uptime when they were first asked for.
+    began: Duration,
+}
+
 pub struct Lead {
     node: Arc<Node>,
     joined: bool,
     /// Leases asked for whose answer was lost.
-    asked: Option<(Write, Vec<RunningMark>)>,
+    asked: Option<Asked>,
 }
 
 impl Lead {
@@ -175,31 +183,33 @@ impl Lead {
             let mut marks: Vec<RunningMark> = flying.into_iter().map(mark).collect();
             // In the order of their rows, as others lock them.
             marks.sort_unstable_by_key(|mark| mark.lease.run);
-            self.ask(self.node.write(now), marks, false).await?;
+            let asked = Asked { write: self.node.write(now), marks, began: self.node.clock.uptime() };
+            self.ask(asked, false).await?;
         }
     }
 
     /// Asks again for leases whose answer was lost.
     async fn ask_again(&mut self) -> Result<(), StoreError> {
         match self.asked.take() {
-            Some((write, marks)) => self.ask(write, marks, true).await,
+            Some(asked) => self.ask(asked, true).await,
             None => Ok(()),
         }
     }
 
-    async fn ask(&mut self, write: Write, marks: Vec<RunningMark>, again: bool) -> Result<(), StoreError> {
+    async fn ask(&mut self, asked: Asked, again: bool) -> Result<(), StoreError> {
         let node = Arc::clone(&self.node);
         let until = node.options.run_lease.after(node.clock.latest());
-        match node.store.lease_running(&write, node.worker, until, &marks).await {
+        match node.store.lease_running(&asked.write, node.worker, until, &asked.marks).await {
             Ok(answers) => {
-                self.take_answers(&marks, &answers);
+                node.leased(asked.began);
+                self.take_answers(&asked.marks, &answers);
                 Ok(())
             }
             Err(error) => {
                 if again || is_unknown(&error) {
-                    self.asked = Some((write, marks));
+                    self.asked = Some(asked);
                 } else {
-                    node.desk.set_kept(marks.iter().map(|mark| mark.lease), Kept::No);
+                    node.desk.set_kept(asked.marks.iter().map(|mark| mark.lease), Kept::No);
                     node.resume_settling();
                 }
                 Err(error)

@@ -14,10 +14,7 @@
 //! and when pauses of tenants or queues were changed, it walks through all of them at
 //! once: that is what wakes the schedules that such a pause had put to sleep.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -87,8 +84,8 @@ pub struct Scan {
     found: usize,
     /// Cursors that were overdue at the last scan, and since when.
     late: HashMap<DueCursor, Timestamp>,
-    /// Leases that nobody here had a hand on at the last scan.
-    strangers: HashSet<Lease>,
+    /// Attempts that nobody here had in hand at the last scan, and since when.
+    ownerless: HashMap<Lease, Timestamp>,
 }
 
 impl Scan {
@@ -100,7 +97,7 @@ impl Scan {
             passes: 0,
             found: 0,
             late: HashMap::new(),
-            strangers: HashSet::new(),
+            ownerless: HashMap::new(),
         }
     }
 
@@ -257,13 +254,19 @@ impl Scan {
     }
 
     /// Runs of this node's partitions that are marked as running and that
-    /// nobody here executes. One that is so twice is not just on its way.
+    /// nobody here executes. One that has just been found may be on its way, or lie in a
+    /// partition that `look` has yet to go through.
     async fn ownerless(&mut self, now: Timestamp) -> Result<usize, StoreError> {
         let marked = self.node.store.inherited(&self.node.territory.parts(), RUNS).await?;
-        let strangers: Vec<Run> = marked.into_iter().filter(|run| self.node.desk.is_flying(run.id).is_none()).collect();
-        let before = std::mem::replace(&mut self.strangers, strangers.iter().map(Run::lease).collect());
+        let before = self.node.options.overdue_after.before(now);
+        let known = std::mem::take(&mut self.ownerless);
+        let since = |run: &Run| known.get(&run.lease()).copied().unwrap_or(now);
+        let mut ownerless: Vec<Run> =
+            marked.into_iter().filter(|run| self.node.desk.is_flying(run.id).is_none()).collect();
+        self.ownerless = ownerless.iter().map(|run| (run.lease(), since(run))).collect();
+        ownerless.retain(|run| since(run) <= before);
         let mut ended = Vec::new();
-        for run in strangers.into_iter().filter(|run| before.contains(&run.lease())) {
+        for run in ownerless {
             let Some(by) = self.node.territory.held(run.part).map(|held| By::Owner(held.epoch)) else { continue };
             let Ok(change) = run.lose(self.node.options.losses_max, now) else { continue };
             if self.node.desk.fly(&run, by) {
@@ -378,6 +381,7 @@ impl Stage for Scan {
     fn stepped(&mut self, _now: Timestamp) {
         self.whole_at = Timestamp::MIN;
         self.late.clear();
+        self.ownerless.clear();
     }
 }
 

@@ -508,6 +508,32 @@ async fn an_exclusive_run_does_not_begin_when_the_right_to_it_may_be_over() {
     assert_eq!(bed.work.count(), begun + 1, "the word was renewed");
 }
 
+/// The answer to a claim may come after the lease that it brings has run out, while the node
+/// had nothing else to extend: by then the run may be another's.
+#[tokio::test]
+async fn an_exclusive_run_does_not_begin_by_a_lease_that_has_run_out() {
+    let bed = Bed::new().await;
+    let mut node = bed.node_with(Options { traits: vec!["gpu".into()], ..Options::default() }).await;
+    bed.save(&node.node, with(job("alone", "noop"), json!({ "exclusive": true, "requires": ["gpu"] }))).await;
+    node.enqueue(&bed, "alone").await;
+    bed.faults.lose_answers(1);
+    assert!(node.claim.pass(bed.now()).await.is_err());
+    for _ in 0..6 {
+        bed.go(1_000);
+        node.lead().await;
+        node.execute().await;
+    }
+    node.claim().await;
+    node.drain().await;
+    assert_eq!(bed.work.count(), 0, "its lease has run out");
+    bed.go(2_000);
+    node.lead().await;
+    node.execute().await;
+    node.claim().await;
+    node.drain().await;
+    assert_eq!(bed.work.count(), 1, "its lease was extended");
+}
+
 /// A store that hangs answers nothing, not even that it cannot: whoever waits for it
 /// must not be the one who has to stop what must never run twice.
 #[tokio::test]

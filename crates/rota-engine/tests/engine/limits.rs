@@ -246,7 +246,8 @@ async fn requests_of_the_inbox_become_runs_and_bad_ones_are_taken_away() {
     assert!(runs.iter().all(|record| record.run.state.status() == ended(Verdict::Succeeded)));
 }
 
-/// A mark without an executor would keep its run for ever.
+/// A mark without an executor would keep its run for ever. After a take-over it is in order
+/// until `look` had its turn: nobody is alarmed, however often the scanner is called.
 #[tokio::test]
 async fn the_scanner_settles_as_lost_what_nobody_executes() {
     let bed = Bed::new().await;
@@ -260,8 +261,8 @@ async fn the_scanner_settles_as_lost_what_nobody_executes() {
     node.execute().await;
     assert_eq!(node.scan().await.done, 0, "it is under way");
     node.abort_all().await;
-    assert_eq!(node.scan().await.done, 0, "it may be on its way");
-    node.lead().await;
+    assert_eq!((node.scan().await.done, node.scan().await.done), (0, 0), "it may be on its way");
+    node.beat_for(&bed, 10_000).await;
     assert_eq!(node.scan().await.done, 1);
     node.settle().await;
     assert_eq!(bed.status(id).await, Status::Scheduled);

@@ -1054,6 +1054,12 @@ impl Tap for Witness {
 
     fn release(&self, store: &dyn Store, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
         let woken = self.planted.release(store, write, worker)?;
+        self.with(|seen| {
+            if seen.is_news(write) {
+                // It holds nothing any more; what a late claim gives it is as long as that says.
+                seen.holders.remove(&worker);
+            }
+        });
         self.look("release");
         Ok(woken)
     }
