@@ -419,12 +419,13 @@ impl Desk {
         self.with(|papers| leases.into_iter().fold(false, |again, lease| papers.land(lease) | again))
     }
 
-    /// The store refused to settle these: no other attempt is made by the same right.
-    pub fn refuse<'e>(&self, refused: impl Iterator<Item = (&'e Run, By)>) {
+    /// The store refused to settle, mark or lease these: no other attempt is made by the
+    /// same right.
+    pub fn refuse(&self, refused: impl IntoIterator<Item = (Lease, By)>) {
         self.with(|papers| {
-            for (run, by) in refused {
+            for (lease, by) in refused {
                 if let By::Owner(epoch) = by {
-                    papers.refused.push((run.lease(), epoch));
+                    papers.refused.push((lease, epoch));
                 }
             }
         });
@@ -775,7 +776,7 @@ mod tests {
         let run = run();
         offer(&desk, &run);
         let taken = desk.take(10, &territory, |_| true);
-        desk.refuse(taken.iter().map(|ready| (&ready.run, ready.by)));
+        desk.refuse(taken.iter().map(|ready| (ready.run.lease(), ready.by)));
         assert!(!desk.drop_flights([run.lease()]));
         offer(&desk, &run);
         assert_eq!(desk.take(10, &territory, |_| true).len(), 0);

@@ -464,5 +464,6 @@ impl Node {
         self.meter.stepped();
         self.catalog.stepped();
         self.executing.stepped();
+        self.remote.sessions().stepped(now);
     }
 }

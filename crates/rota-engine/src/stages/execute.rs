@@ -85,7 +85,10 @@ impl Execute {
                 // Its partition is being given away, and it is kept by a lease.
                 Guarded::Stale if matches!(self.node.desk.kept(mark.lease), Kept::Asked | Kept::Leased) => {}
                 // One that ended meanwhile is out of reach, and settled.
-                Guarded::Stale => self.node.executing.lose(mark.lease),
+                Guarded::Stale => {
+                    self.node.desk.refuse([(mark.lease, By::Owner(mark.epoch))]);
+                    self.node.executing.lose(mark.lease);
+                }
             }
         }
         Ok(answers.len())

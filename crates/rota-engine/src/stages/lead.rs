@@ -28,8 +28,7 @@ use jiff::Timestamp;
 use rota_core::{
     ids::{NodeId, Partition},
     ports::Topic,
-    run::Lease,
-    store::{Epoch, Guarded, Node as NodeRow, NodeBeat, PartitionLease, RunningMark, StoreError, Write},
+    store::{By, Epoch, Guarded, Node as NodeRow, NodeBeat, PartitionLease, RunningMark, StoreError, Write},
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -54,11 +53,13 @@ pub struct Lead {
     joined: bool,
     /// Leases asked for whose answer was lost.
     asked: Option<Asked>,
+    /// Until when the node's word holds, by the uptime, once it knows what is its own.
+    promise: Option<Duration>,
 }
 
 impl Lead {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, joined: false, asked: None }
+        Self { node, joined: false, asked: None, promise: None }
     }
 
     async fn beat(&mut self, now: Timestamp) -> Result<(), StoreError> {
@@ -81,7 +82,13 @@ impl Lead {
             // Others have something to give.
             self.node.hints.wake(Topic::Partitions);
         }
-        self.node.territory.promise(began + Duration::from_millis(self.node.options.node_lease.as_millis()));
+        let until = began + Duration::from_millis(self.node.options.node_lease.as_millis());
+        if self.node.territory.word_holds(self.node.clock.uptime()) {
+            self.node.territory.promise(until);
+        } else {
+            // Others may have taken its partitions meanwhile, and nothing may be begun in those.
+            self.promise = Some(until);
+        }
         Ok(())
     }
 
@@ -89,6 +96,9 @@ impl Lead {
         let live = self.node.store.nodes(now).await?;
         let stored = self.node.store.partitions().await?;
         self.drop_what_is_not_ours(&stored);
+        if let Some(until) = self.promise.take() {
+            self.node.territory.promise(until);
+        }
         let falls_to_me = |part: Partition| owner(&live, part) == Some(self.node.id);
         let (keep, give): (Vec<_>, Vec<_>) = Partition::all().partition(|part| falls_to_me(*part));
         self.stay(&keep);
@@ -221,17 +231,18 @@ impl Lead {
         let node = &self.node;
         let of = |applied: bool| {
             let fits = move |(_, answer): &(&RunningMark, &Guarded)| (**answer == Guarded::Applied) == applied;
-            marks.iter().zip(answers).filter(fits).map(|(mark, _)| mark.lease).collect::<Vec<Lease>>()
+            marks.iter().zip(answers).filter(fits).map(|(mark, _)| mark).collect::<Vec<&RunningMark>>()
         };
         let (leased, refused) = (of(true), of(false));
-        node.desk.set_kept(leased.iter().copied(), Kept::Leased);
-        for lease in leased {
-            node.executing.leased(lease);
+        node.desk.set_kept(leased.iter().map(|mark| mark.lease), Kept::Leased);
+        for mark in leased {
+            node.executing.leased(mark.lease);
         }
-        node.desk.set_kept(refused.iter().copied(), Kept::Refused);
+        node.desk.set_kept(refused.iter().map(|mark| mark.lease), Kept::Refused);
+        node.desk.refuse(refused.iter().map(|mark| (mark.lease, By::Owner(mark.epoch))));
         // One that ended meanwhile is out of reach, and settled.
-        for lease in refused {
-            node.executing.lose(lease);
+        for mark in refused {
+            node.executing.lose(mark.lease);
         }
         node.resume_settling();
         // Whoever was asked to stop is told by the answer to an extension.
@@ -345,10 +356,6 @@ impl Stage for Lead {
         self.ask_again().await?;
         let done = self.share(now).await?;
         Ok(PassReport { done, more: false, next_at: Some(self.node.options.beat_every.after(now)) })
-    }
-
-    fn stepped(&mut self, now: Timestamp) {
-        self.node.stepped(now);
     }
 }
 

@@ -460,7 +460,6 @@ impl Stage for Lend {
     fn stepped(&mut self, now: Timestamp) {
         (self.look_at, self.beat_at) = (Timestamp::MIN, Timestamp::MIN);
         self.held = std::mem::take(&mut self.held).into_iter().map(|((_, run), held)| ((now, run), held)).collect();
-        self.node.remote.sessions().stepped(now);
     }
 }
 

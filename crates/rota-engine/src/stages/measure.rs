@@ -53,6 +53,10 @@ impl Stage for Measure {
             None => clock.follow_machine(),
         };
         self.tell(clock, set_by);
+        if set_by.is_some() {
+            // Before anybody compares what was noted by the old clock with the new one.
+            self.node.stepped(clock.now());
+        }
         // By the clock as it is now: it may have been set by this very pass.
         Ok(PassReport::until(MEASURE_EVERY.after(clock.now())))
     }

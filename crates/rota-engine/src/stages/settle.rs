@@ -252,7 +252,7 @@ impl Settle {
         }
         let done = landed.len() + refused.len();
         self.node.land(landed.iter().map(|ended| ended.run.lease()));
-        self.node.desk.refuse(refused.iter().map(|ended| (&ended.run, ended.by)));
+        self.node.desk.refuse(refused.iter().map(|ended| (ended.run.lease(), ended.by)));
         self.node.drop_flights(refused.iter().map(|ended| ended.run.lease()));
         self.let_go(landed.iter().chain(&refused));
         self.node.post(again);

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use rota_core::{
     duration::Span,
-    ids::RunId,
+    ids::{NodeId, RunId},
     job::failure::ErrorKind,
+    ports::Seeded,
     run::{CancelAsk, Hold, RunState, Status, Verdict},
     store::{LogQuery, RunQuery},
     why::Reason,
@@ -506,6 +507,32 @@ async fn an_exclusive_run_does_not_begin_when_the_right_to_it_may_be_over() {
     node.dispatch().await;
     node.drain().await;
     assert_eq!(bed.work.count(), begun + 1, "the word was renewed");
+}
+
+/// A node whose partition was taken, as after the clock was set, and that has yet to hear of
+/// it, finds the run in the store as it was: whoever has the partition begins it, nobody else.
+#[tokio::test]
+async fn what_the_store_refused_to_mark_is_not_begun_again_by_the_same_right() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("long", "wait")).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.clock.wait_for_sleepers(1).await;
+    let part = bed.record(id).await.run.part;
+    let epoch = node.node.territory.held(part).unwrap().epoch;
+    bed.store.give_partitions(node.node.id, &[(part, epoch)]).await.unwrap();
+    let other = NodeId::new(&Seeded::new(1), bed.now());
+    assert_ne!(bed.store.take_partitions(other, &[part], bed.now()).await.unwrap(), [None]);
+    bed.go(1_000);
+    node.execute().await;
+    node.drain().await;
+    node.look.stepped(bed.now());
+    node.look().await;
+    node.dispatch().await;
+    node.let_run().await;
+    assert_eq!(bed.work.calls_of(id), 1);
 }
 
 /// The answer to a claim may come after the lease that it brings has run out, while the node

@@ -1,14 +1,24 @@
 //! Who owns which partition, and what becomes of a former owner.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::Partition,
+    ids::{NodeId, Partition},
+    ports::{Clock as _, Seeded},
     run::{Status, Verdict},
 };
 use rota_engine::{Options, stages::Stage};
 use serde_json::json;
 
-use crate::bed::*;
+use crate::{
+    bed::*,
+    faulty::{Fate, Faulty, Kind, Line, Parcel, Untapped},
+};
 
 fn parts(node: &Hands) -> Vec<Partition> {
     node.node.territory.parts()
@@ -145,6 +155,51 @@ async fn nothing_is_started_after_the_nodes_word_ran_out() {
     node.lead().await;
     node.work().await;
     assert_eq!(bed.work.calls_of(id), 1);
+}
+
+/// A way to the store on which it cannot be read who owns which partition.
+#[derive(Default)]
+struct Unread(AtomicBool);
+
+impl Line for Unread {
+    fn fate(&self, what: &'static str, _: Kind) -> Fate {
+        if what == "partitions" && self.0.load(Ordering::SeqCst) { Fate::Refused } else { Fate::Through }
+    }
+
+    fn post(&self, _: Timestamp, parcel: Parcel) {
+        parcel();
+    }
+
+    fn has_come(&self, _: Timestamp) -> bool {
+        true
+    }
+}
+
+/// A node that stood still beats again, and others have taken its partitions meanwhile: it
+/// begins nothing from memory before it knows what is its own.
+#[tokio::test]
+async fn a_node_that_was_away_begins_nothing_before_it_knows_what_is_its_own() {
+    let mut bed = Bed::new().await;
+    let (inner, unread) = (Arc::clone(&bed.faults.inner), Arc::new(Unread::default()));
+    bed.store = Arc::new(Faulty::over(inner, Arc::clone(&unread) as Arc<dyn Line>, Arc::new(Untapped)));
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    let id = node.enqueue(&bed, "hello").await;
+    let part = bed.record(id).await.run.part;
+    let epoch = node.node.territory.held(part).unwrap().epoch;
+    bed.go(3_001);
+    bed.store.give_partitions(node.node.id, &[(part, epoch)]).await.unwrap();
+    let other = NodeId::new(&Seeded::new(1), bed.now());
+    assert_ne!(bed.store.take_partitions(other, &[part], bed.now()).await.unwrap(), [None]);
+    unread.0.store(true, Ordering::SeqCst);
+    assert!(node.lead.pass(bed.now()).await.is_err());
+    node.dispatch().await;
+    node.let_run().await;
+    assert_eq!(bed.work.calls_of(id), 0);
+    unread.0.store(false, Ordering::SeqCst);
+    node.lead().await;
+    assert!(node.node.territory.word_holds(bed.clock.uptime()));
+    assert_eq!(node.node.territory.held(part), None);
 }
 
 /// An attempt whose partition went to another is stopped.

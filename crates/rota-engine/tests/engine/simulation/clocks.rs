@@ -72,7 +72,11 @@ impl StoreClock {
     }
 
     pub fn was_set_lately(&self, now: Timestamp) -> bool {
-        self.read(|settings| settings.before.last().is_some_and(|(until, _)| now < KNOWN_AFTER.after(*until)))
+        self.was_set_within(KNOWN_AFTER, now)
+    }
+
+    pub fn was_set_within(&self, span: Span, now: Timestamp) -> bool {
+        self.read(|settings| settings.before.last().is_some_and(|(until, _)| now < span.after(*until)))
     }
 
     /// How often it was set ahead.

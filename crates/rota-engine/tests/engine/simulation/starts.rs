@@ -40,6 +40,7 @@ impl Starts {
         let begun: Vec<Start> =
             ledger.write(|pages| pages.begun.extract_if(.., |start| start.process == process).collect());
         for start in begun {
+            witness.weather.note(|| format!("{process} begins {} at fence {}", start.lease.run, start.lease.fence.0));
             let wrong = match witness.holder(start.lease) {
                 Some(holder) if holder != node.worker => {
                     Err(format!("{:?} is executed by {process} and leased to {holder}", start.lease))

@@ -79,6 +79,8 @@ pub struct Weather {
     /// The last of all that is late has come by then, in milliseconds.
     late_until: AtomicI64,
     faults: AtomicUsize,
+    /// When a process started last, in microseconds.
+    started_at: AtomicI64,
     hints: [AtomicU64; Topic::ALL.len()],
     turns: AtomicU64,
     trace: Mutex<Vec<String>>,
@@ -87,6 +89,18 @@ pub struct Weather {
 }
 
 impl Weather {
+    pub fn process_starts(&self) {
+        self.started_at.store(self.now().as_microsecond(), Ordering::Relaxed);
+    }
+
+    /// Whether a process started as the store's clock was set. It cannot know that, and
+    /// takes everybody for dead whose word was given by the clock as it was before.
+    pub fn started_as_the_clock_was_set(&self) -> bool {
+        let lately = Span::secs(6);
+        let started_at = Timestamp::from_microsecond(self.started_at.load(Ordering::Relaxed)).unwrap();
+        self.store_clock.was_set_within(lately, self.now()) && self.now() < lately.after(started_at)
+    }
+
     pub fn new(seed: u64, now: Timestamp, trace_max: usize) -> Self {
         let dice = Dice::new(seed);
         Self {
@@ -101,6 +115,7 @@ impl Weather {
             posted: AtomicU64::new(0),
             late_until: AtomicI64::new(i64::MIN),
             faults: AtomicUsize::new(0),
+            started_at: AtomicI64::new(0),
             hints: [const { AtomicU64::new(0) }; Topic::ALL.len()],
             turns: AtomicU64::new(0),
             trace: Mutex::default(),

@@ -458,6 +458,7 @@ impl World {
             if self.sites[n].process.is_none() && self.sites[n].starts_at <= self.weather.now() {
                 let process = self.process(self.sites[n].worker);
                 self.weather.note(|| format!("{} starts", process.number));
+                self.weather.process_starts();
                 self.sites[n].process = Some(process);
             }
         }
