@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::{choice::choices, duration::Span};
+use crate::{choice::choices, duration::Span, ids::reads_as_number};
 
 choices! {
     /// One thing that a caller may do in a tenant.
@@ -264,8 +264,8 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
         Err("a name has 1 to 100 characters")
     } else if !name.chars().all(plain) {
         Err("a name is made of letters, digits and . _ - @ +")
-    } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
-        Err("a name is not a number")
+    } else if reads_as_number(name) {
+        Err("a name does not read as a number: add a letter")
     } else {
         Ok(())
     }
@@ -391,6 +391,9 @@ mod tests {
             ("ann", true),
             ("ann.b+ci@example.org", true),
             ("42", false),
+            ("+1", false),
+            ("-1", false),
+            ("+", true),
             ("a42", true),
             ("", false),
             ("a b", false),

@@ -5,7 +5,7 @@
 //! are numbered by the store, because a narrow number in every run is what
 //! keeps the hot rows small.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,22 @@ impl ScheduleId {
     }
 }
 
+/// The number that a reference to an object says, where it may also be a name; none where
+/// it is a name.
+///
+/// A number has one spelling, that of the store: `+1`, ` 1` and `01` are names.
+pub fn number<N: FromStr>(reference: &str) -> Option<N> {
+    let plain = reference == "0" || !reference.starts_with(['0', '+', '-']);
+    reference.parse().ok().filter(|_| plain)
+}
+
+/// Whether a name could be taken for a number. What is referred to by number or name is
+/// never named so: it would stand behind the object that has the number.
+pub fn reads_as_number(name: &str) -> bool {
+    let digits = name.strip_prefix(['+', '-']).unwrap_or(name);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// How many partitions share the work. Never changes: it is in stored rows.
 pub const PARTITIONS: usize = 256;
 
@@ -103,6 +119,34 @@ mod tests {
     fn partition_of_a_schedule_never_changes() {
         let parts: Vec<u8> = (1..=4).map(|n| Partition::of_schedule(ScheduleId(n)).0).collect();
         assert_eq!(parts, FROZEN);
+    }
+
+    /// Whoever writes a name must never hit the object whose number it looks like.
+    #[test]
+    fn a_reference_is_a_number_or_a_name_and_never_both() {
+        for (text, id) in [
+            ("1", Some(1)),
+            ("0", Some(0)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("01", None),
+            ("+1", None),
+            ("-1", None),
+            (" 1", None),
+            ("1 ", None),
+            ("9223372036854775808", None),
+            ("job-1", None),
+            ("1a", None),
+            ("", None),
+        ] {
+            assert_eq!(number::<i64>(text), id, "{text:?}");
+            assert!(id.is_none() || reads_as_number(text), "{text:?}");
+        }
+        for name in ["01", "+1", "-1", "9223372036854775808"] {
+            assert!(reads_as_number(name), "{name}");
+        }
+        for name in ["", "+", "1a", "1.0", "job-1", "1-1"] {
+            assert!(!reads_as_number(name), "{name:?}");
+        }
     }
 
     const FROZEN: [u8; 4] = [46, 67, 125, 120];

@@ -9,7 +9,11 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rota_core::{duration::Span, ids::TenantId, store::Tenant};
+use rota_core::{
+    duration::Span,
+    ids::{TenantId, number},
+    store::Tenant,
+};
 use rota_engine::Engine;
 
 use crate::problem::Problem;
@@ -32,9 +36,9 @@ struct Known {
 
 impl Known {
     fn named(&self, name: &str) -> Option<Arc<Tenant>> {
-        let id = match name.parse::<i32>() {
-            Ok(id) => TenantId(id),
-            Err(_) => *self.names.get(name)?,
+        let id = match number(name) {
+            Some(id) => TenantId(id),
+            None => *self.names.get(name)?,
         };
         self.tenants.get(&id).cloned()
     }

@@ -17,7 +17,7 @@ use rota_api::{
 };
 use rota_core::{
     duration::Span,
-    ids::{JobId, RunId, ScheduleId, TenantId},
+    ids::{JobId, RunId, ScheduleId, TenantId, number},
     job::JobDocument,
     order::Priority,
     preview::preview,
@@ -70,12 +70,10 @@ impl<S: Send + Sync> FromRequestParts<S> for JobPath {
     }
 }
 
-/// Digits are a number; a job whose name is digits is found by its number.
+/// A job by number or name. No job is saved under a name that reads as a number; one that
+/// has such a name from before is found by its own number.
 pub fn job_ref(text: &str) -> JobRef {
-    match text.parse() {
-        Ok(id) => JobRef::Id(JobId(id)),
-        Err(_) => JobRef::Name(text.to_owned()),
-    }
+    number(text).map_or_else(|| JobRef::Name(text.to_owned()), |id| JobRef::Id(JobId(id)))
 }
 
 /// The caller's own job. Another tenant's is not there.

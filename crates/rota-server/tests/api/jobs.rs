@@ -54,6 +54,56 @@ async fn a_job_is_created_read_and_listed() {
     assert_eq!(bed.get("/jobs/mail").await.ok(), by_name, "nothing was changed");
 }
 
+/// A job named `1` would stand behind job number 1: whoever deletes the one hits the other.
+#[tokio::test]
+async fn a_name_that_reads_as_a_number_is_refused() {
+    let bed = Bed::new().await;
+    let answer = bed.post("/jobs", job("1", "hello")).await;
+    assert_eq!((answer.problem().0, answer.paths()), (422, vec!["name".to_owned()]));
+    assert!(answer.text.contains("reads as a number"), "{}", answer.text);
+    assert_eq!(bed.put("/tenants/+1", json!({ "tier": "free" })).await.status, StatusCode::BAD_REQUEST);
+}
+
+/// One number has one spelling: `+1` and `01` are names, and nobody has them.
+#[tokio::test]
+async fn only_plain_digits_are_read_as_a_number() {
+    let bed = Bed::new().await;
+    let id = bed.job("mail", "hello").await["id"].to_string();
+    assert_eq!(bed.get(&format!("/jobs/{id}")).await.ok()["name"], "mail");
+    for spelling in [format!("+{id}"), format!("%20{id}"), format!("{id}%20"), format!("0{id}"), format!("-{id}")] {
+        assert_eq!(bed.get(&format!("/jobs/{spelling}")).await.problem().0, 404, "{spelling}");
+        assert_eq!(
+            bed.get(&format!("/schedules?job={}", spelling.replace('+', "%2B"))).await.problem().0,
+            404,
+            "{spelling}"
+        );
+    }
+    let tenant =
+        async |name: &str| bed.send(Method::GET, "/jobs", &[("x-tenant-id", name)], Body::empty()).await.status;
+    assert_eq!(tenant("1").await, StatusCode::OK);
+    for spelling in ["+1", "01", "-1"] {
+        assert_eq!(tenant(spelling).await, StatusCode::NOT_FOUND, "{spelling}");
+    }
+}
+
+/// A job that was named so before such names were refused can still be read, triggered
+/// and deleted by its number.
+#[tokio::test]
+async fn a_job_that_has_a_number_for_a_name_is_reached_by_its_own_number() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let tenant = bed.engine.store().tenants().await.unwrap()[0].id;
+    let document: rota_core::job::JobDocument = serde_json::from_value(job("1", "hello")).unwrap();
+    let saved = bed.engine.save_job(tenant, &document, None, rota_core::store::Expect::Anything).await.unwrap();
+    let path = format!("/jobs/{}", saved.job);
+    assert_eq!(bed.get(&path).await.ok()["name"], "1");
+    assert_eq!(bed.get("/jobs/1").await.ok()["name"], "mail");
+    let run = bed.trigger(&saved.job.to_string(), json!({})).await;
+    assert_eq!(bed.ended(&run).await["status"], "succeeded");
+    bed.send(Method::DELETE, &path, &[], Body::empty()).await.ok();
+    assert_eq!(bed.get("/jobs").await.ok()["items"].as_array().unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn a_document_in_yaml_is_the_same_document() {
     let bed = Bed::new().await;

@@ -9,6 +9,7 @@ use rota_api::{
     schedule::{BackfillRequest, Backfilled, Schedule, Skip, Upcoming},
 };
 use rota_client::{Client, Query};
+use rota_core::ids::number;
 
 use super::{
     pausing::{self, PauseArgs},
@@ -153,7 +154,7 @@ pub fn run(args: ScheduleArgs, printer: &mut Printer) -> Result<(), Failure> {
 
 /// The number of a schedule.
 async fn find(client: &Client, given: &str) -> Result<String, Failure> {
-    if given.parse::<i64>().is_ok() {
+    if number::<i64>(given).is_some() {
         return Ok(given.to_owned());
     }
     let (job, name) = given.split_once('/').map_or((given, None), |(job, name)| (job, Some(name)));

@@ -23,9 +23,10 @@ pub use self::{
 };
 use super::{
     document::{Concurrency, JobDocument, Notify, Triggers, Unique},
+    path::Shown,
     template::{TEMPLATES_MAX, open_tag, templates},
 };
-use crate::{duration::Span, problem::Problem, slot::WhenFull};
+use crate::{duration::Span, ids::reads_as_number, problem::Problem, slot::WhenFull};
 
 pub const STEPS_MAX: usize = 500;
 pub const SCHEDULES_MAX: usize = 100;
@@ -61,6 +62,13 @@ pub fn check(job: &JobDocument) -> Vec<Problem> {
 
 fn check_heading(job: &JobDocument, report: &mut Report) {
     report.name("name", &job.name);
+    if reads_as_number(&job.name) {
+        let message = format!(
+            "`{0}` reads as a number, and jobs are found by number too; add a letter, as in job-{0}",
+            Shown(&job.name)
+        );
+        report.add("name", "bad_name", message);
+    }
     if let Some(description) = &job.description {
         report.text("description", description, DESCRIPTION_BYTES_MAX);
     }
