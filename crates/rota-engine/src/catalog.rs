@@ -74,7 +74,7 @@ impl JobVersion {
         let document: JobDocument = serde_json::from_str(document).map_err(|error| error.to_string())?;
         let terms = document.run_terms(Priority::HIGHEST);
         let step = document.lone_step();
-        let templated = step.is_some_and(|step| serde_json::to_string(step).is_ok_and(|text| text.contains("{{")));
+        let templated = step.is_some_and(|step| serde_json::to_string(step).is_ok_and(|text| has_tags(&text)));
         Ok(Self {
             job,
             version,

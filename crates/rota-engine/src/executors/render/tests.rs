@@ -72,6 +72,21 @@ fn one_expression_yields_its_value_and_anything_more_yields_text() {
     }
 }
 
+/// A step with statements or comments alone must not reach its target as it is written.
+#[test]
+fn a_step_is_rendered_whichever_tag_it_has() {
+    for (text, is_template) in [
+        ("{{ payload.n }}", true),
+        ("{% if payload.n %}a{% endif %}", true),
+        ("a{# nothing #}", true),
+        ("{ plain }", false),
+    ] {
+        let job = json!({ "name": "a", "steps": [{ "id": "s", "handler": { "name": "h", "payload": [text] } }] });
+        let version = crate::catalog::JobVersion::read(rota_core::ids::JobId(1), 1, &job.to_string(), 3).unwrap();
+        assert_eq!(version.templated, is_template, "{text}");
+    }
+}
+
 /// A typo must not become an empty text in somebody's request.
 #[test]
 fn a_missing_value_is_an_error_that_names_its_path() {
