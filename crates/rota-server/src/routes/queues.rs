@@ -1,10 +1,16 @@
 //! Queues: the lanes that workers subscribe to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use axum::{Json, http::StatusCode};
 use rota_api::{Pause, PauseRequest, page::Page};
-use rota_core::store::{self, PauseTarget};
+use rota_core::{
+    ids::TenantId,
+    job::JobDocument,
+    lane::LaneKey,
+    store::{self, JobQuery, PauseTarget},
+};
+use rota_engine::Engine;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -16,6 +22,9 @@ use crate::{
     query::{Id, Listing, Paging},
     wire,
 };
+
+/// Jobs read in one go.
+const JOBS: u32 = 1_000;
 
 /// A queue of the caller's tenant.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -38,11 +47,14 @@ pub struct QueueLane {
 }
 
 /// List queues by name.
+///
+/// Those of the caller's tenant: its jobs wait in them, or it has paused them.
 #[utoipa::path(get, path = "/queues", tag = "queues", params(Paging), responses((status = OK, body = Page<Queue>)))]
 pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<Page<Queue>>, Problem> {
     let mut queues: BTreeMap<String, Queue> = BTreeMap::new();
+    let ours = lanes_of(&may.engine, may.caller.tenant).await?;
     for lane in may.engine.store().all_lanes().await? {
-        if lane.retired {
+        if lane.retired || !ours.contains(&lane.key) {
             continue;
         }
         let queue = queues.entry(lane.key.queue.clone()).or_default();
@@ -63,6 +75,23 @@ pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<
     }
     let queues = queues.into_iter().map(|(name, queue)| Queue { name, ..queue }).collect();
     Ok(Json(listing.page_of(queues, |queue| &queue.name)?))
+}
+
+/// Where the jobs of a tenant wait. Lanes are shared: what other tenants call their queues
+/// and handlers is nobody's business.
+async fn lanes_of(engine: &Engine, tenant: TenantId) -> Result<HashSet<LaneKey>, Problem> {
+    let mut query = JobQuery { tenant: Some(tenant), limit: JOBS, ..JobQuery::default() };
+    let mut lanes = HashSet::new();
+    loop {
+        let page = engine.store().list_jobs(&query).await?;
+        // A document that cannot be read runs nowhere.
+        let read = page.jobs.iter().filter_map(|job| serde_json::from_str::<JobDocument>(&job.document).ok());
+        lanes.extend(read.map(|document| document.run_lane()));
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return Ok(lanes),
+        }
+    }
 }
 
 /// Pause a queue.
