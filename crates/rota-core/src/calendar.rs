@@ -8,7 +8,12 @@
 //! A calendar knows days, not times or zones: the day is the schedule's local
 //! one.
 
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    hash::BuildHasher,
+    str::FromStr,
+};
 
 use jiff::civil::{Date, Weekday};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -115,6 +120,24 @@ impl Calendar {
 /// Whether every one of these calendars allows the day.
 pub fn all_allow<'a>(calendars: impl IntoIterator<Item = &'a Calendar>, date: Date) -> bool {
     calendars.into_iter().all(|calendar| calendar.allows(date))
+}
+
+/// The calendars of these names, or each that is not there. To go on without one would be
+/// to fire on the days that it keeps out.
+pub fn named<'a>(
+    names: &[String],
+    all: &'a HashMap<String, Calendar, impl BuildHasher>,
+) -> Result<Vec<&'a Calendar>, Vec<Problem>> {
+    let found: Vec<&Calendar> = names.iter().filter_map(|name| all.get(name)).collect();
+    if found.len() == names.len() {
+        return Ok(found);
+    }
+    let missing = names.iter().enumerate().filter(|(_, name)| !all.contains_key(*name));
+    let problem = |(index, name): (usize, &String)| {
+        let message = format!("there is no calendar `{name}`, or it cannot be read; save it first");
+        Problem::new(format!("calendars[{index}]"), "unknown_calendar", message)
+    };
+    Err(missing.map(problem).collect())
 }
 
 impl FromStr for YearlyDate {

@@ -137,6 +137,10 @@ pub enum Reason {
     Over {
         fired: u64,
     },
+    /// A calendar that it names is not there or cannot be read; nothing fires until it is.
+    NoCalendar {
+        calendar: String,
+    },
     /// Its last run has not ended, and it counts from there.
     OwnRun,
     /// It will fire.
@@ -291,6 +295,8 @@ pub struct ScheduleFacts<'a> {
     /// It counts from its last run's end, and that run lives.
     pub own_run_lives: bool,
     pub pauses: &'a [(Level, Pause)],
+    /// The first calendar that it names and that cannot be had.
+    pub no_calendar: Option<&'a str>,
     /// Somebody holds its partition.
     pub scheduler: bool,
     /// The newest recorded skip.
@@ -310,7 +316,10 @@ pub fn schedule(facts: &ScheduleFacts<'_>, now: Timestamp) -> Vec<Reason> {
         reasons.push(Reason::Disabled { level: Level::Job });
     }
     reasons.extend(paused(facts.pauses, now));
+    reasons.extend(facts.no_calendar.map(|calendar| Reason::NoCalendar { calendar: calendar.to_owned() }));
     match &facts.input {
+        // What would become of it is not known without the calendar.
+        Some(_) if facts.no_calendar.is_some() => {}
         None if facts.own_run_lives => reasons.push(Reason::OwnRun),
         None if facts.enabled && facts.job_enabled => reasons.push(Reason::Over { fired: facts.fired }),
         None => {}
@@ -414,6 +423,10 @@ impl Reason {
             Self::Follower { run, at } => format!("it is made again by itself: the run {run} starts at {at} or later"),
             Self::Disabled { level } => format!("the {} is not enabled", level.word()),
             Self::Over { fired } => format!("it is over: it made {fired} runs, and owes no more instants"),
+            Self::NoCalendar { calendar } => format!(
+                "its calendar `{calendar}` is missing or cannot be read, and nothing fires without it: save it again; \
+                 the instants owed until then are decided by the catch-up policy"
+            ),
             Self::OwnRun => "its last run has not ended, and the next instant counts from there".to_owned(),
             Self::Next { at } => format!("it fires next at {at}"),
             Self::NextSkipped { at, reason } => format!("the instant {at} will make no run ({})", reason.as_str()),

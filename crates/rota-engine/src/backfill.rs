@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 use rota_core::{
-    calendar::Calendar,
+    calendar::named,
     duration::Span,
     ids::{JobId, ScheduleId},
     preview::between,
@@ -26,6 +26,7 @@ use serde_json::json;
 use crate::{
     EngineError, Handle, JobRef, Made, RunAsk,
     catalog::{JobEntry, ScheduleEntry, ScheduleFound},
+    definitions::told,
     making,
     node::Node,
     quota,
@@ -206,8 +207,12 @@ async fn instants(
     if entry.spec.after_finish.is_some() {
         return Ok(Err(Refusal::NoInstants));
     }
-    let all = node.catalog.calendars(entry.record.tenant, now).await?;
-    let calendars: Vec<&Calendar> = entry.spec.calendars.iter().filter_map(|name| all.get(name)).collect();
+    let names = &entry.spec.calendars;
+    let all = node.catalog.calendars(entry.record.tenant, names, now).await?;
+    let calendars = match named(names, &all) {
+        Ok(calendars) => calendars,
+        Err(missing) => return Ok(Err(Refusal::NoSchedule(told(&missing)))),
+    };
     let found = between(&entry.schedule, &calendars, ask.from, ask.to, INSTANTS_MAX);
     Ok(found.ok_or(Refusal::TooMany))
 }

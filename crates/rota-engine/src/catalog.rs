@@ -440,19 +440,22 @@ impl Catalog {
         self.caches(|caches| caches.jobs.forget(&job));
     }
 
-    /// A tenant's calendars by name, at most a second old.
     /// The clock was set: how old what is kept is cannot be told by it.
     pub(crate) fn stepped(&self) {
         self.caches(|caches| caches.calendars.clear());
     }
 
-    pub async fn calendars(
+    /// A tenant's calendars by name, at most a second old. Where one of `names` is not among
+    /// them they are read anew: it may have been saved a moment ago.
+    pub async fn calendars<'a>(
         &self,
         tenant: TenantId,
+        names: impl IntoIterator<Item = &'a String>,
         now: Timestamp,
     ) -> Result<Arc<HashMap<String, Calendar>>, StoreError> {
         if let Some((read_at, found)) = self.caches(|caches| caches.calendars.get(&tenant))
             && now < CALENDARS_KEPT.after(read_at)
+            && names.into_iter().all(|name| found.contains_key(name))
         {
             return Ok(found);
         }

@@ -18,6 +18,7 @@ use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use rota_core::{
+    calendar::named,
     fire::{Cursor, Progress, Stored, arm, edit},
     heat::{HotSecond, hottest, second_of},
     ids::{JobId, ScheduleId, TenantId},
@@ -61,7 +62,7 @@ pub enum SaveError {
     Store(#[from] StoreError),
 }
 
-fn told(problems: &[Problem]) -> String {
+pub(crate) fn told(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
@@ -103,6 +104,7 @@ pub async fn save_jobs(
     write: &Write,
 ) -> Result<Vec<Result<Saved, SaveError>>, SaveError> {
     let mut refused: Vec<Option<SaveError>> = documents.iter().map(|document| unfit(document)).collect();
+    refuse_without_calendars(node, tenant, documents, &mut refused, write.now).await?;
     refuse_over_quota(node, tenant, documents, &mut refused, write).await?;
     open_lanes(node, documents, &mut refused, write.dry_run).await?;
     let fit = documents.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
@@ -125,6 +127,32 @@ pub fn problems_of(document: &JobDocument) -> Vec<Problem> {
 fn unfit(document: &JobDocument) -> Option<SaveError> {
     let problems = problems_of(document);
     (!problems.is_empty()).then_some(SaveError::BadDocument { problems })
+}
+
+/// Refuses the documents whose schedules name calendars that are not there.
+async fn refuse_without_calendars(
+    node: &Node,
+    tenant: TenantId,
+    documents: &[&JobDocument],
+    refused: &mut [Option<SaveError>],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let names: Vec<&String> = documents.iter().flat_map(|one| &one.schedules).flat_map(|one| &one.calendars).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let all = node.catalog.calendars(tenant, names, now).await?;
+    for (document, refused) in documents.iter().zip(refused).filter(|(_, refused)| refused.is_none()) {
+        let mut problems = Vec::new();
+        for (index, schedule) in document.schedules.iter().enumerate() {
+            let missing = named(&schedule.calendars, &all).err().into_iter().flatten();
+            problems.extend(missing.map(|problem| problem.within(&format!("schedules[{index}]"))));
+        }
+        if !problems.is_empty() {
+            *refused = Some(SaveError::BadDocument { problems });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses the documents that the tenant's quotas do not allow.

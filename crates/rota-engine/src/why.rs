@@ -1,7 +1,7 @@
 //! Why: gathers the facts that [`rota_core::why`] answers from.
 
 use rota_core::{
-    calendar::Calendar,
+    calendar,
     fire::{self, Allowance, Input, Live, QUEUE_MAX},
     ids::{Partition, TenantId},
     lane::{Lane, LaneMode},
@@ -58,8 +58,10 @@ impl Handle {
         let spans: Vec<fire::Pause> = pauses.iter().flat_map(|(_, pause)| pause.spans()).collect();
         let live = node.store.live_of(&[record.id], QUEUE_MAX as u32).await?.pop().unwrap_or_default();
         let waiting = live.iter().filter(|run| run.status == Status::Blocked).count() as u64;
-        let all = node.catalog.calendars(record.tenant, now).await?;
-        let calendars: Vec<&Calendar> = entry.spec.calendars.iter().filter_map(|name| all.get(name)).collect();
+        let names = &entry.spec.calendars;
+        let all = node.catalog.calendars(record.tenant, names, now).await?;
+        let no_calendar = names.iter().find(|name| !all.contains_key(*name)).map(String::as_str);
+        let calendars = calendar::named(names, &all).unwrap_or_default();
         let cursor = node.store.cursors(&[record.id]).await?.pop().flatten().map(|due| due.cursor);
         let allowance = allowance(node, record.tenant, now).await?;
         let input = cursor.map(|cursor| Input {
@@ -81,6 +83,7 @@ impl Handle {
             job_enabled: job.record.enabled,
             own_run_lives: entry.spec.after_finish.is_some() && !live.is_empty(),
             pauses: &pauses,
+            no_calendar,
             scheduler,
             skipped: skipped.map(|skip| skip.range),
         };

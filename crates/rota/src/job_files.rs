@@ -15,15 +15,16 @@ use std::{
 
 use anyhow::Context;
 use rota_core::{
+    calendar::Calendar,
     ids::TenantId,
     job::{JobDocument, after_cycle, flow, read},
     problem::Problem,
-    store::Expect,
+    store::{CalendarPut, Expect},
 };
 use rota_engine::{Engine, EngineError, definitions::SaveError};
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::{documents, failure::Failure};
 
 /// A document and the file it stands in.
 #[derive(Debug)]
@@ -32,9 +33,16 @@ pub struct JobFile {
     pub document: JobDocument,
 }
 
+/// What a directory holds.
+#[derive(Debug, Default)]
+pub struct Documents {
+    pub calendars: Vec<Calendar>,
+    pub jobs: Vec<JobFile>,
+}
+
 /// Reads every document of a directory, in the order of the files' names.
-pub fn read_directory(directory: &Path) -> Result<Vec<JobFile>, Failure> {
-    read_files(files(directory)?)
+pub fn read_directory(directory: &Path) -> Result<Documents, Failure> {
+    Ok(Documents { calendars: read_calendars(directory)?, jobs: read_files(files(directory)?)? })
 }
 
 /// Reads every document of files and directories; `-` is standard input.
@@ -48,6 +56,23 @@ pub fn read_paths(paths: &[PathBuf]) -> Result<Vec<JobFile>, Failure> {
         }
     }
     read_files(found)
+}
+
+/// Reads the calendars of a directory of jobs: the documents of `calendars` in it.
+pub fn read_calendars(directory: &Path) -> Result<Vec<Calendar>, Failure> {
+    let directory = directory.join("calendars");
+    let mut calendars = Vec::new();
+    for path in if directory.is_dir() { files(&directory)? } else { Vec::new() } {
+        let bad = |why: String| Failure::bad_input("bad_calendar", format!("{}: {why}", path.display()));
+        for value in documents::values(&path)? {
+            let calendar: Calendar = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
+            if let Some(problem) = calendar.validate().first() {
+                return Err(bad(problem.to_string()));
+            }
+            calendars.push(calendar);
+        }
+    }
+    Ok(calendars)
 }
 
 fn read_files(files: Vec<PathBuf>) -> Result<Vec<JobFile>, Failure> {
@@ -155,6 +180,20 @@ fn in_a_circle(jobs: &[JobFile]) -> Option<String> {
 /// So often saving is tried while the store does not take it.
 const TRIES: u32 = 5;
 const TRY_AFTER: Duration = Duration::from_millis(200);
+
+/// Saves calendars that are not as they are stored.
+pub async fn save_calendars(engine: &Engine, tenant: TenantId, calendars: &[Calendar]) -> anyhow::Result<()> {
+    let stored = if calendars.is_empty() { Vec::new() } else { engine.store().calendars(tenant).await? };
+    for calendar in calendars {
+        let (name, spec) = (calendar.name.clone(), serde_json::to_value(calendar)?.to_string());
+        if !stored.iter().any(|stored| stored.name == name && stored.spec == spec) {
+            let saved = engine.save_calendar(CalendarPut { tenant, name, spec }).await;
+            saved.with_context(|| format!("cannot save the calendar `{}`", calendar.name))?;
+            tracing::info!(name = calendar.name, "saved a calendar");
+        }
+    }
+    Ok(())
+}
 
 /// Saves documents, and tells the log of those that changed.
 pub async fn save(engine: &Engine, tenant: TenantId, jobs: &[JobFile]) -> anyhow::Result<()> {

@@ -247,6 +247,7 @@ fn schedule_asked<'a>(
         job_enabled: true,
         own_run_lives: false,
         pauses: &[],
+        no_calendar: None,
         scheduler: true,
         skipped: None,
     };

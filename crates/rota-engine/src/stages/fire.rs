@@ -16,7 +16,7 @@
 //! second brings.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
 use rota_core::{
-    calendar::Calendar,
+    calendar::{Calendar, named},
     duration::Span,
     fire::{self, Allowance, Input, Live, PUT_OFF_MAX, QUEUE_MAX, Start},
     ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
@@ -179,12 +179,13 @@ impl Fire {
             [] => Vec::new(),
             some => node.store.live_of(some, QUEUE_MAX as u32).await?,
         };
-        let mut calendars = HashMap::new();
+        let mut names: HashMap<TenantId, HashSet<&String>> = HashMap::new();
         for (_, entry) in entries.iter().filter(|(_, entry)| !entry.spec.calendars.is_empty()) {
-            let tenant = entry.record.tenant;
-            if let Entry::Vacant(entry) = calendars.entry(tenant) {
-                entry.insert(catalog.calendars(tenant, now).await?);
-            }
+            names.entry(entry.record.tenant).or_default().extend(&entry.spec.calendars);
+        }
+        let mut calendars = HashMap::new();
+        for (tenant, names) in names {
+            calendars.insert(tenant, catalog.calendars(tenant, names, now).await?);
         }
         let live = overlapping.into_iter().zip(live).collect();
         let (pauses, part) = (catalog.pauses(), node.partition_for_new());
@@ -267,7 +268,7 @@ impl Fire {
             let tenant = entry.record.tenant;
             let allowance = budgets.get(&tenant).map(Budget::allowance);
             match known.item(&self.node, *due, entry, allowance, now) {
-                Some(item) => {
+                Ok(item) => {
                     runs += item.runs.len();
                     if let Some(budget) = budgets.get_mut(&tenant) {
                         self.charge(budget, tenant, &item, now);
@@ -275,7 +276,8 @@ impl Fire {
                     items.push(item);
                     of.push((entry.record.job, entry.record.tenant));
                 }
-                None => self.without_job(due.schedule),
+                Err(Unfireable::NoJob) => self.without_job(due.schedule),
+                Err(Unfireable::NoCalendar(why)) => self.report_broken(due.schedule, why),
             }
         }
         for (tenant, budget) in budgets {
@@ -454,6 +456,12 @@ fn within(at: Timestamp, now: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
 }
 
+/// Why a schedule that is due is left as it is. What it owes it goes on owing.
+enum Unfireable {
+    NoJob,
+    NoCalendar(String),
+}
+
 impl Knowledge {
     fn item(
         &self,
@@ -462,16 +470,14 @@ impl Knowledge {
         entry: &ScheduleEntry,
         allowance: Option<Allowance>,
         now: Timestamp,
-    ) -> Option<FireItem> {
-        let job = self.jobs.get(&entry.record.job)?;
-        let lane = *self.lanes.get(&entry.record.job)?;
+    ) -> Result<FireItem, Unfireable> {
+        let job = self.jobs.get(&entry.record.job).ok_or(Unfireable::NoJob)?;
+        let lane = *self.lanes.get(&entry.record.job).ok_or(Unfireable::NoJob)?;
         let pauses = entry.pauses(job, &self.pauses);
         let empty = Vec::new();
         let live = self.live.get(&due.schedule).unwrap_or(&empty);
         let waiting = live.iter().filter(|run| run.status == Status::Blocked).count() as u64;
-        let tenants = self.calendars.get(&entry.record.tenant);
-        let calendars: Vec<&Calendar> =
-            entry.spec.calendars.iter().filter_map(|name| tenants.and_then(|all| all.get(name))).collect();
+        let calendars = self.calendars_of(entry)?;
         let input = Input {
             schedule: &entry.schedule,
             id: due.schedule,
@@ -495,7 +501,7 @@ impl Knowledge {
             reason: Some("a newer run of the same schedule".into()),
             grace: job.version.document.cancel_grace(),
         };
-        Some(FireItem {
+        Ok(FireItem {
             due,
             job: job.record.id,
             job_revision: job.record.revision,
@@ -506,6 +512,13 @@ impl Knowledge {
             cancel_ask: (!cancel.is_empty()).then(ask),
             cancel: cancel.into_iter().collect(),
         })
+    }
+
+    fn calendars_of(&self, entry: &ScheduleEntry) -> Result<Vec<&Calendar>, Unfireable> {
+        // Those of its tenant were read if it names any.
+        let Some(all) = self.calendars.get(&entry.record.tenant) else { return Ok(Vec::new()) };
+        named(&entry.spec.calendars, all)
+            .map_err(|missing| Unfireable::NoCalendar(missing.first().map(ToString::to_string).unwrap_or_default()))
     }
 
     fn run(

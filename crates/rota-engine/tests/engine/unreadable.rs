@@ -3,7 +3,7 @@
 use rota_core::{
     ids::RunId,
     run::{Status, Verdict},
-    store::Guarded,
+    store::{CalendarPut, Guarded},
 };
 use serde_json::json;
 
@@ -91,6 +91,40 @@ async fn schedules_fire_beside_an_unreadable_one() {
     let fired = bed.runs().await;
     assert!(fired.iter().all(|record| record.run.trigger.schedule == Some(sound)));
     assert_eq!(fired.len(), 3);
+}
+
+/// A schedule whose calendar cannot be read would fire on every holiday. It fires nothing
+/// until the calendar is there again, says so, and then owes by its catch-up policy.
+#[tokio::test]
+async fn a_schedule_does_not_fire_while_its_calendar_cannot_be_read() {
+    for spoil in ["DELETE FROM calendar", "UPDATE calendar SET spec = '{'", "UPDATE calendar SET spec = '[]'"] {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.go(1);
+        let spec = json!({ "name": "days", "weekdays": ["SUN"] }).to_string();
+        let put = CalendarPut { tenant: bed.tenant, name: "days".into(), spec };
+        bed.store.put_calendars(std::slice::from_ref(&put), bed.now()).await.unwrap();
+        let rules = json!({ "schedules": [{ "name": "beat", "every": "1m", "calendars": ["days"] }] });
+        let saved = bed.save(&node.node, with(job("hello", "noop"), rules)).await;
+        let schedule = bed.schedule(saved, "beat").await;
+        bed.sql(spoil).await;
+        for _ in 0..3 {
+            node.beat_for(&bed, 60_000).await;
+            node.fire().await;
+            node.scan().await;
+        }
+        assert_eq!(bed.planned().await, [0_i64; 0], "{spoil}");
+        assert_eq!(bed.skips(schedule).await, [], "{spoil}");
+        let record = bed.store.schedules(&[schedule]).await.unwrap().pop().flatten().unwrap();
+        let why = node.handle().why_schedule(&record).await.unwrap().unwrap();
+        assert!(format!("{why:?}").contains("days"), "{spoil}: {why:?}");
+        bed.store.put_calendars(&[put], bed.now()).await.unwrap();
+        node.beat_for(&bed, 2_000).await;
+        node.fire().await;
+        assert_eq!(bed.planned().await, [180_000], "{spoil}: the newest");
+        let skipped: u64 = bed.skips(schedule).await.iter().map(|skip| skip.range.count).sum();
+        assert_eq!(skipped, 2, "{spoil}: and the others have an end too");
+    }
 }
 
 /// A broken version ends the runs that were made from it, and no others.

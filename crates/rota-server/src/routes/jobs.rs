@@ -644,9 +644,9 @@ pub async fn check(may: May<JobRead>, headers: HeaderMap, document: Document) ->
 fn previewed(spec: &ScheduleSpec, calendars: &schedules::Calendars, now: jiff::Timestamp) -> SchedulePreview {
     // `H` is spread by the schedule's number, which a new one does not have yet.
     let id = ScheduleId(0);
-    let compiled = timing::Schedule::compile(spec, &id.seed());
-    let next =
-        compiled.map(|schedule| preview(&schedule, id, &calendars.of(spec), now, CHECK_SHOWN)).unwrap_or_default();
+    let compiled = timing::Schedule::compile(spec, &id.seed()).ok().zip(calendars.of(spec).ok());
+    let next = compiled.map(|(schedule, calendars)| preview(&schedule, id, &calendars, now, CHECK_SHOWN));
+    let next = next.unwrap_or_default();
     SchedulePreview {
         name: spec.name.clone(),
         description: wire::describe(spec),

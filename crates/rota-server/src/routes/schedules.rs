@@ -12,7 +12,7 @@ use rota_api::{
     schedule::{BackfillRequest, Backfilled, Schedule, Skip, Upcoming},
 };
 use rota_core::{
-    calendar::Calendar,
+    calendar::{Calendar, named},
     ids::{JobId, ScheduleId, TenantId},
     preview::{PREVIEW_MAX, preview},
     schedule::ScheduleSpec,
@@ -140,7 +140,7 @@ impl Hold {
         let spec: ScheduleSpec = serde_json::from_str(spec).ok()?;
         let schedule = timing::Schedule::compile(&spec, &ScheduleId(id).seed()).ok()?;
         let before = until.checked_sub(jiff::SignedDuration::from_micros(1)).ok()?;
-        let next = preview(&schedule, ScheduleId(id), &calendars.of(&spec), before, 1);
+        let next = preview(&schedule, ScheduleId(id), &calendars.of(&spec).ok()?, before, 1);
         next.first().map(|next| next.planned_at)
     }
 }
@@ -164,9 +164,9 @@ pub async fn read(may: May<JobRead>, Id(id): Id<i64>) -> Result<Json<Schedule>, 
 pub struct Calendars(HashMap<String, Calendar>);
 
 impl Calendars {
-    /// Those that a schedule names.
-    pub fn of(&self, spec: &ScheduleSpec) -> Vec<&Calendar> {
-        spec.calendars.iter().filter_map(|name| self.0.get(name)).collect()
+    /// Those that a schedule names, or each that is not there.
+    pub fn of(&self, spec: &ScheduleSpec) -> Result<Vec<&Calendar>, Vec<rota_core::problem::Problem>> {
+        named(&spec.calendars, &self.0)
     }
 }
 
@@ -236,8 +236,9 @@ async fn next_of(
     let schedule = timing::Schedule::compile(spec, &id.seed());
     let schedule = schedule.map_err(|problems| Problem::bad_document("the schedule", problems))?;
     let calendars = calendars(&may.engine, may.caller.tenant).await?;
+    let calendars = calendars.of(spec).map_err(|missing| Problem::bad_document("the schedule", missing))?;
     let after = query.after.unwrap_or_else(|| may.engine.now());
-    let next = preview(&schedule, id, &calendars.of(spec), after, query.count());
+    let next = preview(&schedule, id, &calendars, after, query.count());
     Ok(Json(next.iter().map(wire::upcoming).collect()))
 }
 

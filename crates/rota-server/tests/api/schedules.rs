@@ -123,6 +123,25 @@ async fn a_backfill_says_what_it_was_refused() {
     assert!(done["refusal"].as_str().unwrap().contains("payload.day"), "{done}");
 }
 
+/// A misspelt calendar would let its schedule fire on every day that it was to keep out.
+#[tokio::test]
+async fn a_calendar_that_is_not_there_is_refused_with_its_place() {
+    let bed = Bed::new().await;
+    bed.put("/calendars/weekends", json!({ "name": "weekends", "weekdays": ["SAT", "SUN"] })).await.ok();
+    let mut document = job("daily", "hello");
+    document["schedules"] = json!([{ "name": "daily", "cron": "0 0 * * *", "calendars": ["weekends", "weekend"] }]);
+    for path in ["/jobs", "/check"] {
+        let answer = bed.post(path, document.clone()).await;
+        assert_eq!(answer.problem().0, 422, "{path}");
+        assert_eq!(answer.paths(), ["schedules[0].calendars[1]"], "{path}");
+        assert!(answer.text.contains("no calendar `weekend`") && answer.text.contains("first"), "{}", answer.text);
+    }
+    let answer = bed.post("/preview", document["schedules"][0].clone()).await;
+    assert_eq!(answer.paths(), ["calendars[1]"]);
+    bed.put("/calendars/weekend", json!({ "name": "weekend", "weekdays": ["SUN"] })).await.ok();
+    bed.post("/jobs", document).await.ok();
+}
+
 #[tokio::test]
 async fn calendars_are_saved_and_keep_days_out() {
     let bed = Bed::new().await;

@@ -35,13 +35,14 @@ pub fn run(command: &Command, printer: &mut Printer) -> Result<(), Failure> {
 
 fn check(flags: &Flags, printer: &mut Printer) -> Result<(), Failure> {
     let config = config::load(flags)?;
-    let jobs = config.jobs.as_deref().map(job_files::read_directory).transpose()?;
+    let documents = config.jobs.as_deref().map(job_files::read_directory).transpose()?;
     printer.line("the configuration can be used")?;
     for name in config::strangers() {
         printer.line(&format!("{name} is set, and no setting is called so"))?;
     }
-    if let (Some(jobs), Some(directory)) = (jobs, &config.jobs) {
-        printer.line(&format!("job documents in {}: {}, and all can be used", directory.display(), jobs.len()))?;
+    if let (Some(documents), Some(directory)) = (documents, &config.jobs) {
+        let count = documents.jobs.len();
+        printer.line(&format!("job documents in {}: {count}, and all can be used", directory.display()))?;
     }
     Ok(())
 }

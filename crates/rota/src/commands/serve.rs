@@ -29,7 +29,7 @@ use crate::{
     config::{self, Config, Flags},
     demo,
     failure::Failure,
-    job_files::{self, JobFile},
+    job_files::{self, Documents, JobFile},
     logs,
     printer::Printer,
     wire,
@@ -52,16 +52,16 @@ pub struct ServeArgs {
 
 pub fn run(args: &ServeArgs, printer: &mut Printer) -> Result<(), Failure> {
     let config = config::load(&args.flags)?;
-    let mut jobs = config.jobs.as_deref().map(job_files::read_directory).transpose()?.unwrap_or_default();
+    let mut documents = config.jobs.as_deref().map(job_files::read_directory).transpose()?.unwrap_or_default();
     if config.demo {
-        jobs.push(demo_job()?);
+        documents.jobs.push(demo_job()?);
     }
     logs::start(config.log_format, config.log_level.clone())?;
     for variable in config::strangers() {
         warn!(variable, "a variable is set that no setting is called by");
     }
     let (engine, api) = (wire::engine_threads()?, wire::api_threads(&config)?);
-    let left = engine.block_on(serve(&config, &jobs, api.handle(), printer));
+    let left = engine.block_on(serve(&config, &documents, api.handle(), printer));
     // Whoever asks goes before what it is asked of. Attempts that are left are
     // dropped, and their programs killed with them. What still blocks a thread must
     // not keep the process.
@@ -85,7 +85,7 @@ fn demo_job() -> Result<JobFile, Failure> {
     Ok(JobFile { path: "--demo".into(), document })
 }
 
-async fn serve(config: &Config, jobs: &[JobFile], api: &Handle, printer: &mut Printer) -> anyhow::Result<Left> {
+async fn serve(config: &Config, documents: &Documents, api: &Handle, printer: &mut Printer) -> anyhow::Result<Left> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let server = Server::bind(config.listen).await.map_err(|error| wire::not_bound(config, error))?;
     let address = server.address();
@@ -96,7 +96,7 @@ async fn serve(config: &Config, jobs: &[JobFile], api: &Handle, printer: &mut Pr
         drop(stopped.await);
     }));
     let done = tokio::select! {
-        started = start(config, jobs) => match started {
+        started = start(config, documents) => match started {
             Ok((engine, tenant)) => {
                 node.started(engine.clone(), tenant);
                 greet(config, address, printer)?;
@@ -114,20 +114,21 @@ async fn serve(config: &Config, jobs: &[JobFile], api: &Handle, printer: &mut Pr
     done
 }
 
-async fn start(config: &Config, jobs: &[JobFile]) -> anyhow::Result<(Engine, TenantId)> {
+async fn start(config: &Config, documents: &Documents) -> anyhow::Result<(Engine, TenantId)> {
     let store = wire::store(config).await?;
     let engine = wire::engine(config, store).await?;
     tokio::spawn(logs::follow(engine.clone()));
-    let saved = save(&engine, jobs).await;
+    let saved = save(&engine, documents).await;
     if saved.is_err() && engine.stop(config.drain).await.is_err() {
         warn!("the node could not leave the store in order; its partitions are free when its word has run out");
     }
     saved.map(|tenant| (engine, tenant))
 }
 
-async fn save(engine: &Engine, jobs: &[JobFile]) -> anyhow::Result<TenantId> {
+async fn save(engine: &Engine, documents: &Documents) -> anyhow::Result<TenantId> {
     let tenant = wire::tenant(engine.store().as_ref(), engine.now()).await?;
-    job_files::save(engine, tenant, jobs).await?;
+    job_files::save_calendars(engine, tenant, &documents.calendars).await?;
+    job_files::save(engine, tenant, &documents.jobs).await?;
     Ok(tenant)
 }
 

@@ -206,6 +206,22 @@ fn documents_that_did_not_change_make_no_new_version() {
     assert!(log.iter().any(|line| line.contains("\"name\":\"two\"") && line.contains("\"version\":2")), "{log:#?}");
 }
 
+/// A job that names a calendar could not be started with otherwise: nobody can save the
+/// calendar before there is a node.
+#[test]
+fn calendars_of_the_directory_are_saved_before_its_jobs() {
+    let place = Place::new();
+    let job = "name: one\nschedules: [{ cron: 0 9 * * *, calendars: [days] }]\nsteps: [{ id: s, handler: { name: hello } }]\n";
+    place.write("jobs/one.yaml", job);
+    place.write("jobs/calendars/days.yaml", "name: days\nweekdays: [SUN]\n");
+    let jobs = place.text("jobs");
+    let saved = |log: &[String]| log.iter().filter(|line| line.contains("saved a calendar")).count();
+    let (_, _, log) = Node::ready(&place, &["--jobs", &jobs]).stop();
+    assert_eq!(saved(&log), 1, "{log:#?}");
+    let (_, _, log) = Node::ready(&place, &["--jobs", &jobs]).stop();
+    assert_eq!(saved(&log), 0, "it is as it was: {log:#?}");
+}
+
 #[test]
 fn what_goes_wrong_with_a_run_is_logged_with_its_ids() {
     let place = Place::new();

@@ -15,8 +15,8 @@ use super::{
     change::{Action, Change, Kind},
 };
 use crate::{
-    commands::job::{checked_beside, name_of},
-    difference, documents,
+    commands::job::{Beside, checked_beside},
+    difference,
     failure::Failure,
     job_files::{self, JobFile},
     session::Session,
@@ -64,8 +64,10 @@ impl Plan {
         }
         let mut changes = calendars(session, paths).await?;
         let names: Vec<&str> = jobs.iter().map(|job| job.document.name.as_str()).collect();
+        let calendars: Vec<String> = changes.iter().map(|change| change.name.clone()).collect();
+        let beside = Beside { jobs: &names, calendars: &calendars };
         for JobFile { path, document } in &jobs {
-            let change = job(session, document, &names).await.map_err(|failure| in_file(failure, path))?;
+            let change = job(session, document, &beside).await.map_err(|failure| in_file(failure, path))?;
             changes.push(change);
         }
         if let Some(scope) = scope {
@@ -149,8 +151,8 @@ fn all_inside(jobs: &[JobFile], scope: &Scope) -> Result<(), Failure> {
     Err(Failure::bad_input("outside_scope", message))
 }
 
-/// `names` are the jobs of all files.
-async fn job(session: &Session<'_>, document: &JobDocument, names: &[&str]) -> Result<Change, Failure> {
+/// `beside` is what stands in all files.
+async fn job(session: &Session<'_>, document: &JobDocument, beside: &Beside<'_>) -> Result<Change, Failure> {
     let stored = match session.client.get::<Job>(&["jobs", &document.name], &[]).await {
         Ok(job) => Some(job).filter(|job| !job.deleted && job.name == document.name),
         Err(error) if error.is_not_found() => None,
@@ -159,7 +161,7 @@ async fn job(session: &Session<'_>, document: &JobDocument, names: &[&str]) -> R
     let value: Value = serde_json::from_str(&document.canonical_json()).map_err(anyhow::Error::from)?;
     let change = Change::of_job(&document.name, value, stored.as_ref())?;
     if change.action != Action::Keep {
-        checked_beside(session, change.document(), Believes::Anything, names).await?;
+        checked_beside(session, change.document(), Believes::Anything, beside).await?;
     }
     Ok(change)
 }
@@ -177,24 +179,19 @@ fn in_file(failure: Failure, path: &Path) -> Failure {
 
 /// Calendars before jobs: schedules name them.
 async fn calendars(session: &Session<'_>, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
-    let mut written: Vec<Value> = Vec::new();
-    for directory in paths.iter().map(|path| path.join("calendars")).filter(|path| path.is_dir()) {
-        for path in job_files::files(&directory)? {
-            written.extend(documents::values(&path)?);
-        }
+    let mut written = Vec::new();
+    for path in paths {
+        written.extend(job_files::read_calendars(path)?);
     }
     if written.is_empty() {
         return Ok(Vec::new());
     }
     let (stored, _) = session.client.list::<Value>(&["calendars"], &[], usize::MAX).await?;
     let mut changes = Vec::new();
-    for value in written {
-        let name = name_of(&value)?.to_owned();
-        let known: rota_core::calendar::Calendar = serde_json::from_value(value)
-            .map_err(|error| Failure::bad_input("bad_calendar", format!("the calendar `{name}`: {error}")))?;
-        let value = serde_json::to_value(&known).map_err(anyhow::Error::from)?;
-        let stored = stored.iter().find(|stored| stored["name"] == name.as_str());
-        changes.push(Change::of_calendar(&name, value, stored)?);
+    for calendar in written {
+        let value = serde_json::to_value(&calendar).map_err(anyhow::Error::from)?;
+        let stored = stored.iter().find(|stored| stored["name"] == calendar.name.as_str());
+        changes.push(Change::of_calendar(&calendar.name, value, stored)?);
     }
     Ok(changes)
 }

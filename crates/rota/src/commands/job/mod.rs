@@ -18,7 +18,7 @@ use crate::{
     session::{ListArgs, Noun, WatchArgs},
 };
 
-pub use self::write::{checked_beside, name_of, warned};
+pub use self::write::{Beside, checked_beside, name_of, warned};
 
 pub type JobArgs = Noun<Command>;
 

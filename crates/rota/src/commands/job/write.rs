@@ -65,7 +65,7 @@ pub async fn check_all(session: &mut Session<'_>, documents: &[Value], believes:
     let mut checked = Vec::new();
     for (n, document) in documents.iter().enumerate() {
         let before: Vec<&str> = documents[..n].iter().filter_map(|document| document["name"].as_str()).collect();
-        match checked_beside(session, document, believes, &before).await? {
+        match checked_beside(session, document, believes, &Beside { jobs: &before, calendars: &[] }).await? {
             Some(job) => checked.push(job),
             None => {
                 session.printer.note(&format!("{} starts after a job that is saved before it", name_of(document)?))?;
@@ -80,21 +80,29 @@ pub async fn check_all(session: &mut Session<'_>, documents: &[Value], believes:
     })
 }
 
-/// Asks the server what saving a document would do. None where all it lacks are jobs
-/// of these names, which are saved before it: the server knows only what it has.
+/// The names of what is saved before a document.
+pub struct Beside<'a> {
+    pub jobs: &'a [&'a str],
+    pub calendars: &'a [String],
+}
+
+/// Asks the server what saving a document would do. None where all it lacks is saved
+/// before it: the server knows only what it has.
 pub async fn checked_beside(
     session: &Session<'_>,
     document: &Value,
     believes: Believes,
-    names: &[&str],
+    beside: &Beside<'_>,
 ) -> Result<Option<JobChecked>, Failure> {
-    let after = &document["triggers"]["after"]["jobs"];
-    let will_be = |path: &str| {
-        let place = path.strip_prefix("triggers.after.jobs[").and_then(|rest| rest.strip_suffix(']')?.parse().ok());
-        let name = place.and_then(|place: usize| after.get(place)).and_then(Value::as_str);
-        name.is_some_and(|name| names.contains(&name))
+    let lacks = |error: &FieldError| {
+        let pointer = format!("/{}", error.path.replace(['.', '['], "/").replace(']', ""));
+        let Some(name) = document.pointer(&pointer).and_then(Value::as_str) else { return false };
+        match error.code.as_str() {
+            "unknown_job" => beside.jobs.contains(&name),
+            "unknown_calendar" => beside.calendars.iter().any(|calendar| calendar == name),
+            _ => false,
+        }
     };
-    let lacks = |error: &FieldError| error.code == "unknown_job" && will_be(&error.path);
     match session.client.post_believing::<JobChecked>(&["check"], document, believes).await {
         Ok(checked) => Ok(Some(checked)),
         Err(error) => match error.problem() {

@@ -7,7 +7,9 @@ use super::{Desk, hello};
 #[test]
 fn applying_twice_changes_nothing_the_second_time() {
     let desk = Desk::open();
-    desk.write("jobs/a.yaml", &hello("a"));
+    // The calendar is not there yet when the job that names it is checked.
+    let scheduled = "schedules: [{ cron: 0 9 * * *, calendars: [days] }]\n";
+    desk.write("jobs/a.yaml", &format!("{}{scheduled}", hello("a")));
     desk.write("jobs/b.yaml", &format!("{}---\n{}", hello("b"), hello("c")));
     desk.write("jobs/calendars/days.yaml", "name: days\ndates: [2030-01-01]\n");
     let actions = |arguments: &[&str]| -> Vec<(String, String)> {
