@@ -12,11 +12,11 @@ use std::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{JobId, RunId, ScheduleId, TenantId},
+    ids::{JobId, NodeId, Partition, RunId, ScheduleId, TenantId},
     job::JobDocument,
     ports::{Clock, Seeded},
     run::{CancelAsk, Status, Verdict},
-    store::{CancelAnswer, Deletion, Expect, RunQuery, RunRecord, SkipRecord, Store, TenantPut, Tier},
+    store::{CancelAnswer, Deletion, Expect, NodeBeat, RunQuery, RunRecord, SkipRecord, Store, TenantPut, Tier},
 };
 use rota_engine::{
     Engine, Handle, JobRef, Made, Options, RunAsk,
@@ -280,6 +280,19 @@ impl Bed {
         let mut skips = self.store.skips(schedule, None, 100).await.unwrap();
         skips.reverse();
         skips
+    }
+
+    /// Another node takes the partition of a run, and its owner does not hear of it.
+    pub async fn take_from(&self, owner: &Node, run: RunId) -> Partition {
+        let part = self.record(run).await.run.part;
+        let epoch = owner.territory.held(part).unwrap().epoch;
+        self.store.give_partitions(owner.id, &[(part, epoch)]).await.unwrap();
+        let node = NodeId::new(&Seeded::new(1), self.now());
+        let until = Span::secs(3).after(self.now());
+        let beat = NodeBeat { node, name: "another".into(), info: "{}".into(), until };
+        self.store.beat(&beat, self.now()).await.unwrap();
+        assert_ne!(self.store.take_partitions(node, &[part], self.now()).await.unwrap(), [None]);
+        part
     }
 
     pub async fn cancel(&self, run: RunId) -> CancelAnswer {

@@ -8,8 +8,8 @@ use std::sync::{
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{NodeId, Partition},
-    ports::{Clock as _, Seeded},
+    ids::Partition,
+    ports::Clock as _,
     run::{Status, Verdict},
 };
 use rota_engine::{Options, stages::Stage};
@@ -185,12 +185,8 @@ async fn a_node_that_was_away_begins_nothing_before_it_knows_what_is_its_own() {
     let mut node = bed.node().await;
     bed.save(&node.node, job("hello", "noop")).await;
     let id = node.enqueue(&bed, "hello").await;
-    let part = bed.record(id).await.run.part;
-    let epoch = node.node.territory.held(part).unwrap().epoch;
     bed.go(3_001);
-    bed.store.give_partitions(node.node.id, &[(part, epoch)]).await.unwrap();
-    let other = NodeId::new(&Seeded::new(1), bed.now());
-    assert_ne!(bed.store.take_partitions(other, &[part], bed.now()).await.unwrap(), [None]);
+    let part = bed.take_from(&node.node, id).await;
     unread.0.store(true, Ordering::SeqCst);
     assert!(node.lead.pass(bed.now()).await.is_err());
     node.dispatch().await;
