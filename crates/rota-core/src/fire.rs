@@ -24,7 +24,7 @@ mod planner;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use self::planner::Planner;
+use self::planner::{Planner, joined};
 use crate::{
     calendar::Calendar,
     choice::choices,
@@ -228,10 +228,9 @@ impl Plan {
 
     /// A schedule that is off owes nothing more, and what it owed ends as edited.
     fn turned_off(input: &Input<'_>, now: Timestamp) -> Self {
-        let owed = abandon(input.schedule, input.cursor, now, SkipReason::Edited);
         Self {
             runs: Vec::new(),
-            skips: owed.into_iter().collect(),
+            skips: owed(input.schedule, input.cursor, input.pauses, now, SkipReason::Edited),
             next: None,
             next_if_refused: None,
             fired: input.cursor.fired,
@@ -295,13 +294,39 @@ pub fn rearm(schedule: &Schedule, id: ScheduleId, behind: Progress, ended_at: Ti
 /// Ends the instants owed up to `now` without running them, because the
 /// schedule was edited, deleted or the like.
 pub fn abandon(schedule: &Schedule, held: Cursor, now: Timestamp, reason: SkipReason) -> Option<SkipRange> {
+    owed(schedule, held, &[], now, reason).pop()
+}
+
+/// The same, where what a pause covers ends as paused, for whatever reason the rest does.
+fn owed(schedule: &Schedule, held: Cursor, pauses: &[Pause], now: Timestamp, reason: SkipReason) -> Vec<SkipRange> {
+    let reason_at = |at| if is_paused(pauses, at) { SkipReason::Paused } else { reason };
+    let first = held.planned_at;
     if schedule.delay().is_some() {
-        let owed = held.planned_at <= now;
-        return owed.then_some(SkipRange { from: held.planned_at, to: held.planned_at, count: 1, reason });
+        let one = SkipRange { from: first, to: first, count: 1, reason: reason_at(first) };
+        return if first <= now { vec![one] } else { Vec::new() };
     }
-    let blocks = schedule.blocks(before(held.planned_at), micros(now), false);
-    let ranges = blocks.map(|block| range(block, reason));
-    ranges.reduce(|all, next| SkipRange { to: next.to, count: all.count + next.count, ..all })
+    let pieces = pieces(first, micros(now), pauses, None);
+    let ranges = pieces.into_iter().flat_map(|(from, until)| {
+        let blocks = schedule.blocks(before(from), until, false);
+        blocks.map(move |block| range(block, reason_at(from)))
+    });
+    joined(&ranges.collect::<Vec<_>>(), &[])
+}
+
+fn is_paused(pauses: &[Pause], at: Timestamp) -> bool {
+    pauses.iter().any(|pause| pause.covers(at))
+}
+
+/// The time from `from` to `until`, cut where a pause begins or ends and at `also`: the
+/// first and the last moment of each piece.
+fn pieces(from: Timestamp, until: Timestamp, pauses: &[Pause], also: Option<Timestamp>) -> Vec<(Timestamp, Timestamp)> {
+    let of_pauses = pauses.iter().flat_map(|pause| [Some(pause.since), pause.until]).flatten().map(micros);
+    let mut cuts: Vec<Timestamp> = of_pauses.chain(also).filter(|cut| from < *cut && *cut <= until).collect();
+    cuts.push(from);
+    cuts.sort_unstable();
+    cuts.dedup();
+    let ends: Vec<Timestamp> = cuts[1..].iter().map(|next| before(*next)).chain([until]).collect();
+    cuts.into_iter().zip(ends).collect()
 }
 
 /// A schedule as it is stored, for one who changes it.
@@ -316,28 +341,36 @@ pub struct Stored {
 
 /// What an edit leaves: the new schedule as it is to be stored, and what the old
 /// one owed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edited {
     pub stored: Stored,
-    pub owed: Option<SkipRange>,
+    pub owed: Vec<SkipRange>,
 }
 
 /// Puts `new` in the place of a schedule at `now`; `old` is none where what was
 /// stored cannot be read any more.
 ///
-/// What the old one owed ends as edited. No instant that it decided is planned
+/// What the old one owed ends as edited, and as paused where one of the `pauses` over it
+/// (as in [`Input`]) held it. No instant that it decided is planned
 /// again, nor one that the definitions before it decided, not even by a clock
 /// ahead of this one. One that waits for the end of its run goes on doing so, also
 /// while it is off.
-pub fn edit(old: Option<&Schedule>, new: &Schedule, id: ScheduleId, stored: Stored, now: Timestamp) -> Edited {
+pub fn edit(
+    old: Option<&Schedule>,
+    new: &Schedule,
+    id: ScheduleId,
+    stored: Stored,
+    pauses: &[Pause],
+    now: Timestamp,
+) -> Edited {
     let Stored { cursor: held, behind: kept, waits_for_run } = stored;
     let own = match (held, old) {
         (None, _) => kept,
         (Some(held), None) => Progress::before(held),
         (Some(held), Some(old)) => Progress { fired: held.fired, decided_to: Some(decided_to(old, held, now)) },
     };
-    let owed = held.zip(old).and_then(|(held, old)| abandon(old, held, now, SkipReason::Edited));
-    let decided_to = owed.map(|owed| owed.to).max(own.decided_to).max(kept.decided_to);
+    let owed = held.zip(old).map(|(held, old)| owed(old, held, pauses, now, SkipReason::Edited)).unwrap_or_default();
+    let decided_to = owed.last().map(|owed| owed.to).max(own.decided_to).max(kept.decided_to);
     let behind = Progress { decided_to, ..own };
     let waits_for_run = waits_for_run && new.delay().is_some();
     let cursor = if waits_for_run { None } else { arm(new, id, behind, now) };

@@ -164,18 +164,21 @@ impl ScheduleEntry {
         Ok(Self { record, spec, schedule })
     }
 
-    /// The times in which nothing starts: by its own pauses, and by those of its
-    /// job, its queue and its tenant.
     pub fn pauses(&self, job: &JobEntry, wide: &Pauses) -> Vec<fire::Pause> {
-        let (tenant, queue) = (self.record.tenant, &job.record.queue);
-        let wide = wide.pauses.iter().filter(|(target, _)| match target {
-            PauseTarget::Tenant(of) => *of == tenant,
-            PauseTarget::Queue(of, name) => *of == tenant && name == queue,
-            PauseTarget::Job(_) | PauseTarget::Schedule(_) => false,
-        });
-        let own = self.record.pause.iter().chain(&job.record.pause);
-        wide.map(|(_, pause)| pause).chain(own).flat_map(Pause::spans).collect()
+        pauses_over(&self.record, &job.record, wide)
     }
+}
+
+/// The times in which nothing of a schedule starts: by its own pauses, and by those of its
+/// job, its queue and its tenant.
+pub fn pauses_over(schedule: &ScheduleRecord, job: &JobRecord, wide: &Pauses) -> Vec<fire::Pause> {
+    let wide = wide.pauses.iter().filter(|(target, _)| match target {
+        PauseTarget::Tenant(of) => *of == schedule.tenant,
+        PauseTarget::Queue(of, name) => *of == schedule.tenant && *name == job.queue,
+        PauseTarget::Job(_) | PauseTarget::Schedule(_) => false,
+    });
+    let own = schedule.pause.iter().chain(&job.pause);
+    wide.map(|(_, pause)| pause).chain(own).flat_map(Pause::spans).collect()
 }
 
 /// A cache of two generations.

@@ -19,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 use jiff::Timestamp;
 use rota_core::{
     calendar::named,
-    fire::{Cursor, Progress, Stored, arm, edit},
+    fire::{Cursor, Pause, Progress, Stored, arm, edit},
     heat::{HotSecond, hottest, second_of},
     ids::{JobId, ScheduleId, TenantId},
     job::{JobDocument, unbuilt},
@@ -36,7 +36,12 @@ use rota_core::{
     timing::Schedule,
 };
 
-use crate::{catalog::input_problems, events::Event, node::Node, quota};
+use crate::{
+    catalog::{input_problems, pauses_over},
+    events::Event,
+    node::Node,
+    quota,
+};
 
 /// So often a save is tried against schedules that fire meanwhile.
 const TRIES: usize = 10;
@@ -230,9 +235,18 @@ struct Draft<'a> {
     document: &'a JobDocument,
     /// The job's revision, if it is there.
     seen: Option<i32>,
-    changed: Vec<(ScheduleRecord, Option<Cursor>, &'a ScheduleSpec)>,
+    changed: Vec<Changed<'a>>,
     new: Vec<&'a ScheduleSpec>,
     ended: Vec<ScheduleId>,
+}
+
+/// A schedule that is there and is to be another.
+struct Changed<'a> {
+    record: ScheduleRecord,
+    cursor: Option<Cursor>,
+    /// Those over it until now.
+    pauses: Vec<Pause>,
+    spec: &'a ScheduleSpec,
 }
 
 impl Saver<'_> {
@@ -311,14 +325,19 @@ impl Saver<'_> {
             }
         }
         let ids: Vec<ScheduleId> = changed.iter().map(|(record, _)| record.id).collect();
-        let cursors = if ids.is_empty() { Vec::new() } else { self.node.store.cursors(&ids).await? };
-        let changed = changed
-            .into_iter()
-            .zip(cursors)
-            .map(|((record, spec), due)| (record, due.map(|due| due.cursor), spec))
-            .collect();
         let ended = stored.values().map(|record| record.id).collect();
-        Ok(Draft { document, seen: job.map(|job| job.revision), changed, new, ended })
+        let seen = job.as_ref().map(|job| job.revision);
+        let Some(job) = job.filter(|_| !ids.is_empty()) else {
+            return Ok(Draft { document, seen, changed: Vec::new(), new, ended });
+        };
+        let (cursors, wide) = (self.node.store.cursors(&ids).await?, self.node.store.pauses().await?);
+        let changed = changed.into_iter().zip(cursors).map(|((record, spec), due)| Changed {
+            cursor: due.map(|due| due.cursor),
+            pauses: pauses_over(&record, &job, &wide),
+            record,
+            spec,
+        });
+        Ok(Draft { document, seen, changed: changed.collect(), new, ended })
     }
 
     async fn save_as_read(
@@ -365,7 +384,7 @@ impl Saver<'_> {
     fn put_of(&self, draft: &Draft<'_>, first: i64, now: Timestamp) -> Result<JobPut, SaveError> {
         let document = draft.document;
         let on = document.is_enabled();
-        let changed = draft.changed.iter().map(|(record, cursor, spec)| edited(record, *cursor, spec, on, now));
+        let changed = draft.changed.iter().map(|changed| edited(changed, on, now));
         let new = draft.new.iter().zip(first..).map(|(spec, id)| fresh(ScheduleId(id), self.tenant, spec, on, now));
         let saved = changed.chain(new).collect::<Result<_, _>>()?;
         Ok(JobPut {
@@ -467,21 +486,16 @@ fn fresh(
 
 /// A schedule that is there, with another definition, or turned on or off by its
 /// job: that is an edit like any other.
-fn edited(
-    record: &ScheduleRecord,
-    cursor: Option<Cursor>,
-    spec: &ScheduleSpec,
-    job_enabled: bool,
-    now: Timestamp,
-) -> Result<SchedulePut, SaveError> {
+fn edited(changed: &Changed<'_>, job_enabled: bool, now: Timestamp) -> Result<SchedulePut, SaveError> {
+    let Changed { record, cursor, pauses, spec } = changed;
     let old = serde_json::from_str::<ScheduleSpec>(&record.spec).ok();
     let old = old.and_then(|old| Schedule::compile(&old, &record.id.seed()).ok());
     let new = compile(spec, record.id, job_enabled)?;
-    let edited = edit(old.as_ref(), &new, record.id, record.stored(cursor), now);
+    let edited = edit(old.as_ref(), &new, record.id, record.stored(*cursor), pauses, now);
     Ok(SchedulePut {
         stored: edited.stored,
-        skips: edited.owed.into_iter().collect(),
-        guard: Some(record.guard(cursor)),
+        skips: edited.owed,
+        guard: Some(record.guard(*cursor)),
         ..fresh(record.id, record.tenant, spec, job_enabled, now)?
     })
 }

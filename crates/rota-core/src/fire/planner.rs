@@ -10,8 +10,8 @@
 use jiff::Timestamp;
 
 use super::{
-    Cursor, Input, Live, PACE, Plan, PlannedRun, QUEUE_MAX, RUNS_MAX, SkipRange, SkipReason, Start, cursor, is_spent,
-    range,
+    Cursor, Input, Live, PACE, Plan, PlannedRun, QUEUE_MAX, RUNS_MAX, SkipRange, SkipReason, Start, cursor, is_paused,
+    is_spent, pieces, range,
 };
 use crate::{
     calendar::all_allow,
@@ -160,28 +160,18 @@ impl<'a> Planner<'a> {
 
     /// The owed time, cut wherever another answer begins.
     fn regions(&self, horizon: Timestamp) -> Vec<Region> {
-        let from = self.input.cursor.planned_at;
         let window_start = self.window_start();
-        let mut cuts = vec![window_start];
-        for pause in self.input.pauses {
-            cuts.push(micros(pause.since));
-            cuts.extend(pause.until.map(micros));
-        }
-        cuts.retain(|cut| from < *cut && *cut <= horizon);
-        cuts.push(from);
-        cuts.sort_unstable();
-        cuts.dedup();
-        let ends = cuts[1..].iter().map(|next| before(*next)).chain([horizon]);
-        let region = |(start, until): (&Timestamp, Timestamp)| {
-            let skip = self.blanket_skip(*start);
-            Region { after: before(*start), until, skip, old: *start < window_start }
+        let pieces = pieces(self.input.cursor.planned_at, horizon, self.input.pauses, Some(window_start));
+        let region = |(start, until): (Timestamp, Timestamp)| {
+            let skip = self.blanket_skip(start);
+            Region { after: before(start), until, skip, old: start < window_start }
         };
-        cuts.iter().zip(ends).map(region).collect()
+        pieces.into_iter().map(region).collect()
     }
 
     /// Why nothing fires at `at`, whatever the day.
     fn blanket_skip(&self, at: Timestamp) -> Option<SkipReason> {
-        if self.input.pauses.iter().any(|pause| pause.covers(at)) {
+        if is_paused(self.input.pauses, at) {
             return Some(SkipReason::Paused);
         }
         (at < self.window_start()).then_some(self.late)
@@ -384,7 +374,7 @@ impl<'a> Planner<'a> {
 }
 
 /// Joins neighbours with one reason, unless a run lies between them.
-fn joined(skips: &[SkipRange], runs: &[PlannedRun]) -> Vec<SkipRange> {
+pub(super) fn joined(skips: &[SkipRange], runs: &[PlannedRun]) -> Vec<SkipRange> {
     let mut joined: Vec<SkipRange> = Vec::new();
     for skip in skips {
         match joined.last_mut() {

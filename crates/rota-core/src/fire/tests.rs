@@ -472,14 +472,14 @@ fn an_edit_leaves_after_finish_to_the_run_that_arms_it() {
     let behind = Progress { fired: 1, decided_to: Some(clock("08:00:00")) };
     let waits = Stored { behind, waits_for_run: true, ..Stored::default() };
     for (old, new) in [(&loop_, &off), (&off, &loop_), (&loop_, &loop_)] {
-        let edited = edit(Some(old), new, ID, waits, clock("08:05:00"));
-        assert_eq!(edited, Edited { stored: waits, owed: None });
+        let edited = edit(Some(old), new, ID, waits, &[], clock("08:05:00"));
+        assert_eq!(edited, Edited { stored: waits, owed: Vec::new() });
     }
-    let edited = edit(Some(&loop_), &hourly, ID, waits, clock("08:05:00")).stored;
+    let edited = edit(Some(&loop_), &hourly, ID, waits, &[], clock("08:05:00")).stored;
     assert_eq!((edited.waits_for_run, edited.cursor.unwrap().planned_at), (false, clock("09:00:00")));
     // Its run ended while it was off: it begins anew.
     let ended = Stored { waits_for_run: false, ..waits };
-    let edited = edit(Some(&off), &loop_, ID, ended, clock("09:05:00")).stored;
+    let edited = edit(Some(&off), &loop_, ID, ended, &[], clock("09:05:00")).stored;
     assert_eq!(edited.cursor.unwrap().planned_at, clock("09:05:00"));
 }
 
@@ -780,7 +780,7 @@ fn an_edit_plans_nothing_again_and_leaves_nothing_out() {
     let hourly = schedule(json!({ "cron": "0 * * * *" }));
     let half = schedule(json!({ "cron": "0,30 * * * *" }));
     let held = Cursor { fired: 3, ..owing(clock("10:00:00")) };
-    let cursor_at = |now| edit(Some(&hourly), &half, ID, stored(held), clock(now));
+    let cursor_at = |now| edit(Some(&hourly), &half, ID, stored(held), &[], clock(now));
     for (now, planned, owed) in [
         // 09:00 was fired by a clock ahead of 08:59:59.
         ("08:59:59", "09:30:00", None),
@@ -789,7 +789,10 @@ fn an_edit_plans_nothing_again_and_leaves_nothing_out() {
     ] {
         let edited = cursor_at(now);
         assert_eq!(edited.stored.cursor, Some(Cursor { fired: 3, ..owing(clock(planned)) }), "{now}");
-        assert_eq!(edited.owed.map(|owed| (owed.from, owed.reason)), owed.map(|at| (clock(at), SkipReason::Edited)));
+        assert_eq!(
+            edited.owed.first().map(|owed| (owed.from, owed.reason)),
+            owed.map(|at| (clock(at), SkipReason::Edited))
+        );
     }
 }
 
@@ -802,13 +805,13 @@ fn a_second_edit_plans_nothing_again_that_the_first_one_ended() {
     let off = schedule(json!({ "cron": "0,30 * * * *", "enabled": false }));
     let held = Cursor { fired: 3, ..owing(clock("10:00:00")) };
     for between in [&quarter, &off] {
-        let first = edit(Some(&half), between, ID, stored(held), clock("10:00:01"));
-        assert_eq!(first.owed.map(|owed| owed.to), Some(clock("10:00:00")));
+        let first = edit(Some(&half), between, ID, stored(held), &[], clock("10:00:01"));
+        assert_eq!(first.owed.last().map(|owed| owed.to), Some(clock("10:00:00")));
         assert_eq!(first.stored.behind.fired, 3);
-        let second = edit(Some(between), &half, ID, first.stored, clock("09:59:59"));
+        let second = edit(Some(between), &half, ID, first.stored, &[], clock("09:59:59"));
         assert_eq!(second.stored.cursor, Some(Cursor { fired: 3, ..owing(clock("10:30:00")) }));
         assert!(second.stored.behind.decided_to >= Some(clock("10:00:00")), "{second:?}");
-        assert_eq!(second.owed, None);
+        assert_eq!(second.owed, []);
     }
 }
 
@@ -820,7 +823,37 @@ fn a_schedule_that_was_off_is_not_held_up_by_the_instant_it_waited_for() {
     let off = schedule(json!({ "cron": "0 0 * * *", "enabled": false }));
     let hourly = schedule(json!({ "cron": "0 * * * *" }));
     let tomorrow = daily.next(clock("10:10:00")).unwrap();
-    let first = edit(Some(&daily), &off, ID, stored(owing(tomorrow)), clock("10:10:00"));
-    let second = edit(Some(&off), &hourly, ID, first.stored, clock("10:20:00"));
+    let first = edit(Some(&daily), &off, ID, stored(owing(tomorrow)), &[], clock("10:10:00"));
+    let second = edit(Some(&off), &hourly, ID, first.stored, &[], clock("10:20:00"));
     assert_eq!(second.stored.cursor, Some(owing(clock("11:00:00"))));
+}
+
+/// A pause must not be rewritten by an edit: what it held ends as paused, and only the rest
+/// as edited.
+#[test]
+fn an_edit_leaves_to_a_pause_what_it_held() {
+    let half = schedule(json!({ "every": "30m", "overlap": "allow" }));
+    let hourly = schedule(json!({ "every": "1h", "overlap": "allow" }));
+    let held = owing(clock("08:00:00"));
+    let pause = |since, until: Option<&str>| Pause { since: clock(since), until: until.map(clock) };
+    let told = |pauses: &[Pause]| {
+        let edited = edit(Some(&half), &hourly, ID, stored(held), pauses, clock("10:10:00"));
+        assert_eq!(edited.stored.cursor.unwrap().planned_at, clock("11:00:00"), "{pauses:?}");
+        let range = |skip: &SkipRange| (skip.reason, skip.from, skip.to, skip.count);
+        edited.owed.iter().map(range).collect::<Vec<_>>()
+    };
+    let edited = |from, to, count| (SkipReason::Edited, clock(from), clock(to), count);
+    let paused = |from, to, count| (SkipReason::Paused, clock(from), clock(to), count);
+    assert_eq!(told(&[]), [edited("08:00:00", "10:00:00", 5)]);
+    assert_eq!(told(&[pause("07:00:00", None)]), [paused("08:00:00", "10:00:00", 5)]);
+    let ended = [pause("08:30:00", Some("09:30:00"))];
+    assert_eq!(
+        told(&ended),
+        [edited("08:00:00", "08:00:00", 1), paused("08:30:00", "09:00:00", 2), edited("09:30:00", "10:00:00", 2)]
+    );
+    let touching = [pause("08:10:00", Some("09:00:00")), pause("08:50:00", None)];
+    assert_eq!(told(&touching), [edited("08:00:00", "08:00:00", 1), paused("08:30:00", "10:00:00", 4)]);
+    let loop_ = schedule(json!({ "after_finish": "10m" }));
+    let one = edit(Some(&loop_), &loop_, ID, stored(held), &[pause("07:00:00", None)], clock("10:10:00"));
+    assert_eq!(one.owed.iter().map(|skip| skip.reason).collect::<Vec<_>>(), [SkipReason::Paused]);
 }

@@ -245,10 +245,9 @@ impl Scan {
                 Some(Wrong::Unlike { put: Box::new(put) })
             }
             (Some(held), None) => {
-                let off = fire::edit(Some(schedule), schedule, record.id, stored, now);
+                let off = fire::edit(Some(schedule), schedule, record.id, stored, &pauses, now);
                 let put = SchedulePut::moving(record.clone(), Some(held.cursor), None);
-                let skips = off.owed.into_iter().collect();
-                Some(Wrong::Unlike { put: Box::new(SchedulePut { stored: off.stored, skips, ..put }) })
+                Some(Wrong::Unlike { put: Box::new(SchedulePut { stored: off.stored, skips: off.owed, ..put }) })
             }
         }
     }

@@ -246,6 +246,28 @@ async fn a_pause_at_every_level_holds_a_schedule_until_it_is_lifted() {
     }
 }
 
+/// Whoever edits a job while it is paused must still find that the pause held its
+/// instants, and not the edit.
+#[tokio::test]
+async fn instants_of_a_pause_end_as_paused_whatever_is_edited_later() {
+    for level in 0..4 {
+        let bed = Bed::new().await;
+        let mut node = bed.node().await;
+        bed.go(1);
+        let saved = bed.save(&node.node, every("tick", "noop", "10s", json!({}))).await;
+        let schedule = bed.schedule(saved, "beat").await;
+        let targets = [target_of(&bed, level, saved, schedule)];
+        node.beat_for(&bed, 14_999).await;
+        let write = node.node.write(bed.now());
+        assert_eq!(bed.store.set_pauses(&write, &targets, Some(&pause_of(&bed, None))).await.unwrap(), [true]);
+        node.beat_for(&bed, 30_000).await;
+        bed.save(&node.node, every("tick", "noop", "20s", json!({}))).await;
+        let skips: Vec<_> =
+            bed.skips(schedule).await.iter().map(|skip| (skip.range.reason, skip.range.count)).collect();
+        assert_eq!(skips, [(SkipReason::Edited, 1), (SkipReason::Paused, 3)], "{targets:?}");
+    }
+}
+
 /// A schedule, its job, its queue or its tenant.
 fn target_of(bed: &Bed, level: usize, saved: Saved, schedule: ScheduleId) -> PauseTarget {
     match level {
