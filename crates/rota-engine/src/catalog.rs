@@ -326,24 +326,25 @@ impl Catalog {
             return Ok(Some(found));
         }
         let Some(document) = self.store.job_document(job, version).await? else { return Ok(None) };
-        Ok(self.keep_version(job, version, &document))
+        Ok(self.keep_version(job, version, &document, ("job_version", &format!("{job}/{version}"))))
     }
 
-    fn keep_version(&self, job: JobId, version: i32, document: &str) -> Option<Arc<JobVersion>> {
+    /// `row` is where the document was read.
+    fn keep_version(
+        &self,
+        job: JobId,
+        version: i32,
+        document: &str,
+        row: (&'static str, &str),
+    ) -> Option<Arc<JobVersion>> {
         if let Some(found) = self.caches(|caches| caches.versions.get(&(job, version))) {
             return Some(found);
         }
-        match JobVersion::read(job, version, document, self.losses_max) {
-            Ok(read) => {
-                let read = Arc::new(read);
-                self.caches(|caches| caches.versions.put((job, version), Arc::clone(&read)));
-                Some(read)
-            }
-            Err(error) => {
-                tracing::warn!(%job, version, error, "a job's document cannot be read");
-                None
-            }
-        }
+        let read = JobVersion::read(job, version, document, self.losses_max);
+        self.store.note_definition(row.0, row.1, read.as_ref().err().map(String::as_str));
+        let read = Arc::new(read.ok()?);
+        self.caches(|caches| caches.versions.put((job, version), Arc::clone(&read)));
+        Some(read)
     }
 
     /// Jobs by id, from memory where they are at hand. A deleted job, or one
@@ -384,9 +385,11 @@ impl Catalog {
     /// Takes in a job that was just read.
     pub fn keep_job(&self, record: JobRecord) -> Option<Arc<JobEntry>> {
         if record.deleted {
+            self.store.note_definition("job", &record.id.to_string(), None);
             return None;
         }
-        let version = self.keep_version(record.id, record.version, &record.document)?;
+        let version =
+            self.keep_version(record.id, record.version, &record.document, ("job", &record.id.to_string()))?;
         let entry = Arc::new(JobEntry { record, version });
         self.caches(|caches| caches.jobs.put(entry.record.id, Arc::clone(&entry)));
         Some(entry)
@@ -414,7 +417,10 @@ impl Catalog {
     }
 
     fn keep_schedule(&self, record: ScheduleRecord) -> ScheduleFound {
-        match ScheduleEntry::read(record) {
+        let id = record.id.to_string();
+        let read = ScheduleEntry::read(record);
+        self.store.note_definition("schedule", &id, read.as_ref().err().map(String::as_str));
+        match read {
             Ok(entry) => {
                 let entry = Arc::new(entry);
                 self.caches(|caches| caches.schedules.put(entry.record.id, Arc::clone(&entry)));

@@ -16,8 +16,8 @@ use rota_core::{
     rate::Rate,
     run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Deletion, Enqueued, Expect, Guarded, Pause, PauseTarget, Request,
-        RunCursor, RunPage, RunPlace, RunQuery, RunRecord, Store, StoreError, Tenant, TenantPut, Write,
+        Calendar, CalendarPut, CancelAnswer, Deletion, Discarded, Enqueued, Expect, Guarded, Pause, PauseTarget,
+        Request, RunCursor, RunPage, RunPlace, RunQuery, RunRecord, Store, StoreError, Tenant, TenantPut, Write,
     },
 };
 use serde_json::json;
@@ -502,12 +502,12 @@ impl Handle {
         Ok(answers)
     }
 
-    /// Deletes a live run whose row cannot be read, gives back its slot and releases who
-    /// waited for it.
-    pub async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, EngineError> {
+    /// Deletes a row that cannot be read. The slot of a live run is given back, and who
+    /// waited for it is released.
+    pub async fn discard_row(&self, table: &str, key: &str) -> Result<Discarded, EngineError> {
         let node = &self.node;
         let answer = node.store.discard_row(table, key).await?;
-        if answer == Guarded::Applied {
+        if answer == Discarded::Gone && table == "run" {
             node.store.recount_slots(&node.write(node.clock.now())).await?;
             node.store.mend_joins(&node.write(node.clock.now())).await?;
             node.hints.wake(Topic::Ready);

@@ -37,7 +37,7 @@ pub mod status {
 
     /// Whether no version of Rota up to this one has written such a code.
     pub fn is_unknown(code: i16) -> bool {
-        (NEEDS + 1..SET_ASIDE).contains(&code)
+        code < SET_ASIDE && !(SCHEDULED..=NEEDS).contains(&code)
     }
 }
 

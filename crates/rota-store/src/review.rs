@@ -8,29 +8,23 @@ use std::collections::BTreeMap;
 
 use rota_core::{
     ids::{Partition, ScheduleId},
-    store::ReviewPage,
+    store::{DueCursor, ReviewPage},
 };
-
-/// A cursor, as far as it can be judged by itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Armed {
-    pub due_at: i64,
-    pub planned_at: i64,
-    pub revision: i32,
-}
 
 /// What is known of one schedule.
 #[derive(Default)]
 struct Found {
     /// Its revision, if it is enabled.
     enabled: Option<i32>,
-    armed: Option<Armed>,
+    armed: Option<DueCursor>,
 }
 
 impl Found {
     fn is_plainly_right(&self) -> bool {
         match (self.enabled, self.armed) {
-            (Some(revision), Some(armed)) => armed.revision == revision && armed.due_at == armed.planned_at,
+            (Some(revision), Some(armed)) => {
+                armed.revision == revision && armed.cursor.due_at == armed.cursor.planned_at
+            }
             _ => false,
         }
     }
@@ -40,14 +34,15 @@ fn place(id: i64) -> (Partition, ScheduleId) {
     (Partition::of_schedule(ScheduleId(id)), ScheduleId(id))
 }
 
-/// `enabled` are ids and revisions. Both lists were read up to `limit`.
-pub fn review(enabled: &[(i64, i32)], armed: &[(i64, Armed)], limit: usize) -> ReviewPage {
+/// `enabled` are ids and revisions, `armed` cursors by schedule; none is one that cannot be
+/// read. Both lists were read up to `limit`.
+pub fn review(enabled: &[(i64, Option<i32>)], armed: &[(i64, Option<DueCursor>)], limit: usize) -> ReviewPage {
     let mut found: BTreeMap<(Partition, ScheduleId), Found> = BTreeMap::new();
     for (id, revision) in enabled {
-        found.entry(place(*id)).or_default().enabled = Some(*revision);
+        found.entry(place(*id)).or_default().enabled = *revision;
     }
     for (id, armed) in armed {
-        found.entry(place(*id)).or_default().armed = Some(*armed);
+        found.entry(place(*id)).or_default().armed = *armed;
     }
     let cut = |full: bool, last: Option<i64>| last.filter(|_| full).map(place);
     let ends = [

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Guarded, StoreError};
+use super::StoreError;
 use crate::{
     duration::Span,
     ids::{JobId, RunId, ScheduleId, TenantId},
@@ -239,6 +239,16 @@ pub struct UnreadableRow {
     pub reason: String,
 }
 
+/// What became of a row that was to be discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discarded {
+    Gone,
+    /// There is no such row, or it can be read.
+    NotFound,
+    /// Rows of its table are not discarded: why not, and what to do instead.
+    Refused(&'static str),
+}
+
 #[async_trait]
 pub trait HistoryStore: Send + Sync {
     /// Runs by id, live or ended.
@@ -274,12 +284,18 @@ pub trait HistoryStore: Send + Sync {
     /// what else this store has met since it was opened. No more than a hundred.
     async fn unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError>;
 
-    /// The columns of a live run, an ended run, a job or a schedule, as they are stored.
+    /// Notes why a definition that was read cannot be understood, or that it can be. Only
+    /// who uses it can tell; those that cannot be are named by [`Self::unreadable`].
+    fn note_definition(&self, table: &'static str, key: &str, broken: Option<&str>);
+
+    /// The columns of a row that [`Self::unreadable`] can name, as they are stored, but for
+    /// secrets.
     async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError>;
 
-    /// Deletes a live run that was set aside because it cannot be read. Whatever else it
-    /// is asked for is stale. Slots and joins are put right by the next recount.
-    async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError>;
+    /// Deletes a row that cannot be read, where nothing depends on it. Slots and joins of a
+    /// live run are put right by the next recount, and a schedule without a cursor by the
+    /// scanner.
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError>;
 
     /// Does one short slice of upkeep: folds roll-ups, orders indexes, drops
     /// what is too old. Never holds the writer for more than about 10 ms.

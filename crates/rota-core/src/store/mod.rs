@@ -26,8 +26,8 @@ pub use self::{
         UserPage, UserPut, UserQuery, UserWish,
     },
     history::{
-        DeadFate, DeadMark, HistoryStore, LogChunk, LogQuery, OpenDead, RunCursor, RunPage, RunPlace, RunQuery,
-        RunRecord, Standing, Tend, Tended, TimeRange, UnreadableRow,
+        DeadFate, DeadMark, Discarded, HistoryStore, LogChunk, LogQuery, OpenDead, RunCursor, RunPage, RunPlace,
+        RunQuery, RunRecord, Standing, Tend, Tended, TimeRange, UnreadableRow,
     },
     jobs::{
         Calendar, CalendarPut, Deletion, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved,

@@ -201,17 +201,24 @@ impl Scan {
         let pauses = node.catalog.pauses();
         let mut wrong = Vec::new();
         for (record, held) in records.into_iter().zip(cursors) {
-            let job = record.as_ref().and_then(|record| jobs.get(&record.job));
-            match (record.filter(|record| !record.deleted), job, held) {
-                (Some(record), Some(job), held) => {
+            match (record, held) {
+                (Some(record), held) if !record.deleted => {
+                    // While its job cannot be read, its cursor says how far it has come.
+                    let Some(job) = jobs.get(&record.job) else { continue };
                     let last_run = last_run(&record, &runs, now);
                     wrong.extend(self.compare(record, held, job, last_run, &pauses, now));
                 }
-                (_, _, Some(held)) => wrong.push(Wrong::Gone { held }),
-                (_, _, None) => {}
+                (Some(_), Some(held)) => wrong.push(Wrong::Gone { held }),
+                (None, Some(held)) if self.is_gone(held.schedule).await? => wrong.push(Wrong::Gone { held }),
+                (None, Some(_)) | (_, None) => {}
             }
         }
         Ok(wrong)
+    }
+
+    /// Whether there is no such schedule, not even one that cannot be read.
+    async fn is_gone(&self, schedule: ScheduleId) -> Result<bool, StoreError> {
+        Ok(self.node.store.raw_row("schedule", &schedule.0.to_string()).await?.is_none())
     }
 
     fn compare(

@@ -58,7 +58,6 @@ impl Trigger {
             if let Some(job) = self.node.catalog.version(record.id, record.version).await? {
                 items.extend(self.item(&record, &job, ends, now).await?);
             } else {
-                tracing::error!(job = %record.id, "a job that comes after others cannot be read");
                 items.push(set_aside(&record, &ends));
             }
         }

@@ -851,12 +851,16 @@ impl HistoryStore for Faulty {
         self.call("unreadable", Kind::Read, move |store, _| wait(store.unreadable())).await
     }
 
+    fn note_definition(&self, table: &'static str, key: &str, broken: Option<&str>) {
+        self.inner.note_definition(table, key, broken);
+    }
+
     async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError> {
         let (table, key) = (table.to_owned(), key.to_owned());
         self.call("raw_row", Kind::Read, move |store, _| wait(store.raw_row(&table, &key))).await
     }
 
-    async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError> {
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
         let (table, key) = (table.to_owned(), key.to_owned());
         self.call("discard_row", Kind::Plain, move |store, _| wait(store.discard_row(&table, &key))).await
     }

@@ -3,7 +3,7 @@
 use rota_core::{
     ids::RunId,
     run::{Status, Verdict},
-    store::{CalendarPut, Guarded},
+    store::{CalendarPut, Discarded},
 };
 use serde_json::json;
 
@@ -127,6 +127,76 @@ async fn a_schedule_does_not_fire_while_its_calendar_cannot_be_read() {
     }
 }
 
+/// A cursor that cannot be read is not due for anybody: its schedule would never fire again,
+/// unless the scanner puts another in its place.
+#[tokio::test]
+async fn the_scanner_replaces_a_cursor_that_cannot_be_read() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let every = |name: &str| json!({ "name": name, "every": "1m" });
+    let saved =
+        bed.save(&node.node, with(job("hello", "noop"), json!({ "schedules": [every("a"), every("b")] }))).await;
+    let broken = bed.schedule(saved, "a").await;
+    bed.sql(&format!("UPDATE cursor SET planned_at = 'x' WHERE schedule = {}", broken.0)).await;
+    node.scan().await;
+    assert_eq!(node.node.stats.unreadable.get(), 0, "there is nothing left to be done");
+    for _ in 0..2 {
+        node.beat_for(&bed, 60_000).await;
+        node.fire().await;
+    }
+    let fired = bed.runs().await;
+    assert!(fired.iter().any(|record| record.run.trigger.schedule == Some(broken)));
+}
+
+/// While a job cannot be read, the cursors of its schedules say how far they have come: taken
+/// away, that would be forgotten when the job is saved again.
+#[tokio::test]
+async fn the_schedules_of_an_unreadable_job_keep_their_cursors() {
+    let bed = Bed::new().await;
+    let first = bed.node().await;
+    let rules = json!({ "schedules": [{ "name": "a", "every": "1m" }] });
+    let saved = bed.save(&first.node, with(job("hello", "noop"), rules)).await;
+    let id = bed.schedule(saved, "a").await;
+    bed.go(60_000);
+    let mut node = bed.node().await;
+    node.look().await;
+    for sql in ["UPDATE job SET document = '{'", "UPDATE schedule SET pause = '{'"] {
+        // One that sleeps is looked at closely.
+        bed.sql("UPDATE cursor SET due_at = due_at + 1").await;
+        bed.sql(sql).await;
+        node.scan().await;
+        assert!(bed.store.cursors(&[id]).await.unwrap()[0].is_some(), "{sql}");
+        bed.sql("UPDATE schedule SET pause = NULL").await;
+    }
+}
+
+/// A broken document is met whenever its job is: said every time, it would fill the log, and
+/// whoever asks for the list must find it there until the job is saved again.
+#[tokio::test]
+async fn a_broken_document_is_listed_until_its_job_is_saved_again() {
+    let bed = Bed::new().await;
+    let first = bed.node().await;
+    let saved = bed.save(&first.node, job("hello", "noop")).await;
+    bed.sql("UPDATE job SET document = '{}'").await;
+    let mut node = bed.node().await;
+    let listed = async || {
+        let rows = bed.store.unreadable().await.unwrap();
+        rows.into_iter().map(|row| (row.table, row.key)).collect::<Vec<_>>()
+    };
+    let name = ("job".to_owned(), saved.job.0.to_string());
+    for _ in 0..2 {
+        assert!(node.node.catalog.jobs_anew([saved.job].into_iter()).await.unwrap().is_empty());
+        assert_eq!(bed.store.jobs(&[saved.job]).await.unwrap().len(), 1);
+        assert_eq!(listed().await, [name.clone()]);
+    }
+    assert_eq!(bed.store.raw_row("job", &name.1).await.unwrap().unwrap()["document"], "{}");
+    node.scan().await;
+    assert_eq!(node.node.stats.unreadable.get(), 1, "it is counted");
+    bed.save(&node.node, with(job("hello", "noop"), json!({ "description": "mended" }))).await;
+    node.node.catalog.jobs_anew([saved.job].into_iter()).await.unwrap();
+    assert_eq!(listed().await, []);
+}
+
 /// A broken version ends the runs that were made from it, and no others.
 #[tokio::test]
 async fn a_broken_job_version_fails_its_own_runs_alone() {
@@ -158,7 +228,7 @@ async fn a_discarded_run_frees_its_slot() {
     spoil(&bed, ids[0], "extra = '{'").await;
     assert_eq!(bed.store.runs(&[ids[0]]).await.unwrap(), [None]);
     let key = ids[0].to_string();
-    assert_eq!(node.handle().discard_row("run", &key).await.unwrap(), Guarded::Applied);
+    assert_eq!(node.handle().discard_row("run", &key).await.unwrap(), Discarded::Gone);
     assert_eq!(bed.status(ids[1]).await, Status::Queued);
     node.scan().await;
     assert_eq!(node.node.stats.unreadable.get(), 0);

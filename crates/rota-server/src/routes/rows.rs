@@ -4,8 +4,9 @@ use axum::Json;
 use rota_api::{
     access::{RawRow, UnreadableRow},
     page::Page,
+    problem::Code,
 };
-use rota_core::store::{self, Guarded};
+use rota_core::store::{self, Discarded};
 use serde_json::json;
 
 use super::NoFilter;
@@ -37,18 +38,22 @@ pub async fn read(may: May<Installation>, Id(name): Id<String>) -> Result<Json<R
     Ok(Json(RawRow { id: name, columns }))
 }
 
-/// Discard a live run that cannot be read.
+/// Discard a row that cannot be read.
 ///
-/// Its slot is given back and whoever waited for it is released. Nothing else can be
-/// discarded.
+/// The slot of a live run is given back and whoever waited for it is released; a schedule
+/// whose cursor is discarded gets another. A row that others depend on is refused with
+/// `conflict`, and the answer says what to do instead.
 #[utoipa::path(delete, path = "/rows/{row}", tag = "access", params(("row" = String, Path)),
     responses((status = OK, body = RawRow)))]
 pub async fn discard(may: May<Installation>, Id(name): Id<String>) -> Result<Json<RawRow>, Problem> {
     let (table, key) = place(&name)?;
     let columns = may.engine.store().raw_row(table, key).await?.ok_or_else(|| Problem::no_such("row"))?;
     match may.engine.discard_row(table, key).await? {
-        Guarded::Applied => {}
-        Guarded::Stale | Guarded::CancelAsked => return Err(Problem::no_such("unreadable run")),
+        Discarded::Gone => {}
+        Discarded::NotFound => return Err(Problem::no_such("unreadable row")),
+        Discarded::Refused(why) => {
+            return Err(Problem::new(Code::Conflict, format!("{name} is not discarded: {why}")));
+        }
     }
     let before = json!({ "table": table, "key": key, "job": columns["job"], "tenant": columns["tenant"] });
     may.changed("row.discard", format_args!("row/{name}"), Some(before), None);

@@ -38,6 +38,23 @@ async fn an_unreadable_run_is_left_out_named_shown_and_discarded() {
     bed.get(&format!("/runs/{sound}")).await.ok();
 }
 
+/// A row that others depend on is not deleted from under them, and whoever tries is told what
+/// to do instead.
+#[tokio::test]
+async fn a_row_that_others_depend_on_is_shown_and_not_discarded() {
+    let store = Arc::new(SqliteStore::memory().unwrap());
+    let bed = Bed::on(store.clone()).await;
+    bed.job("broken", "hello").await;
+    store.execute_raw("UPDATE job SET tags = 'nonsense' WHERE name = 'broken'").await.unwrap();
+    bed.get("/jobs").await.ok();
+    let id = bed.get("/rows").await.ok()["items"][0]["id"].as_str().unwrap().to_owned();
+    assert!(id.starts_with("job."), "{id}");
+    assert_eq!(bed.get(&format!("/rows/{id}")).await.ok()["columns"]["tags"], "nonsense");
+    let refused = bed.send(Method::DELETE, &format!("/rows/{id}"), &[], "").await;
+    assert_eq!(refused.problem(), (409, "conflict".to_owned()));
+    bed.get(&format!("/rows/{id}")).await.ok();
+}
+
 /// A document that is not JSON is shown as it is stored; the others are on the page.
 #[tokio::test]
 async fn a_broken_document_does_not_cost_a_page_its_others() {

@@ -322,7 +322,8 @@ impl PostgresStore {
                 Ok((session, user))
             };
             // Named by its person: the digest is nobody's business.
-            let found_one = self.notes.readable("session", row.try_get::<_, Uuid>(0)?, read());
+            let (id, created_at): (Uuid, i64) = (row.try_get(0)?, row.try_get(9)?);
+            let found_one = self.notes.readable("session", format_args!("{id}/{created_at}"), read());
             found.extend(found_one.map(|(session, user)| (session.digest, (session, user))));
         }
         Ok(digests.iter().map(|digest| found.get(digest).cloned()).collect())

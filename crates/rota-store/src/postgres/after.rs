@@ -143,8 +143,8 @@ impl PostgresStore {
              WHERE held AND downstream IN (SELECT downstream FROM new) ORDER BY 1, 5, 3";
         let mut ends = Vec::new();
         for row in self.read(sql, &[&i64::from(limit)]).await? {
-            let run: Uuid = row.try_get(2)?;
-            ends.extend(self.notes.readable("after_end", run, job_end(&row)));
+            let (downstream, run): (i64, Uuid) = (row.try_get(0)?, row.try_get(2)?);
+            ends.extend(self.notes.readable("after_end", format_args!("{downstream}/{run}"), job_end(&row)));
         }
         let rows = self.read(WAITED_FOR, &[]).await?;
         let waited_for = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);

@@ -336,8 +336,8 @@ impl PostgresStore {
         // One statement, so that a delta is seen folded or unfolded, not both.
         let rows = self
             .read(
-                "SELECT hour, body FROM rollup WHERE job = $1 AND hour >= $2 AND hour < $3 \
-                 UNION ALL SELECT NULL, body FROM rollup_delta",
+                "SELECT hour, body, 0::bigint FROM rollup WHERE job = $1 AND hour >= $2 AND hour < $3 \
+                 UNION ALL SELECT NULL, body, at FROM rollup_delta",
                 &[&job.0, &from, &to],
             )
             .await?;
@@ -351,7 +351,7 @@ impl PostgresStore {
                 }
                 continue;
             }
-            let delta = self.notes.readable("rollup_delta", "?", rollup::decode(body));
+            let delta = self.notes.readable("rollup_delta", row.try_get::<_, i64>(2)?, rollup::decode(body));
             for ((owner, hour), delta) in delta.unwrap_or_default() {
                 if owner == job && (from..to).contains(&hour) {
                     hours.entry(hour).or_default().merge(&delta);

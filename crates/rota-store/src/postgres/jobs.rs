@@ -705,7 +705,7 @@ async fn pause_jobs(
     let sql = "SELECT id, pause FROM job WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR UPDATE";
     for row in tx.rows(sql, &[&jobs]).await? {
         let id: i64 = row.try_get(0)?;
-        let Some(old) = tx.notes.readable("job", id, pause(row.try_get(1)?)) else { continue };
+        let Some(old) = tx.notes.readable_part("job", id, pause(row.try_get(1)?)) else { continue };
         if let Some(pause) = change(old) {
             changed.push(id);
             bodies.push(to_json(&pause)?);

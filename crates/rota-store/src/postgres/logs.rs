@@ -62,7 +62,11 @@ impl PostgresStore {
         let mut chunks = Vec::with_capacity(rows.len());
         for row in rows {
             let (attempt, seq): (i16, i32) = (row.try_get(0)?, row.try_get(1)?);
-            let Some(at) = self.notes.readable("log", query.run, time(row.try_get(2)?)) else { continue };
+            let Some(at) =
+                self.notes.readable("log", format_args!("{}/{attempt}/{seq}", query.run), time(row.try_get(2)?))
+            else {
+                continue;
+            };
             let attempt = attempt.max(0) as u16;
             chunks.push(LogChunk { run: query.run, attempt, seq, at, lines: row.try_get(3)? });
         }

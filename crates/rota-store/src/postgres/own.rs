@@ -203,14 +203,12 @@ impl PostgresStore {
         loop {
             let rows = self.read(DUE, &[&parts, &micros(until), &(each as i64)]).await?;
             let mut due: Vec<DueCursor> = Vec::with_capacity(rows.len());
+            let mut counts: HashMap<i16, (usize, Timestamp)> = HashMap::new();
             for row in &rows {
-                let schedule: i64 = row.try_get(0)?;
-                due.extend(self.notes.readable("cursor", schedule, due_cursor(row)));
-            }
-            let mut counts: HashMap<Partition, (usize, Timestamp)> = HashMap::new();
-            for cursor in &due {
-                let last = counts.entry(cursor.part).or_insert((0, cursor.cursor.due_at));
-                *last = (last.0 + 1, last.1.max(cursor.cursor.due_at));
+                let read = self.due_cursor(row)?;
+                let last = counts.entry(row.try_get(1)?).or_insert((0, Timestamp::MIN));
+                *last = (last.0 + 1, read.map_or(last.1, |due| last.1.max(due.cursor.due_at)));
+                due.extend(read);
             }
             let edge = counts.values().filter(|(count, _)| *count >= each).map(|(_, last)| *last).min();
             due.sort_by_key(|cursor| (cursor.cursor.due_at, cursor.schedule));
@@ -223,6 +221,12 @@ impl PostgresStore {
             }
             each = (each * 4).min(limit);
         }
+    }
+
+    /// None where it cannot be read.
+    pub(super) fn due_cursor(&self, row: &Row) -> Result<Option<DueCursor>, Fault> {
+        let schedule: i64 = row.try_get(0)?;
+        Ok(self.notes.readable("cursor", schedule, due_cursor(row)))
     }
 
     pub(super) async fn inbox_items(&self, limit: u32) -> Result<Vec<InboxItem>, Fault> {

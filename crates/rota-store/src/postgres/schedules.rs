@@ -35,7 +35,7 @@ use crate::{
     definition::abandoned,
     filter::{PAGE_MAX, parts_from},
     kept,
-    review::{Armed, review},
+    review::review,
 };
 
 impl PostgresStore {
@@ -161,17 +161,20 @@ async fn lock(tx: &Tx, ids: &[i64]) -> Result<HashMap<i64, ScheduleGuard>, Fault
         ])
         .await?;
     for row in &answers[0] {
+        let id: i64 = row.try_get(0)?;
+        // Nobody can have read a schedule whose progress cannot be read: no guard is like it.
         let guard = ScheduleGuard {
             revision: row.try_get(1)?,
             cursor: None,
-            behind: progress(row, 2)?,
+            behind: tx.notes.readable_part("schedule", id, progress(row, 2)).unwrap_or_default(),
             armed_by: row.try_get::<_, Option<Uuid>>(4)?.map(RunId),
         };
-        known.insert(row.try_get(0)?, guard);
+        known.insert(id, guard);
     }
     for row in &answers[1] {
-        if let Some(schedule) = known.get_mut(&row.try_get::<_, i64>(0)?) {
-            schedule.cursor = Some(cursor(row)?);
+        let id: i64 = row.try_get(0)?;
+        if let Some(schedule) = known.get_mut(&id) {
+            schedule.cursor = tx.notes.readable("cursor", id, cursor(row));
         }
     }
     Ok(known)
@@ -181,8 +184,8 @@ const LOCK_CURSORS: &str = "SELECT c.schedule, c.planned_at, c.due_at, c.fired \
      FROM unnest($1::smallint[], $2::bigint[]) u (part, id) \
      JOIN cursor c ON c.part = u.part AND c.schedule = u.id FOR UPDATE OF c";
 
-const DELETE_CURSORS: &str = "DELETE FROM cursor c USING unnest($1::smallint[], $2::bigint[], $3::bigint[]) \
-     u (part, due_at, schedule) WHERE c.part = u.part AND c.due_at = u.due_at AND c.schedule = u.schedule";
+const DELETE_CURSORS: &str = "DELETE FROM cursor c USING unnest($1::smallint[], $2::bigint[]) u (part, schedule) \
+     WHERE c.part = u.part AND c.schedule = u.schedule";
 
 fn cursor(row: &Row) -> Result<Cursor, Fault> {
     Ok(Cursor {
@@ -192,14 +195,16 @@ fn cursor(row: &Row) -> Result<Cursor, Fault> {
     })
 }
 
-async fn delete_cursors(tx: &Tx, gone: &[(i64, Cursor)]) -> Result<(), Fault> {
-    if gone.is_empty() {
+/// Takes the cursors of schedules away, whatever is in them.
+async fn delete_cursors(tx: &Tx, schedules: &[i64]) -> Result<(), Fault> {
+    if schedules.is_empty() {
         return Ok(());
     }
-    let parts: Vec<i16> = gone.iter().map(|(id, _)| part_of(*id)).collect();
-    let due: Vec<i64> = gone.iter().map(|(_, cursor)| micros(cursor.due_at)).collect();
-    let ids: Vec<i64> = gone.iter().map(|(id, _)| *id).collect();
-    tx.rows(DELETE_CURSORS, &[&parts, &due, &ids]).await?;
+    let parts: Vec<i16> = schedules.iter().map(|id| part_of(*id)).collect();
+    tx.rows(DELETE_CURSORS, &[&parts, &schedules]).await?;
+    for id in schedules {
+        tx.notes.gone("cursor", id);
+    }
     Ok(())
 }
 
@@ -210,18 +215,16 @@ async fn edit(tx: &Tx, puts: &[SchedulePut], edited: &[usize], answers: &mut [Sc
     let ids: Vec<i64> = edited.iter().map(|n| puts[*n].id.0).collect();
     let mut known = lock(tx, &ids).await?;
     let taken = taken_names(tx, puts, edited).await?;
-    let mut won: Vec<(usize, ScheduleGuard)> = Vec::new();
+    let mut won: Vec<&SchedulePut> = Vec::new();
     for n in edited {
         let put = &puts[*n];
         let Some(found) = known.remove(&put.id.0) else { continue };
         if put.guard == Some(found) && !taken.contains(&put.id.0) {
             answers[*n] = ScheduleSaved::Saved { revision: found.revision + 1 };
-            won.push((*n, found));
+            won.push(put);
         }
     }
-    let gone: Vec<(i64, Cursor)> = won.iter().filter_map(|(n, found)| Some((puts[*n].id.0, found.cursor?))).collect();
-    delete_cursors(tx, &gone).await?;
-    let won: Vec<&SchedulePut> = won.iter().map(|(n, _)| &puts[*n]).collect();
+    delete_cursors(tx, &won.iter().map(|put| put.id.0).collect::<Vec<_>>()).await?;
     write_edits(tx, &won).await
 }
 
@@ -259,8 +262,7 @@ pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<(), Faul
     if live.is_empty() {
         return Ok(());
     }
-    let gone: Vec<(i64, Cursor)> = known.iter().filter_map(|(id, known)| Some((*id, known.cursor?))).collect();
-    delete_cursors(tx, &gone).await?;
+    delete_cursors(tx, &live).await?;
     let sql = "UPDATE schedule SET deleted = true, deleted_at = $2, armed_by = NULL, revision = revision + 1 \
                WHERE id = ANY($1) RETURNING id, spec";
     let mut skipped = Vec::new();
@@ -283,8 +285,10 @@ pub(super) async fn pause(
     let (mut changed, mut bodies, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     let sql = "SELECT id, part, pause FROM schedule WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR UPDATE";
     for row in tx.rows(sql, &[&ids]).await? {
-        if let Some(pause) = change(read_pause(row.try_get(2)?)?) {
-            changed.push(row.try_get::<_, i64>(0)?);
+        let id: i64 = row.try_get(0)?;
+        let Some(old) = tx.notes.readable_part("schedule", id, read_pause(row.try_get(2)?)) else { continue };
+        if let Some(pause) = change(old) {
+            changed.push(id);
             parts.push(row.try_get::<_, i16>(1)?);
             bodies.push(to_json(&pause)?);
         }
@@ -427,15 +431,12 @@ impl PostgresStore {
     pub(super) async fn cursors_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, Fault> {
         let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
         let parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
-        let sql = "SELECT c.schedule, c.planned_at, c.due_at, c.fired, c.revision \
+        let sql = "SELECT c.schedule, c.part, c.revision, c.planned_at, c.due_at, c.fired \
                    FROM unnest($1::smallint[], $2::bigint[]) u (part, id) \
                    JOIN cursor c ON c.part = u.part AND c.schedule = u.id";
         let mut found = HashMap::with_capacity(ids.len());
         for row in self.read(sql, &[&parts, &ids]).await? {
-            let schedule = ScheduleId(row.try_get(0)?);
-            let part = Partition::of_schedule(schedule);
-            let due = DueCursor { schedule, part, revision: row.try_get(4)?, cursor: cursor(&row)? };
-            found.insert(schedule, due);
+            found.extend(self.due_cursor(&row)?.map(|due| (due.schedule, due)));
         }
         Ok(schedules.iter().map(|id| found.get(id).copied()).collect())
     }
@@ -457,17 +458,16 @@ impl PostgresStore {
                        ORDER BY s.id LIMIT $4) x LIMIT $4";
         let mut enabled = Vec::new();
         for row in self.read(sql, &[&parts, &part, &id, &most]).await? {
-            enabled.push((row.try_get(0)?, row.try_get(1)?));
+            enabled.push((row.try_get(0)?, Some(row.try_get(1)?)));
         }
-        let sql = "SELECT x.schedule, x.due_at, x.planned_at, x.revision \
+        let sql = "SELECT x.schedule, x.part, x.revision, x.planned_at, x.due_at, x.fired \
                    FROM unnest($1::smallint[]) p (part) CROSS JOIN LATERAL (\
-                       SELECT c.schedule, c.due_at, c.planned_at, c.revision FROM cursor c WHERE c.part = p.part \
+                       SELECT * FROM cursor c WHERE c.part = p.part \
                        AND c.schedule > CASE WHEN p.part = $2::smallint THEN $3::bigint ELSE -9223372036854775808 END \
                        ORDER BY c.schedule LIMIT $4) x LIMIT $4";
         let mut armed = Vec::new();
         for row in self.read(sql, &[&parts, &part, &id, &most]).await? {
-            let found = Armed { due_at: row.try_get(1)?, planned_at: row.try_get(2)?, revision: row.try_get(3)? };
-            armed.push((row.try_get(0)?, found));
+            armed.push((row.try_get(0)?, self.due_cursor(&row)?));
         }
         Ok(review(&enabled, &armed, limit as usize))
     }

@@ -697,8 +697,9 @@ async fn rearm(tx: &Tx, ended: &[(i64, Uuid, i64)]) -> Result<(), Fault> {
     let mut armed = Vec::new();
     for row in tx.rows(sql, &[&schedules, &runs, &ends]).await? {
         let (id, ended_at): (i64, _) = (row.try_get(0)?, time(row.try_get(7)?)?);
-        let behind =
-            Progress { fired: row.try_get::<_, i64>(5)?.max(0) as u64, decided_to: time_opt(row.try_get(6)?)? };
+        // The end counts, whatever is wrong with the schedule.
+        let Some(decided_to) = tx.notes.readable_part("schedule", id, time_opt(row.try_get(6)?)) else { continue };
+        let behind = Progress { fired: row.try_get::<_, i64>(5)?.max(0) as u64, decided_to };
         let next = rearmed(ScheduleId(id), row.try_get(3)?, row.try_get(4)?, behind, ended_at);
         if let Some(next) = next {
             armed.push((id, row.try_get(1)?, row.try_get(2)?, next));

@@ -14,13 +14,13 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, Deletion, DueCursor, Enqueued, Epoch, Extended, FireItem,
-        Fired, FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
-        JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
-        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage, RunPage, RunQuery,
-        RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved,
-        Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk,
-        UnreadableRow, Woken, Worker, WorkerBeat, Write,
+        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, Deletion, Discarded, DueCursor, Enqueued, Epoch,
+        Extended, FireItem, Fired, FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut,
+        JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat,
+        OpenDead, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage,
+        RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord,
+        ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended,
+        TokenAsk, UnreadableRow, Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -356,12 +356,16 @@ impl HistoryStore for PostgresStore {
         tried!("list rows that cannot be read", self.rows_set_aside())
     }
 
+    fn note_definition(&self, table: &'static str, key: &str, broken: Option<&str>) {
+        self.notes.note_definition(table, key, broken);
+    }
+
     async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError> {
         tried!("read a row as it is", self.row_as_it_is(table, key))
     }
 
-    async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError> {
-        tried!("discard a row", self.drop_row(table, key))
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
+        self.drop_row(table, key).await
     }
 
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {

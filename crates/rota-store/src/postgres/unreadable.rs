@@ -1,19 +1,22 @@
 //! Rows that cannot be read: set aside, listed, shown, discarded.
 
-use rota_core::store::{Guarded, UnreadableRow};
+use rota_core::store::{Discarded, StoreError, UnreadableRow};
 use serde_json::Value;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
     fault::Fault,
     row::{run_columns, run_row},
-    tx::Tx,
+    tx::{Param, Tx},
 };
 use crate::{
     codec::{RunRow, status},
     failpoint,
-    unreadable::{HISTORY, LISTED_MAX, RUN, reason_of, unknown_status},
+    unreadable::{
+        KeyPart, Kind, LISTED_MAX, NAMED, Named, RUN, kept_because, read_again, reason_of, shown, unknown_status,
+    },
 };
 
 impl PostgresStore {
@@ -43,8 +46,7 @@ impl PostgresStore {
                 broken.push(row.id);
             }
         }
-        let sql = "UPDATE run SET status = CASE WHEN status BETWEEN 0 AND 6 THEN status + 100 ELSE 199 END, \
-             holder = NULL, due_at = NULL WHERE id = ANY($1)";
+        let sql = "UPDATE run SET status = status + 100, holder = NULL, due_at = NULL WHERE id = ANY($1)";
         tx.pipe(&[(sql, &[&broken]), ("DELETE FROM notice WHERE run = ANY($1)", &[&broken])]).await?;
         tx.commit().await
     }
@@ -57,7 +59,7 @@ impl PostgresStore {
             let key = row.id.to_string();
             found.push(UnreadableRow { table: RUN.to_owned(), key, reason: reason_of(as_it_was(row).run()) });
         }
-        let sql = "SELECT id FROM run WHERE id = ANY($1) AND status > 6 AND status < 100 ORDER BY id";
+        let sql = "SELECT id FROM run WHERE id = ANY($1) AND status NOT BETWEEN 0 AND 6 AND status < 100 ORDER BY id";
         let rows = self.read(sql, &[&self.notes.unknown()]).await?;
         let unknown: Vec<Uuid> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         found.extend(unknown.iter().map(unknown_status));
@@ -68,28 +70,85 @@ impl PostgresStore {
     }
 
     pub(super) async fn row_as_it_is(&self, table: &str, key: &str) -> Result<Option<Value>, Fault> {
-        let (id, number) = (key.parse::<Uuid>(), key.parse::<i64>());
-        let rows = match (table, id, number) {
-            (RUN, Ok(id), _) => self.read("SELECT to_jsonb(r)::text FROM run r WHERE r.id = $1", &[&id]).await?,
-            (HISTORY, Ok(id), _) => {
-                self.read("SELECT to_jsonb(r)::text FROM history r WHERE r.id = $1 LIMIT 1", &[&id]).await?
-            }
-            ("job" | "schedule" | "lane" | "tenant" | "inbox", _, Ok(id)) => {
-                let sql = format!("SELECT to_jsonb(r)::text FROM {table} r WHERE r.id = $1::bigint");
-                self.read(&sql, &[&id]).await?
-            }
-            _ => return Ok(None),
-        };
+        let Some(named) = named(table) else { return Ok(None) };
+        let Some(key_parts) = params(named, key) else { return Ok(None) };
+        let sql = format!("SELECT {}::text FROM {table} r WHERE {} LIMIT 1", columns_of(table), is_key(named));
+        let rows = self.read(&sql, &as_params(&key_parts)).await?;
         let text: Option<String> = rows.first().map(|row| row.try_get(0)).transpose()?;
-        Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+        if text.is_none() {
+            self.notes.gone(named.table, key);
+        }
+        Ok(text.and_then(|text| serde_json::from_str(&text).ok()).map(shown))
     }
 
-    pub(super) async fn drop_row(&self, table: &str, key: &str) -> Result<Guarded, Fault> {
-        let (RUN, Ok(id)) = (table, key.parse::<Uuid>()) else { return Ok(Guarded::Stale) };
-        let sql = "DELETE FROM run WHERE id = $1 AND status > 6 RETURNING id";
-        let gone = self.write_alone(&self.work, sql, &[&id]).await?;
-        Ok(if gone.is_empty() { Guarded::Stale } else { Guarded::Applied })
+    pub(super) async fn drop_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
+        if let Some(why) = kept_because(table) {
+            return Ok(Discarded::Refused(why));
+        }
+        let Some(named) = named(table) else { return Ok(Discarded::NotFound) };
+        let Some(key_parts) = params(named, key) else { return Ok(Discarded::NotFound) };
+        let mut sql = format!("DELETE FROM {table} r WHERE {}", is_key(named));
+        if table == RUN {
+            sql += " AND status NOT BETWEEN 0 AND 6";
+        } else {
+            read_again(self, table, &named.parts(key).unwrap_or_default()).await?;
+            if !self.notes.is_noted(named.table, key) {
+                return Ok(Discarded::NotFound);
+            }
+        }
+        sql += " RETURNING 1";
+        let delete = async { self.write_alone(&self.work, &sql, &as_params(&key_parts)).await };
+        let gone = failpoint::named("discard a row", delete).await.map_err(|fault| fault.told("discard a row"))?;
+        self.notes.gone(named.table, key);
+        Ok(if gone.is_empty() { Discarded::NotFound } else { Discarded::Gone })
     }
+}
+
+/// The tables that only this store names so.
+const OWN: &[Named] = &[
+    Named { table: "pause", columns: &[("tenant", Kind::Number), ("queue", Kind::Text)] },
+    Named { table: "rollup_delta", columns: &[("at", Kind::Number)] },
+];
+
+fn named(table: &str) -> Option<Named> {
+    NAMED.iter().chain(OWN).find(|named| named.table == table).copied()
+}
+
+/// `r.a = $1 AND r.b = $2`, with numbers of any width.
+fn is_key(named: Named) -> String {
+    let column = |(n, (column, kind)): (usize, &(&str, Kind))| match kind {
+        Kind::Number => format!("r.{column} = ${}::bigint", n + 1),
+        Kind::Id | Kind::Text => format!("r.{column} = ${}", n + 1),
+    };
+    named.columns.iter().enumerate().map(column).collect::<Vec<_>>().join(" AND ")
+}
+
+/// The document of a job is in the row of its version.
+fn columns_of(table: &str) -> &'static str {
+    match table {
+        "job" => {
+            "(to_jsonb(r) || jsonb_build_object('document', \
+               (SELECT v.document FROM job_version v WHERE v.job = r.id AND v.version = r.version)))"
+        }
+        _ => "to_jsonb(r)",
+    }
+}
+
+/// The parts of a key; none where one is not of its column's type.
+fn params(named: Named, key: &str) -> Option<Vec<Box<dyn ToSql + Sync + Send>>> {
+    let param = |(part, (_, kind)): (KeyPart<'_>, &(&str, Kind))| -> Option<Box<dyn ToSql + Sync + Send>> {
+        match (part, kind) {
+            (KeyPart::Id(id), _) => Some(Box::new(id)),
+            (KeyPart::Number(number), _) => Some(Box::new(number)),
+            (KeyPart::Text(text), Kind::Text) => Some(Box::new(text.to_owned())),
+            (KeyPart::Text(_), Kind::Id | Kind::Number) => None,
+        }
+    };
+    named.parts(key)?.into_iter().zip(named.columns).map(param).collect()
+}
+
+fn as_params(parts: &[Box<dyn ToSql + Sync + Send>]) -> Vec<Param<'_>> {
+    parts.iter().map(|part| -> Param<'_> { &**part }).collect()
 }
 
 /// A row as it was before it was set aside.

@@ -13,7 +13,11 @@ use rota_core::{
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use uuid::Uuid;
 
-use super::{SqliteStore, failed, rows::uuid_at, writer::Urgency};
+use super::{
+    SqliteStore, failed,
+    rows::{text_at, uuid_at},
+    writer::Urgency,
+};
 use crate::{
     codec::{from_json, micros, time, time_opt, to_json, without_nul},
     filter::{LOOK_MAX, PAGE_MAX},
@@ -181,7 +185,7 @@ impl AccessStore for SqliteStore {
             // Named by its person: the digest is nobody's business.
             let read = |row: &Row<'_>| {
                 let person = uuid_at(row, 3).map_err(failed)?;
-                Ok((person, readable("session", person, read(row))))
+                Ok((person, readable("session", format_args!("{person}/{}", text_at(row, 1)), read(row))))
             };
             digests.iter().map(|digest| one(connection, &sql, [digest.0], read)).collect()
         })

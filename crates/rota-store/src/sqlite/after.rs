@@ -18,7 +18,7 @@ use super::{
     failed,
     insert::{make, new_row},
     once::once,
-    rows::uuid_at,
+    rows::{text_at, uuid_at},
     writer::Urgency,
 };
 use crate::{
@@ -81,7 +81,7 @@ fn ends(connection: &Connection, limit: u32) -> Result<Vec<JobEnd>, StoreError> 
     let mut ends = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let run = uuid_at(row, 2).map_err(failed)?;
-        ends.extend(readable("after_end", run, job_end(row)));
+        ends.extend(readable("after_end", format_args!("{}/{run}", text_at(row, 0)), job_end(row)));
     }
     Ok(ends)
 }

@@ -33,6 +33,7 @@ use crate::{
     codec::{self, RunRow, flag, micros, state_columns, status, time_opt},
     definition::rearmed,
     rollup,
+    unreadable::readable_part,
 };
 
 /// What the end of a run needs to know of its row.
@@ -540,18 +541,22 @@ pub fn notify_owner(connection: &Connection, part: i16, run: Uuid) -> Result<(),
 fn rearm(connection: &Connection, row: &Brief, ended_at: Timestamp) -> Result<(), StoreError> {
     let Some(schedule) = row.schedule.map(ScheduleId) else { return Ok(()) };
     let sql = "UPDATE schedule SET armed_by = NULL WHERE id = ?1 AND armed_by = ?2 AND deleted = 0 \
-         RETURNING part, revision, spec, enabled, fired, decided_to";
+         RETURNING revision, spec, enabled, fired, decided_to";
     let mut update = connection.prepare_cached(sql).map_err(failed)?;
     let mut rows = update.query(params![schedule.0, row.id.as_bytes()]).map_err(failed)?;
     let Some(row) = rows.next().map_err(failed)? else { return Ok(()) };
-    let (part, revision): (u8, i32) = (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
-    let (spec, enabled): (String, bool) = (row.get(2).map_err(failed)?, row.get(3).map_err(failed)?);
-    let behind = Progress {
-        fired: row.get::<_, i64>(4).map_err(failed)?.max(0) as u64,
-        decided_to: time_opt(row.get(5).map_err(failed)?)?,
+    let read = || -> Result<_, StoreError> {
+        let (revision, spec): (i32, String) = (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+        let behind = Progress {
+            fired: row.get::<_, i64>(3).map_err(failed)?.max(0) as u64,
+            decided_to: time_opt(row.get(4).map_err(failed)?)?,
+        };
+        let next = rearmed(schedule, &spec, row.get(2).map_err(failed)?, behind, ended_at);
+        Ok(next.map(|next| (revision, next)))
     };
-    match rearmed(schedule, &spec, enabled, behind, ended_at) {
-        Some(next) => put_cursor(connection, Partition(part), schedule, revision, &next),
+    // The end counts, whatever is wrong with the schedule.
+    match readable_part("schedule", schedule.0, read()).flatten() {
+        Some((revision, next)) => put_cursor(connection, Partition::of_schedule(schedule), schedule, revision, &next),
         None => Ok(()),
     }
 }

@@ -21,7 +21,7 @@ use super::{
     failed,
     insert::{cancel_one, make},
     once::once,
-    rows::{live_rows, select_run},
+    rows::{live_rows, select_run, text_at},
     writer::Urgency,
 };
 use crate::{
@@ -83,21 +83,24 @@ fn due(connection: &Connection, parts: &[Partition], until: i64, limit: usize) -
          WHERE part = ?1 AND due_at <= ?2 ORDER BY due_at, schedule LIMIT ?3";
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     let place = |due: &DueCursor| (due.cursor.due_at, due.schedule);
+    let first = (Timestamp::MIN, ScheduleId(i64::MIN));
     // Partitions hold about as many each: a little more than their share will do.
     let mut each = limit / parts.len().max(1) * 3 / 2 + 16;
     loop {
         let mut found: Vec<DueCursor> = Vec::new();
         let mut known_to = None;
         for part in parts {
-            let before = found.len();
+            let (mut looked, mut last) = (0, first);
             let mut rows = select.query(params![part.0, until, each as i64]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
-                let schedule: i64 = row.get(2).map_err(failed)?;
-                found.extend(readable("cursor", schedule, due_cursor(row)));
+                looked += 1;
+                if let Some(due) = readable("cursor", text_at(row, 2), due_cursor(row)) {
+                    last = place(&due);
+                    found.push(due);
+                }
             }
-            if found.len() - before == each {
-                let last = found.last().map(place);
-                known_to = known_to.map_or(last, |known: (Timestamp, ScheduleId)| last.map(|last| last.min(known)));
+            if looked == each {
+                known_to = Some(known_to.map_or(last, |known: (Timestamp, ScheduleId)| last.min(known)));
             }
         }
         found.sort_unstable_by_key(place);

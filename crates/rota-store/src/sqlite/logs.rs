@@ -8,7 +8,11 @@ use rota_core::{
 };
 use rusqlite::{Connection, Row, params};
 
-use super::{SqliteStore, failed, history, rows::uuid_at, writer::Urgency};
+use super::{
+    SqliteStore, failed, history,
+    rows::{text_at, uuid_at},
+    writer::Urgency,
+};
 use crate::{
     codec::{micros, time},
     filter::PAGE_MAX,
@@ -50,7 +54,11 @@ impl SqliteStore {
             let mut rows = select.query(key).map_err(failed)?;
             let mut chunks = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                chunks.extend(readable("log", query.run, chunk(row)));
+                chunks.extend(readable(
+                    "log",
+                    format_args!("{}/{}/{}", query.run, text_at(row, 1), text_at(row, 2)),
+                    chunk(row),
+                ));
             }
             Ok(chunks)
         })

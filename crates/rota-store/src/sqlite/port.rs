@@ -11,13 +11,13 @@ use rota_core::{
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, Deletion, DueCursor, Enqueued, Epoch, Extended, FireItem,
-        Fired, FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut, JobQuery, JobRecord,
-        JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat, OpenDead, OwnLease,
-        PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage, RunPage, RunQuery,
-        RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord, ScheduleSaved,
-        Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended, TokenAsk,
-        UnreadableRow, Woken, Worker, WorkerBeat, Write,
+        Calendar, CalendarPut, CancelAnswer, Claim, DeadMark, Deletion, Discarded, DueCursor, Enqueued, Epoch,
+        Extended, FireItem, Fired, FollowEnds, Followed, Guarded, HistoryStore, InboxItem, JobEnds, JobPage, JobPut,
+        JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LeaseStore, LiveRun, LogChunk, LogQuery, Node, NodeBeat,
+        OpenDead, OwnLease, PartitionLease, Pause, PauseTarget, Pauses, Promoted, Reap, Reaped, Request, ReviewPage,
+        RunPage, RunQuery, RunRecord, RunStore, RunningMark, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord,
+        ScheduleSaved, Settled, Settlement, SkipRecord, Standing, Store, StoreError, Tenant, TenantPut, Tend, Tended,
+        TokenAsk, UnreadableRow, Woken, Worker, WorkerBeat, Write,
     },
 };
 
@@ -351,11 +351,15 @@ impl HistoryStore for SqliteStore {
         self.do_unreadable().await
     }
 
+    fn note_definition(&self, table: &'static str, key: &str, broken: Option<&str>) {
+        self.notes.note_definition(table, key, broken);
+    }
+
     async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError> {
         self.do_raw_row(table, key).await
     }
 
-    async fn discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError> {
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
         self.do_discard_row(table, key).await
     }
 

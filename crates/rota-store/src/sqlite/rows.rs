@@ -3,7 +3,7 @@
 use std::{ops::Deref, sync::LazyLock};
 
 use rota_core::{run::Run, store::StoreError};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, types::ValueRef};
 use uuid::Uuid;
 
 use super::failed;
@@ -21,6 +21,9 @@ pub const RUN: &str = "run.id, run.tenant, run.job, run.version, run.lane, run.p
 /// How many columns [`RUN`] has.
 pub const RUN_LEN: usize = 29;
 
+/// Where [`run_row`] has the status.
+pub const STATUS: usize = 6;
+
 pub fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     Ok(RunRow {
         id: uuid_at(row, 0)?,
@@ -29,7 +32,7 @@ pub fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         version: row.get(3)?,
         lane: row.get(4)?,
         part: row.get(5)?,
-        status: row.get(6)?,
+        status: row.get(STATUS)?,
         flags: row.get(7)?,
         order_key: row.get(8)?,
         ready_at: row.get(9)?,
@@ -63,6 +66,15 @@ pub fn uuid_opt(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Uuid>> {
     Ok(row.get::<_, Option<[u8; 16]>>(index)?.map(Uuid::from_bytes))
 }
 
+/// What a column holds, in text; for the key of a row that cannot be read.
+pub fn text_at(row: &Row<'_>, index: usize) -> String {
+    match row.get_ref(index) {
+        Ok(ValueRef::Integer(number)) => number.to_string(),
+        Ok(ValueRef::Text(text)) => String::from_utf8_lossy(text).into_owned(),
+        _ => "?".to_owned(),
+    }
+}
+
 /// A live run, and its row.
 #[derive(Clone)]
 pub struct Live {
@@ -81,10 +93,10 @@ impl Deref for Live {
 /// A live run; none where its row cannot be read, or was set aside for that.
 pub fn live(row: &Row<'_>) -> Option<Live> {
     let read = || -> Result<Option<Live>, StoreError> {
-        let row = run_row(row).map_err(failed)?;
-        if row.status >= status::SET_ASIDE {
+        if row.get::<_, i16>(STATUS).map_err(failed)? >= status::SET_ASIDE {
             return Ok(None);
         }
+        let row = run_row(row).map_err(failed)?;
         Ok(Some(Live { run: row.run()?, row }))
     };
     let key = || uuid_at(row, 0).map_or_else(|_| "?".to_owned(), |id| id.to_string());

@@ -19,7 +19,7 @@ use super::{
     many::Many,
     once::once,
     own::guarded,
-    rows::uuid_opt,
+    rows::{text_at, uuid_opt},
     writer::Urgency,
 };
 use crate::{
@@ -27,8 +27,8 @@ use crate::{
     definition::abandoned,
     filter::{PAGE_MAX, parts_from},
     kept::{self, Kept},
-    review::{Armed, review},
-    unreadable::readable,
+    review::review,
+    unreadable::{gone, readable, readable_part},
 };
 
 impl SqliteStore {
@@ -211,12 +211,15 @@ fn page(
 ) -> Result<ReviewPage, StoreError> {
     let sql = "SELECT id, revision FROM schedule WHERE part = ?1 AND id > ?2 AND enabled = 1 AND deleted = 0 \
          ORDER BY id LIMIT ?3";
-    let enabled =
-        of_parts(connection, sql, parts, after, limit, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i32>(1)?)))?;
-    let sql = "SELECT schedule, due_at, planned_at, revision FROM cursor WHERE part = ?1 AND schedule > ?2 \
+    let enabled = of_parts(connection, sql, parts, after, limit, |row| {
+        let id = row.get(0).ok()?;
+        Some((id, readable_part("schedule", id, row.get(1))))
+    })?;
+    let sql = "SELECT part, due_at, schedule, planned_at, fired, revision FROM cursor WHERE part = ?1 AND schedule > ?2 \
          ORDER BY schedule LIMIT ?3";
     let armed = of_parts(connection, sql, parts, after, limit, |row| {
-        Ok((row.get::<_, i64>(0)?, Armed { due_at: row.get(1)?, planned_at: row.get(2)?, revision: row.get(3)? }))
+        let read = readable("cursor", text_at(row, 2), due_cursor(row));
+        Some((row.get(2).ok()?, read))
     })?;
     Ok(review(&enabled, &armed, limit))
 }
@@ -228,15 +231,15 @@ fn of_parts<T>(
     parts: &[Partition],
     after: Option<ScheduleId>,
     limit: usize,
-    read: fn(&Row<'_>) -> rusqlite::Result<T>,
+    read: fn(&Row<'_>) -> Option<T>,
 ) -> Result<Vec<T>, StoreError> {
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     let mut found = Vec::new();
     for part in parts {
         let behind = after.filter(|after| Partition::of_schedule(*after) == *part).map_or(i64::MIN, |after| after.0);
-        let rows = select.query_map(params![part.0, behind, (limit - found.len()) as i64], read).map_err(failed)?;
-        for row in rows {
-            found.push(row.map_err(failed)?);
+        let mut rows = select.query(params![part.0, behind, (limit - found.len()) as i64]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            found.extend(read(row));
         }
         if found.len() >= limit {
             break;
@@ -409,25 +412,20 @@ fn update(connection: &Connection, put: &SchedulePut, guard: &ScheduleGuard) -> 
     if changed == 0 {
         return Ok(ScheduleSaved::Stale);
     }
-    if let Some(old) = &guard.cursor {
-        drop_cursor(connection, Partition::of_schedule(put.id), put.id, old)?;
-    }
+    drop_cursor(connection, put.id)?;
     for skip in &put.skips {
         record_skip(connection, put.id, put.stored.behind.fired, skip)?;
     }
     Ok(ScheduleSaved::Saved { revision: guard.revision + 1 })
 }
 
-fn drop_cursor(
-    connection: &Connection,
-    part: Partition,
-    schedule: ScheduleId,
-    cursor: &Cursor,
-) -> Result<(), StoreError> {
+/// Takes a schedule's cursor away, whatever is in it.
+fn drop_cursor(connection: &Connection, schedule: ScheduleId) -> Result<(), StoreError> {
     connection
-        .prepare_cached("DELETE FROM cursor WHERE part = ?1 AND due_at = ?2 AND schedule = ?3")
-        .and_then(|mut delete| delete.execute(params![part.0, micros(cursor.due_at), schedule.0]))
+        .prepare_cached("DELETE FROM cursor WHERE part = ?1 AND schedule = ?2")
+        .and_then(|mut delete| delete.execute(params![Partition::of_schedule(schedule).0, schedule.0]))
         .map_err(failed)?;
+    gone("cursor", schedule);
     Ok(())
 }
 
@@ -467,11 +465,12 @@ fn delete_all(connection: &Connection, ids: &[ScheduleId], now: Timestamp) -> Re
             .prepare_cached(sql)
             .and_then(|mut update| update.query_row([id.0, micros(now)], |row| row.get(0)).optional())
             .map_err(failed)?;
-        if let (Some(spec), Some(DueCursor { cursor, .. })) = (spec, cursors.get(id)) {
-            drop_cursor(connection, Partition::of_schedule(*id), *id, cursor)?;
-            if let Some(owed) = abandoned(*id, &spec, *cursor, now) {
-                record_skip(connection, *id, cursor.fired, &owed)?;
-            }
+        let Some(spec) = spec else { continue };
+        drop_cursor(connection, *id)?;
+        if let Some(DueCursor { cursor, .. }) = cursors.get(id)
+            && let Some(owed) = abandoned(*id, &spec, *cursor, now)
+        {
+            record_skip(connection, *id, cursor.fired, &owed)?;
         }
     }
     Ok(())

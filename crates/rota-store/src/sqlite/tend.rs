@@ -392,9 +392,10 @@ fn drop_pauses(connection: &Connection, tend: &Tend, _: &Tending) -> Result<Tend
     if ended.is_empty() {
         return Ok(Tended::default());
     }
-    let sql = "SELECT min((SELECT min(c.due_at) FROM cursor c WHERE c.part = p.part)) FROM partition p";
+    let sql = "SELECT min((SELECT min(c.due_at) FROM cursor c WHERE c.part = p.part AND c.due_at <= ?1)) \
+         FROM partition p";
     let first: Option<i64> =
-        connection.prepare_cached(sql).and_then(|mut s| s.query_row([], |row| row.get(0))).map_err(failed)?;
+        connection.prepare_cached(sql).and_then(|mut s| s.query_row([i64::MAX], |row| row.get(0))).map_err(failed)?;
     ended.retain(|(_, until)| first.is_none_or(|first| first > micros(PUT_OFF_MAX.after(*until))));
     let mut delete = connection.prepare_cached("DELETE FROM pause WHERE target = ?1").map_err(failed)?;
     for (target, _) in &ended {

@@ -1,18 +1,24 @@
 //! Rows that cannot be read: set aside, listed, shown, discarded.
 
-use rota_core::store::{Guarded, StoreError, UnreadableRow};
-use rusqlite::{Connection, OptionalExtension, params, types::ValueRef};
+use rota_core::store::{Discarded, StoreError, UnreadableRow};
+use rusqlite::{
+    Connection, OptionalExtension, Row, params_from_iter,
+    types::{self, ValueRef},
+};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{
     SqliteStore, failed, history,
-    rows::{run_row, select_run},
+    rows::{STATUS, run_row, select_run},
     writer::Urgency,
 };
 use crate::{
     codec::{RunRow, status},
-    unreadable::{HISTORY, LISTED_MAX, Notes, RUN, reason_of, unknown_status},
+    unreadable::{
+        HISTORY, KeyPart, Kind, LISTED_MAX, NAMED, Named, Notes, RUN, kept_because, read_again, reason_of, shown,
+        unknown_status,
+    },
 };
 
 /// Takes live runs that cannot be read out of everybody's way. One of an unknown status is
@@ -27,8 +33,7 @@ pub fn set_aside(connection: &Connection, notes: &Notes, runs: &[Uuid]) -> Resul
             }
             Standing::Broken => {}
         }
-        let sql = "UPDATE run SET status = CASE WHEN status BETWEEN 0 AND 6 THEN status + 100 ELSE 199 END, \
-             holder = NULL, due_at = NULL WHERE id = ?1";
+        let sql = "UPDATE run SET status = status + 100, holder = NULL, due_at = NULL WHERE id = ?1";
         for sql in [sql, "DELETE FROM notice WHERE run = ?1"] {
             connection.prepare_cached(sql).and_then(|mut set| set.execute([id.as_bytes()])).map_err(failed)?;
         }
@@ -40,23 +45,26 @@ pub fn set_aside(connection: &Connection, notes: &Notes, runs: &[Uuid]) -> Resul
 enum Standing {
     /// It can be read, is set aside already, or is gone.
     Fine,
-    /// Its status is unknown.
+    /// Its status is unknown, or is not even a number.
     Unknown,
     Broken,
 }
 
 fn standing(connection: &Connection, id: Uuid) -> Result<Standing, StoreError> {
     let sql = select_run("WHERE run.id = ?1");
-    let read = connection
+    let judge = |row: &Row<'_>| match row.get(STATUS) {
+        Ok(code) if code >= status::SET_ASIDE => Standing::Fine,
+        Ok(code) if !status::is_unknown(code) => match run_row(row).map_err(failed).and_then(|row| row.run()) {
+            Ok(_) => Standing::Fine,
+            Err(_) => Standing::Broken,
+        },
+        Ok(_) | Err(_) => Standing::Unknown,
+    };
+    let found = connection
         .prepare_cached(&sql)
-        .and_then(|mut select| select.query_row([id.as_bytes()], |row| Ok(run_row(row))).optional())
+        .and_then(|mut select| select.query_row([id.as_bytes()], |row| Ok(judge(row))).optional())
         .map_err(failed)?;
-    Ok(match read {
-        Some(Err(_)) => Standing::Broken,
-        Some(Ok(row)) if status::is_unknown(row.status) => Standing::Unknown,
-        Some(Ok(row)) if row.status < status::SET_ASIDE && row.run().is_err() => Standing::Broken,
-        None | Some(Ok(_)) => Standing::Fine,
-    })
+    Ok(found.unwrap_or(Standing::Fine))
 }
 
 /// Those of these live runs that still have an unknown status.
@@ -95,7 +103,10 @@ impl SqliteStore {
         let read =
             move |connection: &Connection| Ok((set_aside_runs(connection)?, still_unknown(connection, &unknown)?));
         let (mut found, unknown) = self.read("list rows that cannot be read", read).await?;
-        found.extend(unknown.iter().map(unknown_status));
+        // What is not a number sorts behind all numbers, and so among those that are set aside.
+        let is_new = |row: &UnreadableRow| found.iter().all(|known| known.key != row.key);
+        let more: Vec<UnreadableRow> = unknown.iter().map(unknown_status).filter(is_new).collect();
+        found.extend(more);
         self.notes.keep_unknown(unknown, false);
         found.extend(self.notes.list());
         found.truncate(LISTED_MAX);
@@ -103,59 +114,89 @@ impl SqliteStore {
     }
 
     pub(super) async fn do_raw_row(&self, table: &str, key: &str) -> Result<Option<Value>, StoreError> {
-        let (table, key) = (table.to_owned(), key.to_owned());
-        self.read("read a row as it is", move |connection| match place(connection, &table, &key)? {
-            Some((table, seq)) => raw(connection, &format!("SELECT * FROM {table} WHERE {seq} = ?1"), &key),
-            None => Ok(None),
-        })
-        .await
+        let Some(named) = named(table) else { return Ok(None) };
+        let for_read = key.to_owned();
+        let found = self.read("read a row as it is", move |connection| raw(connection, named, &for_read)).await?;
+        if found.is_none() {
+            self.notes.gone(named.table, key);
+        }
+        Ok(found)
     }
 
-    pub(super) async fn do_discard_row(&self, table: &str, key: &str) -> Result<Guarded, StoreError> {
-        if table != RUN {
-            return Ok(Guarded::Stale);
+    pub(super) async fn do_discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
+        if let Some(why) = kept_because(table) {
+            return Ok(Discarded::Refused(why));
         }
-        let Ok(id) = key.parse::<Uuid>() else { return Ok(Guarded::Stale) };
-        self.writer
+        let Some(named) = named(table) else { return Ok(Discarded::NotFound) };
+        let Some(parts) = named.parts(key) else { return Ok(Discarded::NotFound) };
+        let mut sql = format!("DELETE FROM {table} WHERE {}", is_key(named));
+        if table == RUN {
+            sql += " AND status NOT BETWEEN 0 AND 6";
+        } else {
+            read_again(self, table, &parts).await?;
+            if !self.notes.is_noted(named.table, key) {
+                return Ok(Discarded::NotFound);
+            }
+        }
+        let for_write = key.to_owned();
+        let gone = self
+            .writer
             .write("discard a row", Urgency::Prompt, move |connection| {
-                let gone = connection
-                    .prepare_cached("DELETE FROM run WHERE id = ?1 AND status > 6")
-                    .and_then(|mut delete| delete.execute([id.as_bytes()]))
-                    .map_err(failed)?;
-                Ok(if gone == 1 { Guarded::Applied } else { Guarded::Stale })
+                let parts = named.parts(&for_write).unwrap_or_default();
+                connection
+                    .prepare_cached(&sql)
+                    .and_then(|mut delete| delete.execute(params_from_iter(parts.iter().map(value))))
+                    .map_err(failed)
             })
-            .await
+            .await?;
+        self.notes.gone(named.table, key);
+        Ok(if gone > 0 { Discarded::Gone } else { Discarded::NotFound })
     }
 }
 
-/// The table that holds a row, and the column of its key; none where there is no such row.
-fn place(connection: &Connection, table: &str, key: &str) -> Result<Option<(String, &'static str)>, StoreError> {
-    Ok(match table {
-        "run" | "job" | "schedule" | "lane" | "tenant" | "inbox" => Some((table.to_owned(), "id")),
-        HISTORY => {
-            let Ok(id) = key.parse::<Uuid>() else { return Ok(None) };
-            history::table_of(connection, id)?.map(|table| (table, "id"))
-        }
-        _ => None,
-    })
+/// The tables that only this store names so.
+const OWN: &[Named] = &[
+    Named { table: "pause", columns: &[("target", Kind::Text)] },
+    Named { table: "rollup_delta", columns: &[("id", Kind::Number)] },
+];
+
+fn named(table: &str) -> Option<Named> {
+    NAMED.iter().chain(OWN).find(|named| named.table == table).copied()
+}
+
+/// `a = ?1 AND b = ?2`.
+fn is_key(named: Named) -> String {
+    let columns = named.columns.iter().enumerate();
+    columns.map(|(n, (column, _))| format!("{column} = ?{}", n + 1)).collect::<Vec<_>>().join(" AND ")
+}
+
+fn value(part: &KeyPart<'_>) -> types::Value {
+    match part {
+        KeyPart::Id(id) => types::Value::Blob(id.as_bytes().to_vec()),
+        KeyPart::Number(number) => types::Value::Integer(*number),
+        KeyPart::Text(text) => types::Value::Text((*text).to_owned()),
+    }
 }
 
 /// A row's columns by name; ids in text, and other bytes as their number.
-fn raw(connection: &Connection, sql: &str, key: &str) -> Result<Option<Value>, StoreError> {
-    let mut select = connection.prepare(sql).map_err(failed)?;
-    let names: Vec<String> = select.column_names().map(ToOwned::to_owned).collect();
-    let mut rows = match (key.parse::<Uuid>(), key.parse::<i64>()) {
-        (Ok(id), _) => select.query(params![id.as_bytes()]),
-        (_, Ok(number)) => select.query(params![number]),
-        _ => return Ok(None),
-    }
-    .map_err(failed)?;
+fn raw(connection: &Connection, named: Named, key: &str) -> Result<Option<Value>, StoreError> {
+    let Some(parts) = named.parts(key) else { return Ok(None) };
+    let table = match (named.table, &parts[0]) {
+        (HISTORY, KeyPart::Id(id)) => history::table_of(connection, *id)?,
+        (HISTORY, _) => None,
+        (table, _) => Some(table.to_owned()),
+    };
+    let Some(table) = table else { return Ok(None) };
+    let sql = format!("SELECT * FROM {table} WHERE {}", is_key(named));
+    let mut select = connection.prepare(&sql).map_err(failed)?;
+    let headings: Vec<String> = select.column_names().map(ToOwned::to_owned).collect();
+    let mut rows = select.query(params_from_iter(parts.iter().map(value))).map_err(failed)?;
     let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
     let mut columns = Map::new();
-    for (n, name) in names.into_iter().enumerate() {
+    for (n, name) in headings.into_iter().enumerate() {
         columns.insert(name, plain(row.get_ref(n).map_err(failed)?));
     }
-    Ok(Some(Value::Object(columns)))
+    Ok(Some(shown(Value::Object(columns))))
 }
 
 fn plain(value: ValueRef<'_>) -> Value {

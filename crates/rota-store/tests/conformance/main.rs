@@ -81,6 +81,11 @@ promises! {
         what_every_node_reads_goes_on_past_unreadable_rows,
         lists_of_who_may_ask_go_on_past_unreadable_rows,
         records_are_read_on_past_unreadable_rows,
+        a_schedule_with_an_unreadable_cursor_is_armed_anew,
+        an_unreadable_schedule_is_in_nobodys_way,
+        a_run_of_a_broken_status_is_left_as_it_is,
+        setting_a_run_aside_adds_100_to_its_status_once,
+        what_nothing_depends_on_is_discarded,
     }
     jobs {
         versions_are_immutable_and_listed_newest_first,

@@ -8,8 +8,9 @@ use rota_core::{
     lane::{LaneKey, LaneMode},
     run::{NewRun, Status, Verdict},
     store::{
-        AuditEntry, AuditQuery, CalendarPut, CancelAnswer, Guarded, JobQuery, LogChunk, LogQuery, Pause, PauseTarget,
-        RunQuery, ScheduleQuery, Session, StoreError, TenantPut, Tier, Token, TokenQuery, UserPut, UserQuery, UserWish,
+        AuditEntry, AuditQuery, CalendarPut, CancelAnswer, Discarded, JobQuery, LogChunk, LogQuery, Pause, PauseTarget,
+        RunQuery, SchedulePut, ScheduleQuery, ScheduleSaved, Session, StoreError, TenantPut, Tier, Token, TokenQuery,
+        UserPut, UserQuery, UserWish, WorkerBeat, WorkerInfo,
     },
 };
 
@@ -123,17 +124,17 @@ pub async fn an_unreadable_run_gives_its_slot_back(h: &Harness) {
     assert_eq!(named(h).await, [holder]);
     h.store.recount_slots(&h.write(at(1))).await.unwrap();
     assert_eq!(h.status(waiting).await, Status::Queued, "who waited has the slot");
-    assert_eq!(h.store.discard_row("run", &holder.to_string()).await.unwrap(), Guarded::Applied);
+    assert_eq!(h.store.discard_row("run", &holder.to_string()).await.unwrap(), Discarded::Gone);
     assert_eq!(h.store.recount_slots(&h.write(at(2))).await.unwrap(), 0, "nothing is left to put right");
     assert_eq!(named(h).await, []);
-    assert_eq!(h.store.discard_row("run", &holder.to_string()).await.unwrap(), Guarded::Stale);
+    assert_eq!(h.store.discard_row("run", &holder.to_string()).await.unwrap(), Discarded::NotFound);
 }
 
 /// Only what cannot be read is discarded: the command must not be a way to delete runs.
 pub async fn a_readable_run_is_not_discarded(h: &Harness) {
     let run = h.make(h.new_run(h.claimed), at(0)).await;
-    assert_eq!(h.store.discard_row("run", &run.to_string()).await.unwrap(), Guarded::Stale);
-    assert_eq!(h.store.discard_row("run", "nonsense").await.unwrap(), Guarded::Stale);
+    assert_eq!(h.store.discard_row("run", &run.to_string()).await.unwrap(), Discarded::NotFound);
+    assert_eq!(h.store.discard_row("run", "nonsense").await.unwrap(), Discarded::NotFound);
     assert_eq!(h.status(run).await, Status::Queued);
 }
 
@@ -241,6 +242,105 @@ async fn named_in(h: &Harness, table: &str) -> Vec<String> {
 /// An instant that no clock shows.
 const NO_TIME: i64 = i64::MAX - 1;
 
+/// The scanner goes through all cursors, and firing through those that are due: one that
+/// cannot be read must stop neither, and must not keep its schedule from being armed anew.
+pub async fn a_schedule_with_an_unreadable_cursor_is_armed_anew(h: &Harness) {
+    let mut wrongs = vec![
+        format!("planned_at = {NO_TIME}"),
+        format!("due_at = {NO_TIME}, planned_at = {NO_TIME}"),
+        format!("due_at = {}", i64::MIN),
+    ];
+    if h.backend != Backend::Postgres {
+        wrongs.extend(["planned_at", "due_at", "fired", "revision"].map(|column| format!("{column} = 'x'")));
+    }
+    for wrong in wrongs {
+        let [broken, sound] = [h.schedule("broken").await, h.schedule("sound").await];
+        let spoil = async || h.place.sql(&format!("UPDATE cursor SET {wrong} WHERE schedule = {}", broken.0)).await;
+        assert!(spoil().await);
+        let due = h.store.due(&all_parts(), at(0), 10).await.unwrap();
+        assert_eq!(due.iter().map(|due| due.schedule).collect::<Vec<_>>(), [sound], "{wrong}");
+        let page = h.store.review(&all_parts(), None, 100).await.unwrap();
+        assert_eq!(page.schedules, [broken], "{wrong}");
+        assert_eq!(h.cursors(&[broken, sound]).await, [None, Some(cursor(at(0), 0))], "{wrong}");
+        assert_eq!(named_in(h, "cursor").await, [broken.0.to_string()], "{wrong}");
+
+        let record = h.store.schedules(&[broken]).await.unwrap().remove(0).unwrap();
+        let put = SchedulePut::moving(record, None, Some(cursor(at(60_000), 0)));
+        assert_eq!(h.save_schedule(&put, at(1)).await, ScheduleSaved::Saved { revision: 2 }, "{wrong}");
+        assert_eq!(h.cursors(&[broken]).await, [Some(cursor(at(60_000), 0))], "{wrong}");
+        assert_eq!(named_in(h, "cursor").await, Vec::<String>::new(), "it can be read by now: {wrong}");
+
+        assert!(spoil().await);
+        h.end_schedules(&[broken, sound], at(2)).await;
+        let page = h.store.review(&all_parts(), None, 100).await.unwrap();
+        assert_eq!(page.schedules, [], "no cursor is left behind: {wrong}");
+    }
+}
+
+/// One broken column of a schedule must not keep the scanner from the others, nor whoever
+/// pauses or deletes several at once.
+pub async fn an_unreadable_schedule_is_in_nobodys_way(h: &Harness) {
+    let mut wrongs = vec!["pause = 'x'".to_owned(), format!("decided_to = {NO_TIME}")];
+    if h.backend != Backend::Postgres {
+        wrongs.push("revision = 'x'".to_owned());
+    }
+    for wrong in wrongs {
+        let [broken, sound] = [h.schedule("broken").await, h.schedule("sound").await];
+        assert!(h.place.sql(&format!("UPDATE schedule SET {wrong} WHERE id = {}", broken.0)).await);
+        h.store.review(&all_parts(), None, 100).await.unwrap();
+        let pause = Pause { since: at(0), ..Pause::default() };
+        let targets = [broken, sound].map(PauseTarget::Schedule);
+        let paused = h.store.set_pauses(&h.write(at(1)), &targets, Some(&pause)).await.unwrap();
+        assert!(paused[1], "{wrong}");
+        h.end_schedules(&[broken, sound], at(2)).await;
+        assert_eq!(h.cursors(&[broken, sound]).await, [None, None], "{wrong}");
+        assert!(h.place.sql(&format!("DELETE FROM schedule WHERE id = {}", broken.0)).await);
+    }
+}
+
+/// A status that no version has written, or that is not even a number, cannot have 100 added
+/// to it and taken away again: it stays as it is, and the run can still be discarded.
+pub async fn a_run_of_a_broken_status_is_left_as_it_is(h: &Harness) {
+    let mut statuses = vec![("-5", serde_json::json!(-5))];
+    if h.backend != Backend::Postgres {
+        statuses.push(("'x'", serde_json::json!("x")));
+    }
+    for (sql, shown) in statuses {
+        let run = h.make(h.new_run(h.claimed), at(0)).await;
+        spoil(h, run, &format!("status = {sql}")).await;
+        for _ in 0..2 {
+            assert_eq!(h.store.runs(&[run]).await.unwrap(), [None]);
+            assert_eq!(named(h).await, [run], "{sql}");
+        }
+        assert_eq!(h.claim(h.worker(), 1, at(1)).await, [], "{sql}");
+        let row = h.store.raw_row("run", &run.to_string()).await.unwrap().unwrap();
+        assert_eq!(row["status"], shown);
+        assert_eq!(h.store.discard_row("run", &run.to_string()).await.unwrap(), Discarded::Gone);
+        assert_eq!(named(h).await, [], "{sql}");
+    }
+}
+
+/// Whoever repairs a row puts it back by subtracting 100 from its status, however often it was
+/// met meanwhile.
+pub async fn setting_a_run_aside_adds_100_to_its_status_once(h: &Harness) {
+    let mut wrongs = vec!["source = 99"];
+    if h.backend != Backend::Postgres {
+        wrongs.push("attempt = 'x'");
+    }
+    for wrong in wrongs {
+        let run = h.make(h.new_run(h.claimed), at(0)).await;
+        spoil(h, run, wrong).await;
+        for _ in 0..3 {
+            assert_eq!(h.store.runs(&[run]).await.unwrap(), [None]);
+            assert_eq!(named(h).await, [run], "{wrong}");
+        }
+        let row = h.store.raw_row("run", &run.to_string()).await.unwrap().unwrap();
+        assert_eq!(row["status"], 102, "{wrong}");
+        spoil(h, run, "status = status - 100, source = 1, attempt = 0").await;
+        assert_eq!(h.claim(h.worker(), 1, at(1)).await.iter().map(|run| run.id).collect::<Vec<_>>(), [run], "{wrong}");
+    }
+}
+
 /// In a rolling upgrade a newer node may write a status that this one does not know. To
 /// set the run aside would take it from the node that knows what to do with it.
 pub async fn a_run_of_an_unknown_status_is_left_as_it_is(h: &Harness) {
@@ -297,6 +397,7 @@ pub async fn what_every_node_reads_goes_on_past_unreadable_rows(h: &Harness) {
     };
     assert_eq!(read().await, queues[1..]);
     assert_eq!(named_in(h, "pause").await.len(), 1);
+    every_named_row_is_shown(h).await;
     tend_all(h, at(10)).await;
     let done = h.store.set_pauses(&h.write(at(1)), &queues, Some(&pause)).await.unwrap();
     assert_eq!((done, read().await.len()), (vec![true, true], 2), "it is replaced by a new one");
@@ -371,7 +472,65 @@ pub async fn lists_of_who_may_ask_go_on_past_unreadable_rows(h: &Harness) {
     let found = h.store.find_sessions(&[session(2).digest, session(3).digest]).await.unwrap();
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
     assert_eq!(named_in(h, "person").await, [users[1].id.to_string()]);
-    assert_eq!(named_in(h, "session").await, [users[1].id.to_string()]);
+    assert_eq!(named_in(h, "session").await, [format!("{}/{}", users[1].id, at(1).as_microsecond())]);
+    every_named_row_is_shown(h).await;
+    let person = h.store.raw_row("person", &users[1].id.to_string()).await.unwrap().unwrap();
+    assert_eq!(person["password"], "hidden", "a secret is nobody's business");
+}
+
+/// Whoever reads the list decides about what it names, and has to see it.
+async fn every_named_row_is_shown(h: &Harness) {
+    for row in h.store.unreadable().await.unwrap() {
+        assert!(h.store.raw_row(&row.table, &row.key).await.unwrap().is_some(), "{row:?}");
+    }
+}
+
+/// What nothing depends on can be discarded when it is broken, and only then; what else is
+/// broken is refused, with the way out.
+pub async fn what_nothing_depends_on_is_discarded(h: &Harness) {
+    let schedule = h.schedule("a").await;
+    let beat = WorkerBeat {
+        worker: h.worker(),
+        tenant: None,
+        name: "w".to_owned(),
+        info: WorkerInfo::default(),
+        until: at(LEASE_MS),
+        draining: false,
+    };
+    h.store.beat_workers(std::slice::from_ref(&beat), at(0)).await.unwrap();
+    assert!(h.place.sql("INSERT INTO inbox (at, body) VALUES (0, 'x')").await);
+    let inbox = h.store.inbox(10).await.unwrap()[0].id;
+    let queue = PauseTarget::Queue(h.tenant, "q".to_owned());
+    let pause = Pause { since: at(0), ..Pause::default() };
+    h.store.set_pauses(&h.write(at(0)), std::slice::from_ref(&queue), Some(&pause)).await.unwrap();
+    let (target, body) = match h.backend {
+        Backend::Postgres => (format!("{}/q", h.tenant.0), "body"),
+        Backend::SqliteMemory | Backend::SqliteFile => (serde_json::to_string(&queue).unwrap(), "pause"),
+    };
+    let rows = [
+        ("cursor", schedule.0.to_string(), format!("planned_at = {NO_TIME}")),
+        ("worker", beat.worker.to_string(), "info = 'x'".to_owned()),
+        ("inbox", inbox.to_string(), format!("at = {NO_TIME}")),
+        ("pause", target, format!("{body} = 'x'")),
+    ];
+    for (table, key, wrong) in &rows {
+        let discard = async || h.store.discard_row(table, key).await.unwrap();
+        assert_eq!(discard().await, Discarded::NotFound, "it can be read: {table}");
+        assert!(h.store.raw_row(table, key).await.unwrap().is_some(), "{table}");
+        assert!(h.place.sql(&format!("UPDATE {table} SET {wrong}")).await);
+        assert_eq!(discard().await, Discarded::Gone, "nobody need have met it before: {table}");
+        assert_eq!(discard().await, Discarded::NotFound, "{table}");
+        assert_eq!(named_in(h, table).await, Vec::<String>::new());
+        assert_eq!(h.store.raw_row(table, key).await.unwrap(), None, "{table}");
+    }
+    for (table, key) in
+        [("job", h.job.0.to_string()), ("lane", h.owned.0.to_string()), ("tenant", h.tenant.to_string())]
+    {
+        let answer = h.store.discard_row(table, &key).await.unwrap();
+        assert!(matches!(answer, Discarded::Refused(_)), "{table}: {answer:?}");
+        assert!(h.store.raw_row(table, &key).await.unwrap().is_some(), "{table}");
+    }
+    assert_eq!(h.store.discard_row("no such table", "1").await.unwrap(), Discarded::NotFound);
 }
 
 /// What happened is read on past one broken row, and the inbox is worked through.
@@ -409,7 +568,7 @@ pub async fn records_are_read_on_past_unreadable_rows(h: &Harness) {
         let query = LogQuery { run: live, attempt: None, after: None, limit: 10 };
         let found: Vec<i32> = h.store.logs(&query).await.unwrap().iter().map(|chunk| chunk.seq).collect();
         assert_eq!(found, [1, 3]);
-        assert_eq!(named_in(h, "log").await, [live.to_string()]);
+        assert_eq!(named_in(h, "log").await, [format!("{live}/1/2")]);
     }
 
     for at in [NO_TIME, 0] {
@@ -417,4 +576,5 @@ pub async fn records_are_read_on_past_unreadable_rows(h: &Harness) {
     }
     assert_eq!(h.store.inbox(10).await.unwrap().len(), 1);
     assert_eq!(named_in(h, "inbox").await.len(), 1);
+    every_named_row_is_shown(h).await;
 }

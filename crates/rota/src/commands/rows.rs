@@ -26,7 +26,7 @@ pub enum Command {
         /// Its table and its key, as the list names it
         row: String,
     },
-    /// Delete a live run that cannot be read; its slot is given back
+    /// Delete a row that cannot be read, unless others depend on it
     Discard {
         /// Its table and its key, as the list names it
         row: String,

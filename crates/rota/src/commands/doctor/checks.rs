@@ -1,6 +1,7 @@
 //! The checks, one function each.
 
 use std::{
+    fmt::Display,
     net::TcpListener,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::Path,
@@ -8,6 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use rota_api::{access::UnreadableRow, page::Page};
 use rota_client::{Client, Ready};
 use rota_store::{Look, postgres, sqlite};
 
@@ -16,6 +18,7 @@ use crate::{
     clock,
     config::{self, Config, StoreAddress},
     contexts::Contexts,
+    target::{ServerArgs, Target},
     times,
 };
 
@@ -29,6 +32,8 @@ const SPACE_NONE: u64 = 100 * MIB;
 const FILES_BASE: u64 = 256;
 /// A program needs pipes for its input, output and errors; a call one socket.
 const FILES_PER_ATTEMPT: u64 = 3;
+/// Rows that are named; `rota rows list` has them all.
+const ROWS_NAMED: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub fn configuration(config: &Config) -> Vec<Finding> {
@@ -71,8 +76,37 @@ async fn served(url: &str) -> Vec<Finding> {
             (Finding::wrong("port", words, advice), None)
         }
     };
+    let rows = if ready.check == "server" { Some(rows(url).await) } else { None };
     let skew = date.and_then(|date| http_date(&date)).map(|at| skew("server's clock", at, 2 * SKEW_MAX_MS));
-    std::iter::once(ready).chain(skew).collect()
+    std::iter::once(ready).chain(skew).chain(rows).collect()
+}
+
+/// The rows that a node could not read: left out everywhere, and seen by nobody who does not
+/// ask for them.
+async fn rows(url: &str) -> Finding {
+    let unknown = |why: &dyn Display| {
+        let words = format!("cannot tell whether there are rows that cannot be read: {why}");
+        Finding::warning("rows", words, "log in as somebody who may manage the installation, or set ROTA_TOKEN")
+    };
+    let server = ServerArgs { server: Some(url.to_owned()), ..ServerArgs::default() };
+    let Ok(client) = Target::of(&server).and_then(|target| target.client()) else {
+        return unknown(&"the contexts or the token cannot be used");
+    };
+    match client.get::<Page<UnreadableRow>>(&["rows"], &[]).await {
+        Ok(page) => unreadable(&page.items),
+        Err(error) => unknown(&error),
+    }
+}
+
+fn unreadable(rows: &[UnreadableRow]) -> Finding {
+    if rows.is_empty() {
+        return Finding::good("rows", "none is known that cannot be read");
+    }
+    let named: Vec<String> = rows.iter().take(ROWS_NAMED).map(|row| format!("{} ({})", row.id, row.reason)).collect();
+    let more = if rows.len() > named.len() { ", and more" } else { "" };
+    let words = format!("{} cannot be read and are left out: {}{more}", rows.len(), named.join(", "));
+    let advice = "look at each with `rota rows show`; repair it, or delete it with `rota rows discard`";
+    Finding::wrong("rows", words, advice)
 }
 
 /// `Tue, 15 Nov 1994 08:12:31 GMT`.
@@ -235,6 +269,22 @@ mod tests {
         assert_eq!(skew("x", clock::now() + hour, SKEW_MAX_MS).grade, Grade::Wrong);
         let date = http_date("Tue, 15 Nov 1994 08:12:31 GMT");
         assert_eq!(date, "1994-11-15T08:12:31Z".parse().ok());
+    }
+
+    /// What is left out everywhere would be noticed by nobody.
+    #[test]
+    fn rows_that_cannot_be_read_are_wrong_and_named() {
+        assert_eq!(unreadable(&[]).grade, Grade::Good);
+        let row = |n: usize| UnreadableRow {
+            id: format!("job.{n}"),
+            table: "job".to_owned(),
+            key: n.to_string(),
+            reason: "broken".to_owned(),
+        };
+        let found = unreadable(&(0..9).map(row).collect::<Vec<_>>());
+        assert_eq!(found.grade, Grade::Wrong);
+        assert!(found.found.starts_with("9 ") && found.found.contains("job.0 (broken)"), "{}", found.found);
+        assert!(found.found.ends_with(", and more"), "{}", found.found);
     }
 
     #[test]
