@@ -187,7 +187,7 @@ async fn a_broken_document_is_listed_until_its_job_is_saved_again() {
     for _ in 0..2 {
         assert!(node.node.catalog.jobs_anew([saved.job].into_iter()).await.unwrap().is_empty());
         assert_eq!(bed.store.jobs(&[saved.job]).await.unwrap().len(), 1);
-        assert_eq!(listed().await, [name.clone()]);
+        assert_eq!(listed().await, std::slice::from_ref(&name));
     }
     assert_eq!(bed.store.raw_row("job", &name.1).await.unwrap().unwrap()["document"], "{}");
     node.scan().await;

@@ -81,6 +81,10 @@ impl Witness {
     /// Schedules whose own pause, or whose job's, was changed do not sleep on because of
     /// what it was before.
     pub fn awake(&self, targets: &[PauseTarget], now: Timestamp) {
+        let scanned = |at: Timestamp| Span::secs(5).after(at) < self.weather.now();
+        if !self.with(|seen| seen.wide_changed_at).is_none_or(scanned) {
+            return;
+        }
         let narrow = |target: &&PauseTarget| matches!(target, PauseTarget::Job(_) | PauseTarget::Schedule(_));
         let narrow: Vec<PauseTarget> = targets.iter().filter(narrow).cloned().collect();
         self.armed(&self.with(|seen| seen.covered_by(&narrow)), now);

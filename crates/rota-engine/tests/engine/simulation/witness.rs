@@ -81,6 +81,9 @@ pub struct Seen {
     over: HashMap<Lease, Timestamp>,
     holders: HashMap<WorkerId, Timestamp>,
     pub pauses: BTreeMap<PauseTarget, Pause>,
+    /// When a pause of a tenant or a queue was last changed: the scanner wakes what slept
+    /// because of it, a little later.
+    pub wide_changed_at: Option<Timestamp>,
     unique: HashMap<UniqueKey, Timestamp>,
     pub books: BTreeMap<ScheduleId, Book>,
     /// Ends that jobs come after, and whether they did.
@@ -725,6 +728,9 @@ impl Tap for Witness {
     ) -> Result<Vec<bool>, StoreError> {
         let covered = self.with(|seen| seen.covered_by(targets));
         let answers = self.planted.set_pauses(store, write, targets, pause, &covered)?;
+        if targets.iter().any(|target| matches!(target, PauseTarget::Tenant(_) | PauseTarget::Queue(..))) {
+            self.with(|seen| seen.wide_changed_at = Some(self.weather.now()));
+        }
         self.awake(targets, write.now);
         self.with(|seen| {
             if !seen.is_news(write) {
