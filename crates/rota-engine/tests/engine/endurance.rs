@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use jiff::SignedDuration;
 use rota_core::{
     ids::TenantId,
     job::JobDocument,
@@ -87,6 +88,33 @@ async fn a_node_that_stood_still_extends_its_leases_before_it_reaps() {
     let record = bed.record(id).await;
     assert_eq!((record.run.state.status(), record.run.losses), (ended(Verdict::Succeeded), 0));
     assert_eq!(bed.work.calls_of(id), 1);
+}
+
+/// A clock that is set ahead by a year makes all history too old at once. Whoever puts it
+/// right within the hour must not find it gone.
+#[tokio::test]
+async fn a_clock_that_is_set_ahead_makes_nothing_old_until_it_is_believed() {
+    async fn tend(bed: &Bed, node: &mut Hands) -> usize {
+        node.lead().await;
+        while node.tend().await.more {}
+        bed.runs().await.len()
+    }
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("hello", "noop")).await;
+    node.enqueue(&bed, "hello").await;
+    node.work().await;
+    assert_eq!(tend(&bed, &mut node).await, 1);
+    let year = SignedDuration::from_hours(24 * 400);
+    for (step, why) in [(year, "set ahead"), (-year, "put right"), (year, "set again")] {
+        bed.clock.step(step);
+        node.tend.stepped(bed.now());
+        assert_eq!(tend(&bed, &mut node).await, 1, "{why}");
+    }
+    bed.go(3_599_000);
+    assert_eq!(tend(&bed, &mut node).await, 1, "not believed yet");
+    bed.go(1_000);
+    assert_eq!(tend(&bed, &mut node).await, 0, "it has been so for an hour");
 }
 
 /// If every node gave its attempts up when it cannot extend, half a minute
