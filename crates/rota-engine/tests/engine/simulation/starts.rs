@@ -37,8 +37,9 @@ impl Starts {
     /// Looks at what a process has begun since, and at what it executes. To be asked when
     /// its tasks have had their turn.
     pub fn check(&mut self, process: usize, node: &Node, ledger: &Ledger, witness: &Witness) {
-        let begun: Vec<Start> =
+        let mut begun: Vec<Start> =
             ledger.write(|pages| pages.begun.extract_if(.., |start| start.process == process).collect());
+        begun.sort_unstable_by_key(|start| (start.lease.run, start.number));
         for start in begun {
             witness.weather.note(|| format!("{process} begins {} at fence {}", start.lease.run, start.lease.fence.0));
             let wrong = match witness.holder(start.lease) {

@@ -1003,12 +1003,15 @@ impl Tap for Witness {
             if !seen.is_news(write) {
                 return;
             }
+            // In the order of the runs: that of a batch is nobody's concern, and may differ.
+            let answered = settlements.iter().zip(&settled.answers);
+            let mut refused: Vec<Lease> =
+                answered.filter(|(_, answer)| **answer != Guarded::Applied).map(|(item, _)| item.lease).collect();
+            refused.sort_unstable_by_key(|lease| lease.run);
+            for lease in refused {
+                self.weather.note(|| format!("the end of {} at fence {} is refused", lease.run, lease.fence.0));
+            }
             for (item, answer) in settlements.iter().zip(&settled.answers) {
-                if *answer != Guarded::Applied {
-                    self.weather.note(|| {
-                        format!("the end of {} at fence {} is {answer:?}", item.lease.run, item.lease.fence.0)
-                    });
-                }
                 if *answer == Guarded::Applied {
                     self.accepted(seen, write, item.lease, item.part, item.by, "a settlement");
                 }
