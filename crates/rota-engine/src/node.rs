@@ -461,6 +461,8 @@ impl Node {
     /// is promised anew by the new one, and nobody is presumed dead meanwhile.
     pub(crate) fn stepped(&self, now: Timestamp) {
         self.be_quiet(now);
+        // By a clock that was ahead it would have been there after whatever comes.
+        self.outage.there_at.store(i64::MIN, Ordering::Relaxed);
         self.meter.stepped();
         self.catalog.stepped();
         self.executing.stepped();
