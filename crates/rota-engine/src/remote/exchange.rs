@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 
 use super::{
     Answer, Exchange, ExchangeError, Hello, LogPiece, Stop, Told,
-    sessions::{Given, Parcel, Slip},
+    sessions::{Given, HANDED_AGAIN_MAX, Parcel, Slip},
 };
 use crate::{
     catalog::JobVersion,
@@ -426,7 +426,7 @@ async fn compare(poll: &Poll<'_>, asked: &Exchange, answer: &mut Answer, now: Ti
     let strangers = take_compared(poll, asked, answer, &lost, &extended.unlisted, now);
     adopt(node, asked, answer, &held, &extended.cancelling, now).await?;
     hand_over_again(poll, &asked.hello, strangers, now).await?;
-    stop_overdue(node, worker, &held, answer, now);
+    stop_overdue(node, worker, &held, now);
     Ok(())
 }
 
@@ -453,8 +453,17 @@ fn take_compared(
     session.given.retain(|_, given| !gone.contains(&given.run.lease()));
     answer.lost.extend(asked.leases.iter().filter(|lease| gone.contains(lease)));
     let kept: HashSet<Lease> = session.kept_leases().collect();
-    let unlisted: HashSet<Lease> =
-        unlisted.iter().copied().filter(|lease| !kept.contains(lease) && !on_its_way.contains(lease)).collect();
+    session.handed_again.retain(|lease, _| unlisted.contains(lease) || kept.contains(lease));
+    for lease in unlisted.iter().filter(|lease| session.ignores(**lease) && session.holds(**lease)) {
+        let worker = &session.hello.name;
+        tracing::warn!(%worker, run = %lease.run, "the worker ignores an attempt that it was handed {HANDED_AGAIN_MAX} times: its lease is left to expire");
+    }
+    let on_its_way = |lease: &Lease| on_its_way.contains(lease);
+    let unlisted: HashSet<Lease> = unlisted
+        .iter()
+        .copied()
+        .filter(|lease| !kept.contains(lease) && !on_its_way(lease) && !session.ignores(*lease))
+        .collect();
     let since = |lease: &Lease| session.strangers.get(lease).copied().unwrap_or(now);
     let strangers: HashMap<Lease, Timestamp> = unlisted.iter().map(|lease| (*lease, since(lease))).collect();
     let long_ago = node.options.extend_every.before(now);
@@ -466,7 +475,7 @@ fn take_compared(
     let listed: HashSet<Lease> = asked.leases.iter().copied().collect();
     session.given.retain(|_, given| {
         let lease = given.run.lease();
-        listed.contains(&lease) || unlisted.contains(&lease) || on_its_way.contains(&lease)
+        listed.contains(&lease) || unlisted.contains(&lease) || on_its_way(&lease)
     });
     session.strangers = strangers;
     again
@@ -567,6 +576,7 @@ async fn hand_over_again(
                 Some(session) => {
                     session.given.remove(&run.id);
                     session.strangers.remove(&run.lease());
+                    session.count_handed_again(run.lease());
                     // Another node may do the same: the store is asked again before it goes.
                     session.put(parcel(run, job, prepared, *since));
                     None
@@ -602,22 +612,17 @@ pub(crate) fn parcel(run: Run, job: Arc<JobVersion>, prepared: Prepared, put_at:
 
 /// A worker stops its attempts at their deadline itself. One that does not, and
 /// goes on saying that it lives, is not waited for.
-fn stop_overdue(node: &Arc<Node>, worker: WorkerId, held: &[Lease], answer: &mut Answer, now: Timestamp) {
+///
+/// The worker hears that the attempt is lost when the store has taken its end, and not
+/// from here: one that had dropped it at the word of a node that then died would hold a
+/// lease that nobody ends.
+fn stop_overdue(node: &Arc<Node>, worker: WorkerId, held: &[Lease], now: Timestamp) {
     let long_ago = node.options.run_lease.before(now);
     let overdue: Vec<Given> = {
         let mut sessions = node.remote.sessions();
-        let late = |given: &Given| given.deadline_at.is_some_and(|at| at <= long_ago);
         let Some(session) = sessions.get_mut(worker) else { return };
-        let late: Vec<_> = held
-            .iter()
-            .filter(|lease| {
-                session.given.get(&lease.run).is_some_and(|given| given.run.lease() == **lease && late(given))
-            })
-            .map(|lease| lease.run)
-            .collect();
-        late.iter().filter_map(|run| session.given.remove(run)).collect()
+        held.iter().filter_map(|lease| session.take_overdue(*lease, long_ago)).collect()
     };
-    answer.lost.extend(overdue.iter().map(|given| given.run.lease()));
     let failed = || Failure::new(ErrorKind::Timeout, "its worker did not stop it when its time was over");
     let ended = overdue.into_iter().map(|given| ended_of(given, &Report::Outcome(Outcome::Failed(failed())), now));
     node.post(ended.map(|ended| Ended { origin: Origin::Decided, ..ended }).collect());

@@ -24,6 +24,10 @@ use crate::catalog::{Gate, JobVersion};
 /// Mail that nobody fetched for so long goes back: before another node can take it for
 /// lost and hand it over again.
 const MAIL_KEPT: Span = Span::secs(1);
+/// An attempt that its worker does not list is handed over again this often. After that
+/// its lease is left to run out, so that the loss counts: a worker that ignores what it is
+/// given would otherwise keep it for ever.
+pub(crate) const HANDED_AGAIN_MAX: u8 = 3;
 /// A worker that has said nothing for so long is forgotten.
 const SESSION_KEPT: Span = Span::secs(12);
 
@@ -134,6 +138,8 @@ pub(crate) struct Session {
     /// Leases that the store had for it and its list had not, at the last look.
     /// Since when.
     pub strangers: HashMap<Lease, Timestamp>,
+    /// How often each of those was handed over again.
+    pub handed_again: HashMap<Lease, u8>,
     pub extended_at: Option<Timestamp>,
     /// Somebody may have asked one of its runs to stop.
     pub compare: bool,
@@ -203,6 +209,23 @@ impl Session {
     /// Forgets an attempt that was not handed over. False where it was, or is not known.
     pub fn forget_unheard(&mut self, lease: Lease) -> bool {
         self.held.remove(&lease) || self.take_unheard(lease.run).is_some()
+    }
+
+    pub fn count_handed_again(&mut self, lease: Lease) {
+        let times = self.handed_again.entry(lease).or_default();
+        *times = times.saturating_add(1);
+    }
+
+    /// Whether it was handed this often enough, and took no notice.
+    pub fn ignores(&self, lease: Lease) -> bool {
+        self.handed_again.get(&lease).is_some_and(|times| *times >= HANDED_AGAIN_MAX)
+    }
+
+    /// An attempt whose deadline passed before then, once: whoever asks ends it.
+    pub fn take_overdue(&mut self, lease: Lease, before: Timestamp) -> Option<Given> {
+        let given = self.given.get_mut(&lease.run).filter(|given| given.run.lease() == lease)?;
+        given.deadline_at.take_if(|at| *at <= before)?;
+        Some(given.clone())
     }
 
     pub fn holds(&self, lease: Lease) -> bool {
@@ -293,6 +316,7 @@ impl Sessions {
             held: HashSet::new(),
             given: HashMap::new(),
             strangers: HashMap::new(),
+            handed_again: HashMap::new(),
             extended_at: None,
             compare: false,
             drain_asked: false,

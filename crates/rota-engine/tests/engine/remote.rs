@@ -217,6 +217,28 @@ async fn an_attempt_whose_handing_over_was_not_heard_is_handed_over_again() {
     assert_eq!(far.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [Told::Applied]);
 }
 
+/// A worker that takes no notice of what it is handed, and goes on saying that it lives,
+/// must not hold a run for ever.
+#[tokio::test]
+async fn an_attempt_that_its_worker_ignores_is_lost_in_the_end() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let mut again = 0;
+    for second in 0..60 {
+        let answer = far.exchange(Exchange { wait: None, ..wants(&bed, 1, 1) }).await;
+        again += answer.attempts.iter().filter(|work| work.attempt.lease == lease).count();
+        far.hands.beat_for(&bed, 1_000).await;
+        if far.hands.reap().await.done > 0 {
+            assert!((1..=3).contains(&again), "handed over again {again} times in {second} s");
+            assert_eq!(bed.record(lease.run).await.run.losses, 1);
+            return;
+        }
+    }
+    panic!("after a minute {:?}, handed over again {again} times", bed.status(lease.run).await);
+}
+
 /// A node may die with the answer: the next one finds the lease, though the worker
 /// knows of none, and before it runs out.
 #[tokio::test]
@@ -478,10 +500,36 @@ async fn an_attempt_that_its_worker_does_not_stop_times_out_all_the_same() {
         assert_eq!(far.hands.reap().await.done, 0, "its leases are extended");
     }
     far.hands.beat_for(&bed, 2_000).await;
-    assert_eq!(far.exchange(held()).await.lost, [lease]);
+    far.exchange(held()).await;
     far.hands.settle().await;
     let record = bed.record(lease.run).await;
     assert_eq!(record.failure.map(|failure| failure.kind), Some(ErrorKind::Timeout));
+    far.hands.beat_for(&bed, 2_000).await;
+    assert_eq!(far.exchange(held()).await.lost, [lease]);
+}
+
+/// A node that has told a worker to drop an attempt, and dies before it has ended it,
+/// would leave a lease that the worker does not list and no node ends.
+#[tokio::test]
+async fn a_worker_is_told_to_drop_an_attempt_only_when_the_store_has_its_end() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({ "timeout": "10s", "retry": { "max_attempts": 1 } })).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let held = || Exchange { leases: vec![lease], wait: None, ..wants(&bed, 1, 0) };
+    for _ in 0..8 {
+        far.hands.beat_for(&bed, 2_000).await;
+        // Nothing is settled by this node from here on.
+        let answer = remote::exchange(&far.hands.node, held()).await.unwrap();
+        assert_eq!(answer.lost, [], "the store has no end of it");
+    }
+    drop(far);
+    let mut next = Far::new(&bed).await;
+    next.exchange(held()).await;
+    next.hands.settle().await;
+    assert_eq!(bed.record(lease.run).await.failure.map(|failure| failure.kind), Some(ErrorKind::Timeout));
+    next.hands.beat_for(&bed, 2_000).await;
+    assert_eq!(next.exchange(held()).await.lost, [lease]);
 }
 
 #[tokio::test]
