@@ -16,7 +16,11 @@
 //! was set: the earlier ones are forgotten, and the new one holds at once. A step
 //! too small to be seen between the bounds is forgotten with the window.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::duration::Span;
 
 /// Comparisons that count: a step that hides between the bounds lasts no longer.
 pub const WINDOW: usize = 8;
@@ -105,6 +109,45 @@ impl Offset {
     /// What is known at `at` by our own clock; nothing before the first comparison.
     pub fn bounds(&self, at: i64) -> Option<Bounds> {
         self.samples.iter().map(|sample| sample.bounds(at, self.drift_ppm)).reduce(Bounds::and)
+    }
+}
+
+/// By how much a clock was set ahead lately, seen beside the time that really passed.
+///
+/// A clock that is set ahead makes everything old at once: history, and the batches whose
+/// lost answers may still be asked for. By as much as it was set, everything is kept for
+/// longer, until the clock has stood for a while or is put right.
+#[derive(Clone, Debug, Default)]
+pub struct Ahead {
+    /// The uptime and the time of the last reading.
+    last: Option<(Duration, Timestamp)>,
+    by: SignedDuration,
+    /// The uptime from which the clock is believed.
+    believed_from: Duration,
+}
+
+impl Ahead {
+    /// Takes in a reading of the clock at this uptime. A step that it shows is believed
+    /// after `doubt`.
+    pub fn read(&mut self, uptime: Duration, now: Timestamp, doubt: Span) {
+        let last = self.last.replace((uptime, now));
+        let passed = |then: Duration| SignedDuration::try_from(uptime.saturating_sub(then)).ok();
+        let set_by = last.and_then(|(then, said)| Some(said.duration_until(now).saturating_sub(passed(then)?)));
+        // Smaller ones are the measurement's.
+        if let Some(set_by) = set_by.filter(|by| by.as_micros().abs() >= i128::from(STEP_MIN)) {
+            self.by = self.by.saturating_add(set_by).max(SignedDuration::ZERO);
+            if set_by.is_positive() {
+                self.believed_from = uptime + Duration::from_millis(doubt.as_millis());
+            }
+        }
+        if self.believed_from <= uptime {
+            self.by = SignedDuration::ZERO;
+        }
+    }
+
+    /// For how long that is kept which is to be kept for `span`.
+    pub fn kept(&self, span: Span) -> Span {
+        Span::millis(span.as_millis().saturating_add(u64::try_from(self.by.as_millis()).unwrap_or(0)))
     }
 }
 

@@ -116,3 +116,33 @@ proptest! {
         prop_assert!(offset.bounds(own).unwrap().width() <= shortest + 2 * (own * DRIFT_PPM / 1_000_000 + 2));
     }
 }
+
+/// What is old by a clock that was set ahead is not old for an hour, and not once the
+/// clock was put right.
+#[test]
+fn by_as_much_as_a_clock_was_set_ahead_things_are_kept_for_longer() {
+    let (hour, day) = (Span::secs(3_600), Span::secs(86_400));
+    let mut ahead = Ahead::default();
+    // (seconds that pass, by how many the clock is set meanwhile, how much longer things are kept)
+    let table = [
+        (0, 0, 0),
+        (60, 0, 0),
+        (60, 86_400, 86_400),
+        (60, 0, 86_400),
+        (60, -86_400, 0),
+        (60, 7_200, 7_200),
+        (60, 7_200, 14_400),
+        (60, -7_200, 7_200),
+        (3_400, 0, 7_200),
+        (140, 0, 0),
+        (60, -7_200, 0),
+        (0, 0, 0),
+    ];
+    let (mut uptime, mut now) = (Duration::ZERO, Timestamp::UNIX_EPOCH);
+    for (n, (passed, set_by, longer)) in table.into_iter().enumerate() {
+        uptime += Duration::from_secs(passed);
+        now += SignedDuration::from_secs(passed as i64 + set_by);
+        ahead.read(uptime, now, hour);
+        assert_eq!(ahead.kept(day), Span::secs(86_400 + longer), "reading {n}");
+    }
+}
