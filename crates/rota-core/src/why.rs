@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
+    dispatch::WAIT,
     fire::{self, Cursor, Input, SkipReason},
     ids::RunId,
     lane::LaneKey,
@@ -99,6 +100,11 @@ pub enum Reason {
         limit: u32,
         at: Timestamp,
     },
+    /// It lost its worker so often that it is executed with nothing beside it, once what
+    /// is under way has ended or some seconds have passed.
+    Alone {
+        losses: u16,
+    },
     /// So many runs come before it.
     Place {
         ahead: u32,
@@ -182,6 +188,8 @@ pub struct RunFacts<'a> {
     pub rate_until: Option<Timestamp>,
     /// Another node than the one that is asked starts it.
     pub elsewhere: bool,
+    /// It is executed with nothing beside it.
+    pub alone: bool,
 }
 
 /// Why a run stands where it stands.
@@ -212,6 +220,7 @@ pub fn run(facts: &RunFacts<'_>, now: Timestamp) -> Vec<Reason> {
         }
         RunState::Queued => {
             let mut reasons = before_start(facts, now);
+            reasons.extend(facts.alone.then_some(Reason::Alone { losses: run.losses }));
             let ahead = facts.standing.ahead;
             reasons.push(if facts.elsewhere { Reason::PlaceElsewhere { ahead } } else { Reason::Place { ahead } });
             reasons
@@ -398,6 +407,11 @@ impl Reason {
             Self::Quota { quota, limit, at } => {
                 format!("its tenant's quota {quota} ({limit}) is used up; there is room at {at}")
             }
+            Self::Alone { losses } => format!(
+                "its worker was lost {losses} times while it ran, so it runs alone: it waits up to {} s for others to \
+                 end, and other runs like it take turns",
+                WAIT.as_millis() / 1_000
+            ),
             Self::Place { ahead: 0 } => "it is next in its queue and starts as soon as a worker is free".to_owned(),
             Self::Place { ahead } => format!("{} runs of its queue and tenant come before it", shown(*ahead)),
             Self::PlaceElsewhere { ahead: 0 } => {

@@ -42,6 +42,7 @@ impl Handle {
             rate_until: rate_until(self, record).await?,
             elsewhere: lane.as_ref().is_some_and(|lane| lane.mode == LaneMode::Owned)
                 && node.territory.held(run.part).is_none(),
+            alone: run.losses >= node.options.alone_from,
         };
         Ok(why::run(&facts, self.now()))
     }

@@ -62,6 +62,7 @@ fn asked<'a>(run: &'a Run, change: impl FnOnce(RunFacts<'a>) -> RunFacts<'a>) ->
         offered: true,
         rate_until: None,
         elsewhere: false,
+        alone: false,
     };
     super::run(&change(facts), at(0))
 }
@@ -173,6 +174,16 @@ fn a_run_that_nobody_can_execute_says_what_is_missing() {
     assert_eq!(reasons[0].text(), words);
     let offered = asked(&run, |facts| RunFacts { lane: Some(&lane), ..facts });
     assert_eq!(offered, [Reason::Place { ahead: 0 }]);
+}
+
+/// A run that may have killed its process waits for its turn, for seconds and behind
+/// others like it: "it is next" would be no answer.
+#[test]
+fn a_run_that_is_to_be_alone_says_so() {
+    let run = Run { losses: 2, ..run_in(RunState::Queued) };
+    let reasons = asked(&run, |facts| RunFacts { alone: true, ..facts });
+    assert_eq!(reasons, [Reason::Alone { losses: 2 }, Reason::Place { ahead: 0 }]);
+    assert!(reasons[0].text().starts_with("its worker was lost 2 times while it ran"), "{}", reasons[0].text());
 }
 
 #[test]
