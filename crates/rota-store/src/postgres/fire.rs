@@ -319,10 +319,13 @@ pub(super) async fn write_cursors(
     if schedules.is_empty() {
         return Ok(());
     }
-    // In the order of the index, so that a bulk load fills pages one by one.
+    // In the order of the index, so that a bulk load fills pages one by one. Where a
+    // cursor stands already, such as one that cannot be read, it stays: the scanner
+    // compares it with what its schedule implies.
     let sql = "INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision) \
                SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[]) \
-                             u (part, due_at, schedule, planned_at, fired, revision) ORDER BY part, due_at, schedule";
+                             u (part, due_at, schedule, planned_at, fired, revision) ORDER BY part, due_at, schedule \
+               ON CONFLICT DO NOTHING";
     tx.rows(sql, &[&parts, &due, &schedules, &planned, &fired, &revisions]).await?;
     Ok(())
 }

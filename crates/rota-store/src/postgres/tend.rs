@@ -418,17 +418,21 @@ async fn drop_days_on(client: &Line, before: i64) -> Result<u64, Fault> {
     let mut dropped = 0;
     let oldest_kept = day_of(before);
     for daily in DAILY {
-        let sql = "SELECT c.relname, i.inhdetachpending FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
-                   WHERE i.inhparent = $1::text::regclass AND c.relname < $2 ORDER BY c.relname LIMIT 4";
+        // A day that was detached and not dropped has no parent any more.
+        let sql = "SELECT c.relname, i.inhdetachpending FROM pg_class c \
+                   LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = $1::text::regclass \
+                   WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' \
+                   AND c.relname ~ concat('^', $1::text, '_[0-9]{8}$') AND c.relname < $2 ORDER BY c.relname LIMIT 4";
         let limit = super::days::table_of(daily, oldest_kept)?;
         let params: [Param<'_>; 2] = [&daily, &limit];
         for row in client.within(client.query(sql, &params)).await?? {
-            let (table, pending): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
+            let (table, pending): (String, Option<bool>) = (row.try_get(0)?, row.try_get(1)?);
             if daily == "log" {
                 keep_logs(client, &table).await?;
             }
-            let how = if pending { "FINALIZE" } else { "CONCURRENTLY" };
-            for step in [format!("ALTER TABLE {daily} DETACH PARTITION {table} {how}"), format!("DROP TABLE {table}")] {
+            let how = pending.map(|pending| if pending { "FINALIZE" } else { "CONCURRENTLY" });
+            let detach = how.map(|how| format!("ALTER TABLE {daily} DETACH PARTITION {table} {how}"));
+            for step in detach.into_iter().chain([format!("DROP TABLE {table}")]) {
                 client.within(client.batch_execute(&step)).await??;
             }
             dropped += 1;

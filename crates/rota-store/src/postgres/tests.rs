@@ -27,6 +27,7 @@ use uuid::Uuid;
 use super::{
     Limits, OpenError, Options, PostgresStore,
     cut::{Cut, Lines},
+    days::DAILY,
     fault::Fault,
 };
 
@@ -472,6 +473,26 @@ async fn any_day_can_be_settled_in_and_old_days_go() {
     bed.make(std::slice::from_ref(&run)).await;
     let settled = bed.store.settle(&bed.write(1), &[bed.settled(&run, Verdict::Succeeded, 1)]).await.unwrap();
     assert_eq!(settled.answers, [Guarded::Applied], "a dropped day is made again");
+    bed.done().await;
+}
+
+/// A day is detached before it is dropped: a process that dies in between must not leave
+/// the table behind for ever.
+#[tokio::test]
+async fn a_day_that_was_detached_and_not_dropped_goes() {
+    let bed = Bed::new().await;
+    for daily in DAILY {
+        let sql = format!("CREATE TABLE {daily}_20250101 (LIKE {daily}); CREATE TABLE {daily}_2025 (LIKE {daily})");
+        bed.store.work.get().await.unwrap().batch_execute(&sql).await.unwrap();
+    }
+    let keep = Span::secs(86_400);
+    let tend = Tend { now: at(0), history_keep: keep, skips_keep: keep, batches_keep: keep, audit_keep: keep };
+    while bed.store.tend(&tend).await.unwrap().more {}
+    let sql = "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace \
+               AND relname ~ '_2025(0101)?$' ORDER BY relname";
+    let left = bed.store.read(sql, &[]).await.unwrap();
+    let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
+    assert_eq!(left, ["history_2025", "log_2025"], "and nothing that is not a day");
     bed.done().await;
 }
 

@@ -577,6 +577,18 @@ pub async fn every_kind_of_end_rearms_an_after_finish_schedule(h: &Harness) {
     assert_armed(h, schedule, 5_300, "handed back while cancelling").await;
 }
 
+/// A cursor that stands where the end of a run puts one must not fail the settlement, and
+/// with it every other one of its batch.
+pub async fn the_end_of_a_run_counts_although_a_cursor_stands_in_its_way(h: &Harness) {
+    let (schedule, _) = after_finish(h, "s").await;
+    let run = h.claim(h.worker(), 1, at(100)).await.remove(0);
+    let part = Partition::of_schedule(schedule).0;
+    let stray = "INSERT INTO cursor (part, due_at, schedule, planned_at, fired, revision)";
+    assert!(h.place.sql(&format!("{stray} VALUES ({part}, 0, {}, 9223372036854775807, 1, 1)", schedule.0)).await);
+    h.settle(&run, succeeded(), at(1_000)).await;
+    assert_eq!(h.status(run.id).await, Status::Ended(Verdict::Succeeded));
+}
+
 /// Whatever is said of when a run ended: the instant it was made for is not made
 /// again.
 pub async fn an_end_in_the_past_does_not_lead_back_to_a_decided_instant(h: &Harness) {

@@ -155,6 +155,7 @@ promises! {
         runs_of_one_fire_follow_each_other,
         a_chain_holds_while_its_runs_end_and_are_made_at_once,
         every_kind_of_end_rearms_an_after_finish_schedule,
+        the_end_of_a_run_counts_although_a_cursor_stands_in_its_way,
         an_end_in_the_past_does_not_lead_back_to_a_decided_instant,
         ends_without_a_start_rearm_too,
         a_refused_rearming_run_does_not_kill_its_schedule,
