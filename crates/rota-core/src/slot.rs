@@ -2,7 +2,7 @@
 //!
 //! A key has one row with its limit, how many hold a slot and how many wait.
 //! The store locks the rows it needs in key order, asks [`Slot::enter`] for
-//! each run that comes, [`Slot::leave`] for each that goes, and
+//! each run that comes, [`Slot::shift`] for those that go, and
 //! [`Slot::admit`] for how many waiting runs may now hold one. Every exit from
 //! a holding state leaves in its own transaction, so no slot can leak.
 //!
@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     choice::choices,
     ids::{JobId, TenantId},
+    run::SlotUse,
 };
 
 /// A concurrency key, as a number: the first eight bytes of a SHA-256 over
@@ -102,6 +103,26 @@ pub enum Entry {
     Refused,
 }
 
+/// What changes of runs do to the counters of their key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shift {
+    pub held: i32,
+    pub waiting: i32,
+}
+
+impl Shift {
+    /// Of a run that used its slot as `from` says, and now as `to` does.
+    pub fn between(from: SlotUse, to: SlotUse) -> Self {
+        let of = |kind: SlotUse| i32::from(to == kind) - i32::from(from == kind);
+        Self { held: of(SlotUse::Holds), waiting: of(SlotUse::Waits) }
+    }
+
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self { held: self.held.saturating_add(other.held), waiting: self.waiting.saturating_add(other.waiting) }
+    }
+}
+
 impl Slot {
     pub const fn empty(limit: u32) -> Self {
         Self { limit, held: 0, waiting: 0 }
@@ -147,14 +168,10 @@ impl Slot {
         }
     }
 
-    /// A holder went.
-    pub fn leave(&mut self) {
-        self.held = self.held.saturating_sub(1);
-    }
-
-    /// One that waited went without ever holding.
-    pub fn give_up(&mut self) {
-        self.waiting = self.waiting.saturating_sub(1);
+    /// Runs that hold a slot or wait for one did something else.
+    pub fn shift(&mut self, shift: Shift) {
+        self.held = self.held.saturating_add_signed(shift.held);
+        self.waiting = self.waiting.saturating_add_signed(shift.waiting);
     }
 
     /// How many of the waiting may hold a slot now, as of this answer.
@@ -169,6 +186,8 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GONE: Shift = Shift { held: -1, waiting: 0 };
 
     fn ask(limit: u32, when_full: WhenFull, max_queued: Option<u32>) -> SlotAsk {
         SlotAsk { key: SlotKey(1), limit, when_full, max_queued }
@@ -206,10 +225,10 @@ mod tests {
         let mut slot = Slot { limit: 5, held: 5, waiting: 9 };
         slot.limit = 3;
         for held in [4, 3] {
-            slot.leave();
+            slot.shift(GONE);
             assert_eq!((slot.admit(), slot.held), (0, held));
         }
-        slot.leave();
+        slot.shift(GONE);
         assert_eq!((slot.admit(), slot.held, slot.waiting), (1, 3, 8));
     }
 

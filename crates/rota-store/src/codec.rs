@@ -11,8 +11,8 @@ use rota_core::{
     order::OrderKey,
     quota::Delay,
     run::{
-        Block, CancelRequest, Fence, Hold, Labels, NewRun, Parent, Redrive, Run, RunState, SlotClaim, Source, Trigger,
-        Verdict, WaitFor,
+        Block, CancelRequest, Duties, Ending, Fence, Hold, Labels, NewRun, Parent, Redrive, Run, RunState, SlotClaim,
+        SlotUse, Source, Trigger, Verdict, WaitFor,
     },
     slot::SlotKey,
     store::{DeadFate, StoreError, WorkerInfo},
@@ -83,6 +83,11 @@ pub fn without_nul<'t>(what: &'static str, texts: impl IntoIterator<Item = &'t s
         return Err(StoreError::NotApplied { what, source: "a text holds a NUL character".into() });
     }
     Ok(())
+}
+
+/// A count in a two-byte column.
+pub fn small(count: u16) -> i16 {
+    count.min(i16::MAX as u16) as i16
 }
 
 pub const fn verdict_code(verdict: Verdict) -> i16 {
@@ -218,6 +223,53 @@ pub fn cancel_text(cancel: Option<&CancelRequest>) -> Option<String> {
     cancel.and_then(|request| serde_json::to_string(request).ok())
 }
 
+/// What a run with this status has to do with its slot.
+pub const fn slot_use(status: i16) -> SlotUse {
+    match status {
+        status::BLOCKED => SlotUse::Waits,
+        status::QUEUED | status::RUNNING | status::WAITING | status::CANCELLING => SlotUse::Holds,
+        _ => SlotUse::None,
+    }
+}
+
+pub const fn duties(flags: i16) -> Duties {
+    Duties { needed: flags & flag::NEEDED != 0, rearms: flags & flag::REARMS != 0 }
+}
+
+fn slot_claim(key: Option<i64>, limit: Option<i32>) -> Option<SlotClaim> {
+    key.map(|key| SlotClaim { key: SlotKey(key), limit: limit.unwrap_or(1).max(0) as u32 })
+}
+
+/// The columns of a live run by which its end has consequences.
+#[derive(Clone, Copy, Debug)]
+pub struct EndingColumns {
+    pub id: Uuid,
+    pub job: i64,
+    pub ready_at: i64,
+    pub schedule: Option<i64>,
+    pub parent: Option<Uuid>,
+    pub slot: Option<i64>,
+    pub slot_limit: Option<i32>,
+    pub status: i16,
+    pub flags: i16,
+}
+
+impl EndingColumns {
+    /// A time that cannot be read spoils a statistic, and no end.
+    pub fn ending(&self) -> Ending {
+        Ending {
+            id: RunId(self.id),
+            job: JobId(self.job),
+            ready_at: time(self.ready_at).unwrap_or_default(),
+            schedule: self.schedule.map(ScheduleId),
+            parent: self.parent.map(RunId),
+            slot: slot_claim(self.slot, self.slot_limit),
+            slot_use: slot_use(self.status),
+            duties: duties(self.flags),
+        }
+    }
+}
+
 /// A live run's columns, as either store reads them.
 #[derive(Clone, Debug)]
 pub struct RunRow {
@@ -340,9 +392,7 @@ impl RunRow {
             },
             labels: extra.labels,
             payload: self.payload.as_deref().map(Into::into),
-            slot: self
-                .slot
-                .map(|key| SlotClaim { key: SlotKey(key), limit: self.slot_limit.unwrap_or(1).max(0) as u32 }),
+            slot: slot_claim(self.slot, self.slot_limit),
             parent: self.parent.map(|run| Parent { run: RunId(run), step: self.step.unwrap_or(0) }),
             attempts_used: self.attempt.max(0) as u16,
             losses: self.losses.max(0) as u16,

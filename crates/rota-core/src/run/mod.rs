@@ -9,6 +9,7 @@
 //! Nothing here knows SQL, leases in other tables, or which worker is free.
 
 mod cancel;
+mod effects;
 mod redrive;
 mod report;
 mod settle;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     cancel::{CancelAsk, CancelRequest},
+    effects::{Duties, Effects, Ending, Over, Rearm, Slots, comes_to_wait, leaves_a_place},
     redrive::Redrive,
     report::Report,
     settle::{Outcome, SettlePolicy, WaitFor},

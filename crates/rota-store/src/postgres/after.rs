@@ -13,7 +13,7 @@ use std::{
 use rota_core::{
     after::{AfterRefusal, JobEnd, refusals},
     ids::{JobId, RunId, TenantId},
-    run::NewRun,
+    run::{NewRun, Slots},
     store::{FollowEnds, Followed, JobEnds, JobPut, StoreError, Write},
 };
 use tokio_postgres::Row;
@@ -21,35 +21,28 @@ use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    apply::apply,
     change::{decide, lock_runs},
     fault::Fault,
+    follow::Aftermath,
     once::Once,
-    settle::{Aftermath, apply},
     tx::{Ending, Tx},
 };
 use crate::{
-    codec::{ends_mask, time, verdict},
+    codec::{ends_mask, micros, time, verdict, verdict_code},
     kept,
 };
 
 /// Whether any job waits for another.
 pub(super) const WAITED_FOR: &str = "SELECT EXISTS (SELECT 1 FROM after_edge)";
 
-/// An ended run, as far as others may wait for it.
-pub(super) struct Over {
-    pub job: i64,
-    pub run: Uuid,
-    pub verdict: i16,
-    pub at: i64,
-}
-
 /// Writes down the ends that jobs wait for.
 pub(super) async fn note(tx: &Tx, after: &mut Aftermath) -> Result<(), Fault> {
-    let over = std::mem::take(&mut after.over);
+    let over = std::mem::take(&mut after.effects.over);
     if !std::mem::take(&mut after.waited_for) || over.is_empty() {
         return Ok(());
     }
-    let jobs: Vec<i64> = over.iter().map(|one| one.job).collect::<HashSet<_>>().into_iter().collect();
+    let jobs: Vec<i64> = over.iter().map(|one| one.job.0).collect::<HashSet<_>>().into_iter().collect();
     let sql = "SELECT j.id, e.downstream, e.ends, j.name FROM job j \
          JOIN after_edge e ON e.tenant = j.tenant AND e.upstream = j.name WHERE j.id = ANY($1) AND NOT j.deleted";
     let mut waiting: HashMap<i64, Vec<(i64, i16, String)>> = HashMap::new();
@@ -59,13 +52,14 @@ pub(super) async fn note(tx: &Tx, after: &mut Aftermath) -> Result<(), Fault> {
     let (mut downstreams, mut upstreams, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     let (mut verdicts, mut ends) = (Vec::new(), Vec::new());
     for one in &over {
-        let counts = |(_, mask, _): &&(i64, i16, String)| mask & (1 << one.verdict) != 0;
-        for (downstream, _, upstream) in waiting.get(&one.job).into_iter().flatten().filter(counts) {
+        let verdict = verdict_code(one.verdict);
+        let counts = |(_, mask, _): &&(i64, i16, String)| mask & (1 << verdict) != 0;
+        for (downstream, _, upstream) in waiting.get(&one.job.0).into_iter().flatten().filter(counts) {
             downstreams.push(*downstream);
             upstreams.push(upstream.as_str());
-            runs.push(one.run);
-            verdicts.push(one.verdict);
-            ends.push(one.at);
+            runs.push(one.run.0);
+            verdicts.push(verdict);
+            ends.push(micros(one.at));
         }
     }
     if runs.is_empty() {
@@ -208,7 +202,7 @@ impl PostgresStore {
             let why = skips.get(&row.run.id).map_or("", |(_, why)| why.as_str());
             row.run.skip(why, write.now)
         });
-        apply(tx, write.now, &changes, false, after).await?;
+        apply(tx, write.now, &changes, Slots::ToCount, after).await?;
         self.follow(tx, write.now, after).await
     }
 }

@@ -5,18 +5,19 @@ use std::{collections::HashMap, sync::Arc};
 use rota_core::{
     ids::RunId,
     lane::LaneMode,
-    run::{CancelAsk, Change, Refusal},
+    run::{CancelAsk, Change, Refusal, Slots},
     store::{CancelAnswer, StoreError, Write},
 };
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    apply::apply,
     change::lock_runs,
     fault::Fault,
+    follow::Aftermath,
     once::Once,
     row::Locked,
-    settle::{Aftermath, apply},
     tx::{Ending, Tx},
 };
 use crate::kept;
@@ -96,7 +97,7 @@ impl PostgresStore {
                 changes.push((row, change));
             }
         }
-        apply(tx, write.now, &changes, false, after).await?;
+        apply(tx, write.now, &changes, Slots::ToCount, after).await?;
         Ok(known)
     }
 }

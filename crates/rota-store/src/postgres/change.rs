@@ -4,17 +4,18 @@ use std::{collections::HashSet, sync::Arc};
 
 use rota_core::{
     ids::RunId,
-    run::{Change, Refusal},
+    run::{Change, Refusal, Slots},
     store::{Guarded, StoreError, Write},
 };
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    apply::apply,
     fault::Fault,
+    follow::Aftermath,
     once::Once,
     row::{Locked, locked, run_columns},
-    settle::{Aftermath, apply},
     tx::{Ending, Tx},
 };
 use crate::kept;
@@ -76,7 +77,7 @@ impl PostgresStore {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let changes = decide(lock_runs(&tx, &ids).await?, |row| row.run.wake());
         let mut after = Aftermath::default();
-        apply(&tx, write.now, &changes, false, &mut after).await?;
+        apply(&tx, write.now, &changes, Slots::ToCount, &mut after).await?;
         self.follow(&tx, write.now, &mut after).await?;
         self.tell(&tx, None, &mut after).await?;
         let mut woken: Vec<RunId> = changes.iter().map(|(row, _)| row.run.id).collect();

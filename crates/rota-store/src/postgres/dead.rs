@@ -78,9 +78,9 @@ pub(super) fn mark_redriven<'r>(now: Timestamp, made: impl IntoIterator<Item = &
 }
 
 /// Notes runs that have died and wait for somebody, with the commit.
-pub(super) fn note_open(dead: Vec<(Uuid, i64)>) -> Option<Late> {
+pub(super) fn note_open(dead: &[(RunId, Timestamp)]) -> Option<Late> {
     let sql =
         "INSERT INTO open_dead (run, ended_at) SELECT * FROM unnest($1::uuid[], $2::bigint[]) ON CONFLICT DO NOTHING";
-    let (runs, ends): (Vec<Uuid>, Vec<i64>) = dead.into_iter().unzip();
+    let (runs, ends): (Vec<Uuid>, Vec<i64>) = dead.iter().map(|(run, ended_at)| (run.0, micros(*ended_at))).unzip();
     (!runs.is_empty()).then(|| Late { sql, params: params![runs, ends] })
 }

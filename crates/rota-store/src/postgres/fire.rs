@@ -18,8 +18,8 @@ use super::{
     PostgresStore,
     change::lock_runs,
     fault::Fault,
+    follow::Aftermath,
     once::Once,
-    settle::Aftermath,
     skips::{self, Skip},
     tx::{Ending, Param, Tx},
 };

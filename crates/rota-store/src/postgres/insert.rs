@@ -17,7 +17,7 @@ use rota_core::{
     ids::{RunId, ScheduleId},
     lane::LaneMode,
     order::OrderKey,
-    run::{Block, CancelAsk, NewRun, Run, RunState, Status, UniqueAsk},
+    run::{Block, CancelAsk, NewRun, Run, RunState, Slots as Count, Status, UniqueAsk},
     slot::Entry,
     store::{Enqueued, StoreError, Write},
 };
@@ -26,12 +26,14 @@ use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    apply::apply,
     change::decide,
     dead,
     fault::Fault,
+    finish::empty_if_null,
+    follow::Aftermath,
     once::Once,
     row::{Locked, locked, run_columns},
-    settle::{Aftermath, apply, empty_if_null},
     slots::{self, Slots},
     tx::{Ending, Late, Param, Tx, params},
 };
@@ -136,7 +138,7 @@ impl PostgresStore {
             let rows = tx.rows(sql, &[key, &replaced.keep]).await?;
             let rows: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
             let changes = decide(rows, |row| row.run.displace(replaced.by, write.now));
-            apply(tx, write.now, &changes, true, after).await?;
+            apply(tx, write.now, &changes, Count::Counted, after).await?;
         }
         if !plan.stopped.is_empty() {
             let sql = concat!(
@@ -166,15 +168,15 @@ impl PostgresStore {
     ) -> Result<(), Fault> {
         let places: HashMap<RunId, usize> = plan.runs.iter().enumerate().map(|(n, run)| (run.id, n)).collect();
         let (own, others): (Vec<Run>, Vec<Run>) =
-            std::mem::take(&mut after.queued).into_iter().partition(|run| places.contains_key(&run.id));
+            after.take_ready().into_iter().partition(|run| places.contains_key(&run.id));
         for woken in self.hand_over(tx, write.node, &own).await? {
             answers[places[&woken.run.id]] = Enqueued::Made { status: Status::Queued, handed: woken.handed };
         }
         let after_an_end = |place: &&usize| plan.ends_from.is_some_and(|first| **place > first);
-        for place in after.delayed.iter().filter_map(|id| places.get(id)).filter(after_an_end) {
+        for place in after.effects.delayed.iter().filter_map(|id| places.get(id)).filter(after_an_end) {
             answers[*place] = Enqueued::Made { status: Status::Scheduled, handed: false };
         }
-        after.queued = others;
+        after.effects.ready = others.into_iter().map(|run| (run.id, run)).collect();
         self.tell(tx, None, after).await?;
         Ok(())
     }

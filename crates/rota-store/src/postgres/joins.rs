@@ -1,13 +1,15 @@
 //! Mending joins: a run that waits for others which are gone is counted down.
 
-use rota_core::store::{StoreError, Write};
-
+use rota_core::{
+    ids::RunId,
+    store::{StoreError, Write},
+};
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
     fault::Fault,
-    settle::Aftermath,
+    follow::Aftermath,
     tx::{Param, Tx},
 };
 
@@ -30,11 +32,11 @@ impl PostgresStore {
     async fn mend_tried(&self, write: &Write) -> Result<u32, Fault> {
         let mut after = Aftermath::default();
         for row in self.read(GONE, &[]).await? {
-            after.needed.push(row.try_get(0)?);
+            after.effects.needed.push(RunId(row.try_get(0)?));
         }
         let untied = self.read(UNTIED, &[&None::<Vec<Uuid>>]).await?;
         let untied: Vec<Uuid> = untied.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-        if after.needed.is_empty() && untied.is_empty() {
+        if after.effects.needed.is_empty() && untied.is_empty() {
             return Ok(0);
         }
         let tx = Tx::on(&self.work).await?;
@@ -43,11 +45,11 @@ impl PostgresStore {
         let found = tx.pipe(&[locked, (UNTIED, &[&Some(&untied)])]).await?;
         for row in &found[1] {
             let more: i16 = row.try_get(1)?;
-            after.parents.insert(row.try_get(0)?, more.max(0) as u16);
+            after.effects.parents.insert(RunId(row.try_get(0)?), more.max(0) as u16);
         }
-        let wrong = (after.needed.len() + after.parents.len()) as u32;
+        let wrong = (after.effects.needed.len() + after.effects.parents.len()) as u32;
         self.follow(&tx, write.now, &mut after).await?;
-        self.hand_over(&tx, None, &after.queued).await?;
+        self.hand_over(&tx, None, &after.take_ready()).await?;
         tx.commit().await?;
         Ok(wrong)
     }

@@ -34,7 +34,7 @@ impl PostgresStore {
 
     async fn save_logs_once(&self, chunks: &[LogChunk]) -> Result<(), Fault> {
         let runs: Vec<Uuid> = chunks.iter().map(|chunk| chunk.run.0).collect();
-        let attempts: Vec<i16> = chunks.iter().map(|chunk| super::settle::small(chunk.attempt)).collect();
+        let attempts: Vec<i16> = chunks.iter().map(|chunk| crate::codec::small(chunk.attempt)).collect();
         let places: Vec<i32> = chunks.iter().map(|chunk| chunk.seq).collect();
         let times: Vec<i64> = chunks.iter().map(|chunk| micros(chunk.at)).collect();
         let lines: Vec<&str> = chunks.iter().map(|chunk| chunk.lines.as_str()).collect();
@@ -47,8 +47,8 @@ impl PostgresStore {
 
     pub(super) async fn logs_of(&self, query: &LogQuery) -> Result<Vec<LogChunk>, Fault> {
         let (after_attempt, after_seq) =
-            query.after.map_or((-1_i16, i32::MIN), |(attempt, seq)| (super::settle::small(attempt), seq));
-        let attempt = query.attempt.map(super::settle::small);
+            query.after.map_or((-1_i16, i32::MIN), |(attempt, seq)| (crate::codec::small(attempt), seq));
+        let attempt = query.attempt.map(crate::codec::small);
         let limit = i64::from(query.limit.clamp(1, PAGE_MAX));
         // Not both: while a day goes, what was moved aside is there twice.
         let of = |table: &str| {

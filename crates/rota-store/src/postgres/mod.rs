@@ -35,6 +35,7 @@ macro_rules! tried {
 
 mod access;
 mod after;
+mod apply;
 mod cancel;
 mod change;
 mod claim;
@@ -43,7 +44,9 @@ mod cut;
 mod days;
 mod dead;
 mod fault;
+mod finish;
 mod fire;
+mod follow;
 mod hints;
 mod history;
 mod insert;

@@ -21,9 +21,9 @@ use super::{
     PostgresStore,
     claim::HOLD,
     fault::Fault,
+    finish::{Right, confirm},
     once::Once,
     row::{RUN_COLUMNS, run, run_columns, runs, status_of},
-    settle::{Right, confirm},
     tx::{Ending, Late, Param, Tx, params},
 };
 use crate::{

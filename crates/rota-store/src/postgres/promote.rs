@@ -7,7 +7,7 @@ use std::{
 
 use rota_core::{
     ids::Partition,
-    run::Change,
+    run::{Change, Slots},
     store::{Promoted, StoreError, Woken, Write},
 };
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,12 @@ use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    apply::apply,
     fault::Fault,
+    follow::{Aftermath, reenter},
     once::Once,
     own::numbers,
     row::{Locked, locked, run_columns},
-    settle::{Aftermath, apply, reenter},
     slots,
     tx::{Ending, Tx},
 };
@@ -80,7 +81,7 @@ impl PostgresStore {
             }
         }
         let mut after = Aftermath::default();
-        apply(&tx, write.now, &changes, true, &mut after).await?;
+        apply(&tx, write.now, &changes, Slots::Counted, &mut after).await?;
         slots::write(&tx, &entered).await?;
         let woken = self.tell(&tx, write.node, &mut after).await?;
         let next = tx.rows(NEXT, &[&parts]).await?;

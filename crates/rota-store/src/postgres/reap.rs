@@ -8,18 +8,19 @@ use std::{
 
 use rota_core::{
     ids::{RunId, WorkerId},
-    run::{Change, RunState, Status},
+    run::{Change, RunState, Slots, Status},
     store::{Reap, Reaped, StoreError, Woken, Write},
 };
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    apply::apply,
     change::{decide, lock_runs},
     fault::Fault,
+    follow::Aftermath,
     once::Once,
     row::{Locked, ids, locked, run_columns},
-    settle::{Aftermath, apply},
     tx::{Ending, Tx},
 };
 use crate::{codec::micros, kept};
@@ -109,10 +110,10 @@ impl PostgresStore {
         changes: &[(Locked, Change)],
         after: &mut Aftermath,
     ) -> Result<Vec<Reaped>, Fault> {
-        apply(tx, write.now, changes, false, after).await?;
+        apply(tx, write.now, changes, Slots::ToCount, after).await?;
         self.follow(tx, write.now, after).await?;
         // A loss may free a slot and take it again at once: told as it stands.
-        let queued: HashSet<RunId> = after.queued.iter().map(|run| run.id).collect();
+        let queued: HashSet<RunId> = after.effects.ready.keys().copied().collect();
         self.tell(tx, None, after).await?;
         Ok(changes
             .iter()
@@ -146,7 +147,7 @@ impl PostgresStore {
         let rows: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
         let changes = decide(rows, |row| row.run.hand_back(row.run.lease(), false, write.now));
         let mut after = Aftermath { changed: true, ..Aftermath::default() };
-        apply(&tx, write.now, &changes, false, &mut after).await?;
+        apply(&tx, write.now, &changes, Slots::ToCount, &mut after).await?;
         self.follow(&tx, write.now, &mut after).await?;
         let woken = self.tell(&tx, write.node, &mut after).await?;
         let kept: Vec<(Uuid, i32, bool)> =

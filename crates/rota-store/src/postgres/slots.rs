@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use rota_core::{
-    run::{Run, SlotUse},
-    slot::Slot,
+    run::Run,
+    slot::{Shift, Slot, SlotKey},
     store::StoreError,
 };
 use tokio_postgres::Row;
@@ -17,11 +17,10 @@ use tokio_postgres::Row;
 use super::{
     PostgresStore,
     fault::Fault,
+    follow::Aftermath,
     row::{run_columns, runs},
-    settle::Aftermath,
     tx::{Bound, Late, Param, Tx, params},
 };
-use crate::codec::status;
 
 /// Slots locked by this transaction.
 pub(super) type Slots = HashMap<i64, Slot>;
@@ -108,60 +107,23 @@ pub(super) async fn write(tx: &Tx, slots: &Slots) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What changes of state do to the counters of a key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shift {
-    pub limit: u32,
-    pub held: i32,
-    pub waiting: i32,
-}
-
-/// Adds what a run's change from `before` to `after` does to its slot.
-pub(super) fn shift(shifts: &mut BTreeMap<i64, Shift>, before: &Run, after: &Run) {
-    let Some(claim) = before.slot else { return };
-    let (from, to) = (before.state.slot_use(), after.state.slot_use());
-    if from == to {
-        return;
-    }
-    let shift = shifts.entry(claim.key.0).or_insert(Shift { limit: claim.limit, ..Shift::default() });
-    for (slot_use, step) in [(from, -1), (to, 1)] {
-        match slot_use {
-            SlotUse::Holds => shift.held += step,
-            SlotUse::Waits => shift.waiting += step,
-            SlotUse::None => {}
-        }
-    }
-}
-
 /// Shifts as columns, in key order.
-pub(super) struct Shifts {
-    pub keys: Vec<i64>,
-    pub limits: Vec<i32>,
-    pub held: Vec<i32>,
-    pub waiting: Vec<i32>,
+struct Shifts {
+    keys: Vec<i64>,
+    limits: Vec<i32>,
+    held: Vec<i32>,
+    waiting: Vec<i32>,
 }
 
 impl Shifts {
-    pub(super) fn of(shifts: &BTreeMap<i64, Shift>) -> Self {
+    fn of(shifts: &BTreeMap<SlotKey, (u32, Shift)>) -> Self {
         Self {
-            keys: shifts.keys().copied().collect(),
-            limits: shifts.values().map(|shift| shift.limit as i32).collect(),
-            held: shifts.values().map(|shift| shift.held).collect(),
-            waiting: shifts.values().map(|shift| shift.waiting).collect(),
+            keys: shifts.keys().map(|key| key.0).collect(),
+            limits: shifts.values().map(|(limit, _)| (*limit).min(i32::MAX as u32) as i32).collect(),
+            held: shifts.values().map(|(_, shift)| shift.held).collect(),
+            waiting: shifts.values().map(|(_, shift)| shift.waiting).collect(),
         }
     }
-}
-
-/// Takes what an ended run of this status did to its slot out of the counters.
-pub(super) fn leave(shifts: &mut BTreeMap<i64, Shift>, key: i64, limit: u32, status: i16) {
-    let (held, waiting) = match status {
-        status::SCHEDULED | status::NEEDS => return,
-        status::BLOCKED => (0, -1),
-        _ => (-1, 0),
-    };
-    let shift = shifts.entry(key).or_insert(Shift { limit, ..Shift::default() });
-    shift.held += held;
-    shift.waiting += waiting;
 }
 
 const SHIFT: &str = "INSERT INTO slot AS s (key, lim, held, waiting) \
@@ -187,13 +149,13 @@ pub(super) const ADMIT: &str = concat!(
 /// What is owed: the moves, and then the shifts in key order.
 fn owed(after: &mut Aftermath) -> Vec<Late> {
     let mut owed = std::mem::take(&mut after.owed);
-    let shifts = std::mem::take(&mut after.shifts);
+    let shifts = std::mem::take(&mut after.effects.slots);
     if !shifts.is_empty() {
         let columns = Shifts::of(&shifts);
         let params = params![columns.keys, columns.limits, columns.held, columns.waiting];
         owed.push(Late { sql: SHIFT, params });
         // Which of them have room now is only known under their locks.
-        after.room.extend(shifts.into_keys());
+        after.room.extend(shifts.into_keys().map(|key| key.0));
     }
     owed
 }
@@ -271,7 +233,7 @@ impl PostgresStore {
         }
         write(&tx, &slots).await?;
         self.follow(&tx, now, &mut after).await?;
-        self.hand_over(&tx, None, &after.queued).await?;
+        self.hand_over(&tx, None, &after.take_ready()).await?;
         tx.commit().await?;
         Ok(repaired)
     }

@@ -703,8 +703,8 @@ async fn plans_made_while_no_run_is_live_look_rows_up() {
         store.execute_raw(&format!("VACUUM ANALYZE {table}")).await.unwrap();
     }
     let hot = [
-        super::settle::FINISH,
-        super::settle::MOVE,
+        super::finish::FINISH,
+        super::apply::MOVE,
         super::slots::ADMIT,
         super::slots::WRITE,
         super::claim::CLAIM,

@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use rota_core::{
     after::{AfterRefusal, JobEnd, refusals},
     ids::{JobId, RunId, TenantId},
-    run::{NewRun, RunState},
+    run::{NewRun, Over, RunState, Slots},
     store::{Enqueued, FollowEnds, Followed, JobEnds, JobPut, StoreError, Write},
 };
 use rusqlite::{Connection, Row, params};
-use uuid::Uuid;
 
 use super::{
     SqliteStore,
@@ -26,14 +25,6 @@ use crate::{
     kept,
     unreadable::readable,
 };
-
-/// An ended run, as far as others may wait for it.
-pub struct Over {
-    pub job: i64,
-    pub run: Uuid,
-    pub verdict: i16,
-    pub at: i64,
-}
 
 impl SqliteStore {
     pub(super) async fn do_job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
@@ -102,7 +93,7 @@ pub fn note(connection: &Connection, over: &[Over]) -> Result<(), StoreError> {
     if over.is_empty() || !is_waited_for(connection)? {
         return Ok(());
     }
-    let mut waiting: BTreeMap<i64, Vec<(i64, i16, String)>> = over.iter().map(|one| (one.job, Vec::new())).collect();
+    let mut waiting: BTreeMap<i64, Vec<(i64, i16, String)>> = over.iter().map(|one| (one.job.0, Vec::new())).collect();
     let sql = "SELECT e.downstream, e.ends, j.name FROM job j \
          JOIN after_edge e ON e.tenant = j.tenant AND e.upstream = j.name WHERE j.id = ?1 AND j.deleted = 0";
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
@@ -114,10 +105,11 @@ pub fn note(connection: &Connection, over: &[Over]) -> Result<(), StoreError> {
          VALUES (?1, ?2, ?3, ?4, ?5, 0)";
     let mut insert = connection.prepare_cached(sql).map_err(failed)?;
     for one in over {
-        for (downstream, ends, upstream) in waiting.get(&one.job).into_iter().flatten() {
-            if ends & (1 << one.verdict) != 0 {
+        for (downstream, ends, upstream) in waiting.get(&one.job.0).into_iter().flatten() {
+            let verdict = verdict_code(one.verdict);
+            if ends & (1 << verdict) != 0 {
                 insert
-                    .execute(params![downstream, upstream, one.run.as_bytes(), one.verdict, one.at])
+                    .execute(params![downstream, upstream, one.run.0.as_bytes(), verdict, micros(one.at)])
                     .map_err(failed)?;
             }
         }
@@ -234,12 +226,7 @@ fn skip(work: &mut Work<'_>, new: &NewRun, why: &str) -> Result<(), StoreError> 
     let Some(row) = work.row(new.id.0)? else { return Err(codec::corrupt("a new run", new.id)) };
     let run = row.run.clone();
     match run.skip(why, work.now) {
-        Ok(change) => work.change(&row, &run, &change),
+        Ok(change) => work.change(&row, &run, &change, Slots::ToCount),
         Err(refusal) => Err(codec::corrupt("a run to be skipped", refusal)),
     }
-}
-
-/// What the end of a run needs to be told of.
-pub fn over(job: i64, run: Uuid, finish: &rota_core::run::Finish) -> Over {
-    Over { job, run, verdict: verdict_code(finish.verdict), at: micros(finish.ended_at) }
 }

@@ -3,7 +3,7 @@
 
 use rota_core::{
     ids::{Partition, RunId, WorkerId},
-    run::{CancelAsk, Change, Refusal, Run},
+    run::{CancelAsk, Change, Refusal, Run, Slots},
     store::{CancelAnswer, Guarded, Promoted, Reap, Reaped, StoreError, Woken, Write},
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     SqliteStore,
-    apply::{Work, woken_again, woken_ids},
-    failed, history,
+    apply::Work,
+    failed,
+    follow::{woken_again, woken_ids},
+    history,
     insert::cancel_one,
     once::once,
     own::guarded,
@@ -145,9 +147,18 @@ fn decide(
     row: &Live,
     choose: impl FnOnce(&Run) -> Result<Change, Refusal>,
 ) -> Result<Option<Reaped>, StoreError> {
+    decide_counted(work, row, Slots::ToCount, choose)
+}
+
+fn decide_counted(
+    work: &mut Work<'_>,
+    row: &Live,
+    slots: Slots,
+    choose: impl FnOnce(&Run) -> Result<Change, Refusal>,
+) -> Result<Option<Reaped>, StoreError> {
     let mut run = row.run.clone();
     let Ok(change) = choose(&run) else { return Ok(None) };
-    work.change(row, &run, &change)?;
+    work.change(row, &run, &change, slots)?;
     run.apply(&change);
     Ok(Some(Reaped { id: run.id, job: run.job, tenant: run.tenant, status: run.state.status() }))
 }
@@ -199,11 +210,11 @@ fn promote(connection: &Connection, write: &Write, parts: &[Partition], limit: u
     due.truncate(limit);
     let moved = due.len();
     for row in due {
-        let entry = match row.slot {
-            Some(key) => Some(work.slot(key, row.slot_limit)?.reenter()),
+        let entry = match row.run.slot {
+            Some(claim) => Some(work.slot(claim.key.0, Some(claim.limit))?.reenter()),
             None => None,
         };
-        decide(&mut work, &row, |run| run.promote(entry, write.now))?;
+        decide_counted(&mut work, &row, Slots::Counted, |run| run.promote(entry, write.now))?;
     }
     let woken = work.done()?;
     Ok(Promoted { woken, moved, next_at: next_ready(connection, parts)? })

@@ -7,7 +7,7 @@ use rota_core::{
     ids::{LaneId, RunId, TenantId, WorkerId},
     lane::LaneMode,
     order::OrderKey,
-    run::{Change, Lease, Run},
+    run::{Change, Lease, Run, Slots},
     store::{Claim, Extended, Guarded, StoreError, Write},
 };
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
@@ -215,6 +215,6 @@ pub fn lease_in_writing(work: &mut Work<'_>, run: &Run, worker: WorkerId) -> Res
         return Ok(if run.cancel.is_some() { Guarded::CancelAsked } else { Guarded::Stale });
     };
     let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
-    work.change(&row, run, &change)?;
+    work.change(&row, run, &change, Slots::ToCount)?;
     Ok(Guarded::Applied)
 }

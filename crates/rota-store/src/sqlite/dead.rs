@@ -7,7 +7,6 @@ use rota_core::{
     store::{DeadFate, DeadMark, OpenDead, StoreError},
 };
 use rusqlite::{Connection, OptionalExtension, params};
-use uuid::Uuid;
 
 use super::{SqliteStore, failed, history, writer::Urgency};
 use crate::{
@@ -85,10 +84,10 @@ pub fn mark_redriven(connection: &Connection, now: Timestamp, new: &NewRun) -> R
 }
 
 /// Notes a run that has died and waits for somebody.
-pub fn open(connection: &Connection, run: Uuid, ended_at: Timestamp) -> Result<(), StoreError> {
+pub fn open(connection: &Connection, run: RunId, ended_at: Timestamp) -> Result<(), StoreError> {
     connection
         .prepare_cached("INSERT OR IGNORE INTO open_dead (run, ended_at) VALUES (?1, ?2)")
-        .and_then(|mut insert| insert.execute(params![run.as_bytes(), micros(ended_at)]))
+        .and_then(|mut insert| insert.execute(params![run.0.as_bytes(), micros(ended_at)]))
         .map_err(failed)?;
     Ok(())
 }

@@ -26,7 +26,7 @@ use super::{
     rows::{RUN, RUN_LEN, live, run_row, uuid_at},
 };
 use crate::{
-    codec::{self, micros, time, verdict_code},
+    codec::{self, micros, small, time, verdict_code},
     filter::{LOOK_MAX, PAGE_MAX, Sought},
     rollup,
     unreadable::{HISTORY, readable},
@@ -125,8 +125,8 @@ fn put_ended(values: &mut Values<'_, '_>, (id, finish): &(Uuid, Finish)) -> rusq
     values.put(finish.started_at.map(micros))?;
     values.put(micros(finish.ended_at))?;
     values.put(verdict_code(finish.verdict))?;
-    values.put(finish.attempts_used as i16)?;
-    values.put(finish.losses as i16)?;
+    values.put(small(finish.attempts_used))?;
+    values.put(small(finish.losses))?;
     values.put(finish.failure.as_ref().and_then(|failure| serde_json::to_string(failure).ok()))?;
     values.put(finish.output.as_deref())?;
     values.put(finish.trail.as_ref().map(TrailEntry::line))

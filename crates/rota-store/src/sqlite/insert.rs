@@ -4,9 +4,8 @@ use std::{collections::BTreeSet, sync::LazyLock};
 
 use rota_core::{
     ids::RunId,
-    lane::LaneMode,
     order::OrderKey,
-    run::{CancelAsk, NewRun, Parent, Run, RunState},
+    run::{CancelAsk, NewRun, Parent, Run, RunState, Slots},
     slot::{Entry, SlotAsk},
     store::{Enqueued, StoreError, Write},
 };
@@ -15,7 +14,7 @@ use uuid::Uuid;
 
 use super::{
     SqliteStore,
-    apply::{Work, notify_owner},
+    apply::Work,
     dead, failed,
     many::{Many, Values},
     once::once,
@@ -98,7 +97,7 @@ pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued,
         .map_err(|_| super::not_applied("enqueue runs", "a run waits for too many others"))?;
     let entry = match new.enters_now(needs, work.now) {
         Some(ask) => {
-            let entry = work.slot(ask.key.0, Some(ask.limit as i32))?.enter(ask);
+            let entry = work.slot(ask.key.0, Some(ask.limit))?.enter(ask);
             work.look_at_slot(ask.key.0);
             make_room(work, new, ask, entry)?;
             Some(entry)
@@ -111,7 +110,7 @@ pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued,
     let row = new_row(work, new, version, &state)?;
     work.insert(row);
     let queued = state == RunState::Queued;
-    let handed = queued && work.handed(new.id.0, new.lane.0, i16::from(new.part.0))?;
+    let handed = queued && work.handed(new.id, new.lane.0, i16::from(new.part.0))?;
     Ok(Enqueued::Made { status: state.status(), handed })
 }
 
@@ -195,11 +194,9 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
             let sql = select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id");
             for row in work.rows(&sql, ask.key.0, usize::MAX)? {
                 let run = row.run.clone();
-                // The counter was set by the newcomer; each one displaced
-                // takes itself off it again.
-                work.slot(ask.key.0, None)?.waiting += 1;
                 if let Ok(change) = run.displace(new.id, work.now) {
-                    work.change(&row, &run, &change)?;
+                    // The newcomer has set the counter.
+                    work.change(&row, &run, &change, Slots::Counted)?;
                 }
             }
             Ok(())
@@ -220,11 +217,7 @@ pub fn cancel_one(work: &mut Work<'_>, run: &Run, ask: &CancelAsk) -> Result<boo
     let mode = work.mode(run.lane.0)?;
     let Ok(change) = run.request_cancel(ask, mode, work.now) else { return Ok(false) };
     let Some(row) = work.row(run.id.0)? else { return Ok(false) };
-    work.change(&row, run, &change)?;
-    let told_by_owner = mode == LaneMode::Owned && row.holder.is_none();
-    if matches!(change, rota_core::run::Change::Move(_)) && told_by_owner {
-        notify_owner(work.connection, row.part, row.id)?;
-    }
+    work.change(&row, run, &change, Slots::ToCount)?;
     Ok(true)
 }
 

@@ -1,6 +1,9 @@
 //! Mending joins: a run that waits for others which are gone is counted down.
 
-use rota_core::store::{StoreError, Write};
+use rota_core::{
+    ids::RunId,
+    store::{StoreError, Write},
+};
 use rusqlite::{Connection, Row};
 use uuid::Uuid;
 
@@ -28,10 +31,10 @@ fn mend(connection: &Connection, write: &Write) -> Result<u32, StoreError> {
     let untied: Vec<(Uuid, u16)> = list(connection, UNTIED, |row| Ok((uuid_at(row, 0)?, row.get(1)?)))?;
     let mut work = Work::new(connection, write);
     for needed in &gone {
-        work.join(*needed, None, true)?;
+        work.join(RunId(*needed))?;
     }
     for (waiter, more) in &untied {
-        work.count_down(*waiter, *more)?;
+        work.count_down(RunId(*waiter), *more)?;
     }
     work.done_unnamed()?;
     Ok((gone.len() + untied.len()) as u32)

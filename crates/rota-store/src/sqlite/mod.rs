@@ -14,6 +14,7 @@ mod checkpoint;
 mod claim;
 mod dead;
 mod fire;
+mod follow;
 mod history;
 mod insert;
 mod jobs;

@@ -5,7 +5,7 @@ use rota_core::{
     dispatch::Window,
     ids::{PARTITIONS, Partition, RunId, WorkerId},
     order::OrderKey,
-    run::{Lease, Run},
+    run::{Lease, Run, Slots},
     store::{Epoch, Guarded, OwnLease, RunningMark, StoreError, Write},
 };
 use rusqlite::{Connection, params};
@@ -148,7 +148,7 @@ impl SqliteStore {
                                 return Ok(if run.cancel.is_some() { Guarded::CancelAsked } else { Guarded::Stale });
                             };
                             let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
-                            work.change(&row, run, &change)?;
+                            work.change(&row, run, &change, Slots::ToCount)?;
                             Ok(Guarded::Applied)
                         })?;
                     }
@@ -177,7 +177,7 @@ impl SqliteStore {
                                 return Ok(Guarded::Stale);
                             };
                             let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
-                            work.change(&row, run, &change)?;
+                            work.change(&row, run, &change, Slots::ToCount)?;
                             Ok(Guarded::Applied)
                         })?;
                     }

@@ -4,23 +4,26 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use rota_core::{
     ids::RunId,
-    run::{Change, Finish},
+    run::{Change, Ending, Finish, Slots},
     store::{By, Guarded, Settled, Settlement, StoreError, Write},
 };
 use rusqlite::{Connection, Row};
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::{
     SqliteStore,
-    apply::{Brief, Work, woken_again, woken_ids},
+    apply::Work,
     failed,
+    follow::{woken_again, woken_ids},
     many::{Many, ROWS},
     once::once,
     rows::{uuid_at, uuid_opt},
     writer::Urgency,
 };
-use crate::{codec::status, kept};
+use crate::{
+    codec::{EndingColumns, RunRow, status},
+    kept,
+};
 
 /// What a settled batch's answer is restored from.
 #[derive(Default, Serialize, Deserialize)]
@@ -74,7 +77,7 @@ fn settle(connection: &Connection, write: &Write, settlements: &[Settlement]) ->
         // run that goes on, and one that is named a second time.
         let mut rest = Vec::new();
         for (settlement, answer) in piece.iter().zip(answers) {
-            match (&settlement.change, rows.remove(&settlement.lease.run.0)) {
+            match (&settlement.change, rows.remove(&settlement.lease.run)) {
                 (Change::Finish(finish), Some(row)) => *answer = end(&mut work, &mut epochs, settlement, finish, &row)?,
                 _ => rest.push((settlement, answer)),
             }
@@ -95,11 +98,11 @@ static BRIEFS: LazyLock<Many> = LazyLock::new(|| {
 });
 
 /// What is there of the runs to be settled.
-fn briefs(connection: &Connection, settlements: &[Settlement]) -> Result<HashMap<Uuid, Brief>, StoreError> {
+fn briefs(connection: &Connection, settlements: &[Settlement]) -> Result<HashMap<RunId, Brief>, StoreError> {
     let mut rows = HashMap::with_capacity(settlements.len());
     let take = |row: &Row<'_>| {
         let brief = brief(row)?;
-        rows.insert(brief.id, brief);
+        rows.insert(brief.ending.id, brief);
         Ok(())
     };
     BRIEFS
@@ -108,11 +111,29 @@ fn briefs(connection: &Connection, settlements: &[Settlement]) -> Result<HashMap
     Ok(rows)
 }
 
+/// What settling needs to know of a run's row.
+struct Brief {
+    ending: Ending,
+    part: i16,
+    status: i16,
+    fence: i32,
+    leased: bool,
+    cancel_asked: bool,
+}
+
+impl From<&RunRow> for Brief {
+    fn from(row: &RunRow) -> Self {
+        let &RunRow { id, job, ready_at, schedule, parent, slot, slot_limit, status, flags, part, fence, .. } = row;
+        let columns = EndingColumns { id, job, ready_at, schedule, parent, slot, slot_limit, status, flags };
+        let (leased, cancel_asked) = (row.holder.is_some(), row.cancel.is_some());
+        Self { ending: columns.ending(), part, status, fence, leased, cancel_asked }
+    }
+}
+
 fn brief(row: &Row<'_>) -> rusqlite::Result<Brief> {
-    Ok(Brief {
+    let columns = EndingColumns {
         id: uuid_at(row, 0)?,
         job: row.get(1)?,
-        part: row.get(2)?,
         status: row.get(3)?,
         flags: row.get(4)?,
         ready_at: row.get(5)?,
@@ -120,6 +141,11 @@ fn brief(row: &Row<'_>) -> rusqlite::Result<Brief> {
         slot: row.get(7)?,
         slot_limit: row.get(8)?,
         parent: uuid_opt(row, 9)?,
+    };
+    Ok(Brief {
+        ending: columns.ending(),
+        part: row.get(2)?,
+        status: columns.status,
         fence: row.get(10)?,
         leased: row.get(11)?,
         cancel_asked: row.get(12)?,
@@ -139,7 +165,7 @@ fn end(
     if row.cancel_asked && !finish.verdict.answers_a_cancel() {
         return Ok(Guarded::CancelAsked);
     }
-    work.finish(row, finish)?;
+    work.finish(&row.ending, finish);
     Ok(Guarded::Applied)
 }
 
@@ -157,7 +183,7 @@ fn alone(work: &mut Work<'_>, epochs: &mut Epochs, settlement: &Settlement) -> R
         return Ok(Guarded::CancelAsked);
     }
     let run = row.run.clone();
-    work.change(&row, &run, &settlement.change)?;
+    work.change(&row, &run, &settlement.change, Slots::ToCount)?;
     Ok(Guarded::Applied)
 }
 

@@ -19,7 +19,7 @@ fn recount(connection: &Connection, write: &Write) -> Result<u32, StoreError> {
     let mut work = Work::new(connection, write);
     let mut wrong = 0;
     for (key, count) in counts(connection)? {
-        let slot = work.slot(key, count.limit)?;
+        let slot = work.slot(key, count.limit.map(|limit| limit.max(0) as u32))?;
         if (slot.held, slot.waiting) != (count.held, count.waiting) {
             (slot.held, slot.waiting) = (count.held, count.waiting);
             work.look_at_slot(key);

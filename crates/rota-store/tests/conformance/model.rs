@@ -152,9 +152,9 @@ impl Model {
         let slot = self.slots.entry(claim.key).or_insert(Slot::empty(claim.limit));
         match before.state.slot_use() {
             SlotUse::None => {}
-            SlotUse::Waits => slot.give_up(),
+            SlotUse::Waits => slot.waiting = slot.waiting.saturating_sub(1),
             SlotUse::Holds => {
-                slot.leave();
+                slot.held = slot.held.saturating_sub(1);
                 work.freed.push(claim.key);
             }
         }
