@@ -41,6 +41,35 @@ pub mod status {
     }
 }
 
+/// Codes and sets of them for statements, which are put together when they are compiled.
+pub mod sql {
+    use const_format::formatcp;
+    use rota_core::{lane::LaneMode, run::Verdict};
+
+    pub use super::status::{BLOCKED, CANCELLING, NEEDS, QUEUED, RUNNING, SCHEDULED};
+    use super::{mode_code, status::WAITING, verdict_code};
+
+    /// The runs that hold a slot.
+    pub const HOLDING: &str = formatcp!("{QUEUED}, {RUNNING}, {WAITING}, {CANCELLING}");
+    /// The runs that the counters of a slot know of.
+    pub const COUNTED: &str = formatcp!("{BLOCKED}, {HOLDING}");
+    /// The runs that somebody may be executing.
+    pub const EXECUTED: &str = formatcp!("{QUEUED}, {BEGUN}");
+    /// Those of them that are known to have been begun, or were asked to stop.
+    pub const BEGUN: &str = formatcp!("{RUNNING}, {CANCELLING}");
+    /// The runs that nobody can be executing.
+    pub const NOT_EXECUTED: &str = formatcp!("{SCHEDULED}, {BLOCKED}, {WAITING}, {NEEDS}");
+
+    const SUCCEEDED: i16 = verdict_code(Verdict::Succeeded);
+    const CANCELLED: i16 = verdict_code(Verdict::Cancelled);
+    pub const DEAD: i16 = verdict_code(Verdict::Dead);
+    /// The ends that stand although a cancel was asked for.
+    pub const ANSWERS_CANCEL: &str = formatcp!("{SUCCEEDED}, {CANCELLED}");
+
+    pub const OWNED_LANE: i16 = mode_code(LaneMode::Owned);
+    pub const CLAIMED_LANE: i16 = mode_code(LaneMode::Claimed);
+}
+
 /// The bits of `run.flags`.
 pub mod flag {
     /// Other runs wait for this one's end.
@@ -474,5 +503,47 @@ pub fn fate(code: i16) -> Result<DeadFate, StoreError> {
         0 => Ok(DeadFate::Redriven),
         1 => Ok(DeadFate::Discarded),
         other => Err(StoreError::Corrupt(format!("{other} is no fate of a dead letter"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rota_core::run::Status;
+
+    use super::{status::WAITING, *};
+
+    /// The statuses of live runs, as stored and as the core has them.
+    const LIVE: [(i16, Status); 7] = [
+        (status::SCHEDULED, Status::Scheduled),
+        (status::BLOCKED, Status::Blocked),
+        (status::NEEDS, Status::Blocked),
+        (status::QUEUED, Status::Queued),
+        (status::RUNNING, Status::Running),
+        (WAITING, Status::Waiting),
+        (status::CANCELLING, Status::Cancelling),
+    ];
+
+    fn set(codes: impl IntoIterator<Item = i16>) -> String {
+        let mut codes: Vec<i16> = codes.into_iter().collect();
+        codes.sort_unstable();
+        codes.iter().map(i16::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    fn sorted(codes: &str) -> String {
+        set(codes.split(", ").map(|code| code.parse().unwrap()))
+    }
+
+    /// What a statement takes for granted is what the core decides by.
+    #[test]
+    fn the_sets_of_statements_are_those_of_the_core() {
+        let live = |keep: fn(i16, Status) -> bool| {
+            set(LIVE.into_iter().filter(|(code, status)| keep(*code, *status)).map(|(code, _)| code))
+        };
+        assert_eq!(sorted(sql::HOLDING), live(|code, _| slot_use(code) == SlotUse::Holds));
+        assert_eq!(sorted(sql::COUNTED), live(|code, _| slot_use(code) != SlotUse::None));
+        assert_eq!(sorted(sql::EXECUTED), live(|_, status| status.may_be_executed()));
+        assert_eq!(sorted(sql::NOT_EXECUTED), live(|_, status| !status.may_be_executed()));
+        let answers = Verdict::ALL.into_iter().filter(|verdict| verdict.answers_a_cancel());
+        assert_eq!(sorted(sql::ANSWERS_CANCEL), set(answers.map(verdict_code)));
     }
 }

@@ -151,6 +151,17 @@ pub enum Status {
     Ended(Verdict),
 }
 
+impl Status {
+    /// Whether somebody may be executing a run of this status: the owner of its partition
+    /// starts one that is queued, and says so later.
+    pub const fn may_be_executed(self) -> bool {
+        match self {
+            Self::Queued | Self::Running | Self::Cancelling => true,
+            Self::Scheduled | Self::Blocked | Self::Waiting | Self::Ended(_) => false,
+        }
+    }
+}
+
 /// Who executes a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hold {

@@ -1,5 +1,7 @@
 //! Change: rows are locked, pure code decides over each, all is written.
 
+use crate::codec::sql::BLOCKED;
+use const_format::formatcp;
 use std::{collections::HashSet, sync::Arc};
 
 use rota_core::{
@@ -15,15 +17,17 @@ use super::{
     fault::Fault,
     follow::Aftermath,
     once::Once,
-    row::{Locked, locked, run_columns},
+    row::{Locked, RUN, locked},
     tx::{Ending, Tx},
 };
 use crate::kept;
 
 /// Locks the slots that any of these runs wait for. Whoever admits holds the
 /// slot first and the waiting run second; so must whoever ends one.
-pub(super) const SLOTS_FIRST: &str = "SELECT 1 FROM slot WHERE key = ANY(ARRAY( \
-     SELECT slot FROM run WHERE id = ANY($1::uuid[]) AND status = 1)) ORDER BY key FOR UPDATE";
+pub(super) const SLOTS_FIRST: &str = formatcp!(
+    "SELECT 1 FROM slot WHERE key = ANY(ARRAY( \
+     SELECT slot FROM run WHERE id = ANY($1::uuid[]) AND status = {BLOCKED})) ORDER BY key FOR UPDATE"
+);
 
 /// Locks these runs, in order, with those they wait for: whoever ends one of those
 /// locks them in the same order, and one that ends while it waits passes its ties on.
@@ -31,10 +35,8 @@ pub(super) async fn lock_runs(tx: &Tx, ids: &[Uuid]) -> Result<Vec<Locked>, Faul
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let sql = concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run r WHERE r.id = ANY(ARRAY(SELECT unnest($1::uuid[]) \
+    let sql = formatcp!(
+        "SELECT {RUN} FROM run r WHERE r.id = ANY(ARRAY(SELECT unnest($1::uuid[]) \
           UNION SELECT needed FROM need WHERE waiter = ANY($1))) ORDER BY r.id FOR UPDATE"
     );
     let needs = "SELECT r.id FROM need n JOIN run r ON r.id = n.needed WHERE n.waiter = ANY($1)";

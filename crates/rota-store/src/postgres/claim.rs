@@ -4,6 +4,8 @@
 //! about to take. The worker's one row in `holder` says until when all of its
 //! leases hold, so extending them is one update however many they are.
 
+use crate::codec::sql::{CANCELLING, QUEUED, RUNNING};
+use const_format::formatcp;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -23,21 +25,20 @@ use super::{
     PostgresStore,
     fault::Fault,
     once::Once,
-    row::{run_columns, runs},
+    row::{RUN, runs},
     tx::{Bound, Ending, Late, Param, Tx, params},
 };
 use crate::{codec::micros, kept};
 
-pub(super) const CLAIM: &str = concat!(
-    "UPDATE run r SET status = 3, fence = fence + 1, holder = $6, started_at = $7, due_at = NULL \
+pub(super) const CLAIM: &str = formatcp!(
+    "UPDATE run r SET status = {RUNNING}, fence = fence + 1, holder = $6, started_at = $7, due_at = NULL \
      WHERE r.ctid = ANY(ARRAY( \
          SELECT x.ctid FROM unnest($1::int[], $2::int[], $3::bigint[], $4::bigint[]) s (lane, tenant, n, low), LATERAL ( \
              SELECT t.ctid FROM run t \
-             WHERE t.status = 2 AND t.lane = s.lane AND t.tenant = s.tenant AND t.order_key >= s.low \
+             WHERE t.status = {QUEUED} AND t.lane = s.lane AND t.tenant = s.tenant AND t.order_key >= s.low \
              ORDER BY t.order_key, t.id LIMIT s.n FOR UPDATE SKIP LOCKED) x \
          LIMIT $5)) \
-     RETURNING ",
-    run_columns!()
+     RETURNING {RUN}"
 );
 
 /// Says that the worker lives until then; a word once given is not taken back.
@@ -85,15 +86,15 @@ impl PostgresStore {
         // Hops from one tenant to the next in the index instead of reading all.
         let rows = self
             .read(
-                "WITH RECURSIVE hop AS ( \
+                formatcp!("WITH RECURSIVE hop AS ( \
                      (SELECT l.lane, f.tenant, f.order_key FROM unnest($1::int[]) l (lane), LATERAL ( \
-                         SELECT tenant, order_key FROM run WHERE status = 2 AND lane = l.lane \
+                         SELECT tenant, order_key FROM run WHERE status = {QUEUED} AND lane = l.lane \
                          ORDER BY tenant, order_key, id LIMIT 1) f) \
                      UNION ALL \
                      SELECT h.lane, n.tenant, n.order_key FROM hop h, LATERAL ( \
-                         SELECT tenant, order_key FROM run WHERE status = 2 AND lane = h.lane AND tenant > h.tenant \
+                         SELECT tenant, order_key FROM run WHERE status = {QUEUED} AND lane = h.lane AND tenant > h.tenant \
                          ORDER BY tenant, order_key, id LIMIT 1) n) \
-                 SELECT lane, tenant, order_key FROM hop ORDER BY lane, tenant",
+                 SELECT lane, tenant, order_key FROM hop ORDER BY lane, tenant"),
                 &[&lanes],
             )
             .await?;
@@ -112,7 +113,8 @@ impl PostgresStore {
         held: &[Lease],
     ) -> Result<Extended, Fault> {
         self.write_alone(&self.leases, HOLD, &[&worker.0, &micros(until)]).await?;
-        let sql = "SELECT id, fence, status = 5 FROM run WHERE holder = $1 AND holder IS NOT NULL";
+        let sql =
+            formatcp!("SELECT id, fence, status = {CANCELLING} FROM run WHERE holder = $1 AND holder IS NOT NULL");
         let rows = super::read_on(&self.leases, sql, &[&worker.0]).await?;
         let mut extended = Extended::default();
         let mut stored = HashSet::with_capacity(rows.len());

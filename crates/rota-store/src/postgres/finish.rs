@@ -3,6 +3,8 @@
 //! The right to end one is in the `WHERE`: the fence for everyone, and for an owner its
 //! partitions' epochs, locked against a take-over until the commit.
 
+use crate::codec::sql::{ANSWERS_CANCEL, EXECUTED};
+use const_format::formatcp;
 use std::collections::BTreeMap;
 
 use rota_core::{
@@ -95,7 +97,8 @@ impl Guard {
 /// planner can only look such a row up, and neither hash nor sort the table of
 /// runs: while that is empty it thinks reading all of it the cheapest, and the
 /// plan outlives the moment.
-pub(super) const FINISH: &str = "
+pub(super) const FINISH: &str = formatcp!(
+    "
 WITH own AS MATERIALIZED (
     SELECT part FROM partition
     WHERE part = ANY($1::smallint[]) AND epoch = ($2::bigint[])[array_position($1::smallint[], part)]
@@ -107,8 +110,8 @@ WITH own AS MATERIALIZED (
           WITH ORDINALITY u (id, fence, verdict, ended_at, started_at, attempt, losses, failure, output, line, part, n)
     WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence
       AND (SELECT count(*) FROM own) = cardinality($1::smallint[])
-      AND ($13::bool IS NULL OR ((r.holder IS NOT NULL) = $13 AND (r.cancel IS NULL OR u.verdict IN (0, 3))
-                                 AND ($13 OR (r.part = u.part AND r.status IN (2, 3, 5)))))
+      AND ($13::bool IS NULL OR ((r.holder IS NOT NULL) = $13 AND (r.cancel IS NULL OR u.verdict IN ({ANSWERS_CANCEL}))
+                                 AND ($13 OR (r.part = u.part AND r.status IN ({EXECUTED})))))
     RETURNING u.n, u.verdict, u.ended_at, u.started_at, u.attempt, u.losses, u.failure, u.output, u.line,
               r.id, r.job, r.order_key, r.ready_at, r.created_at, r.expires_at, r.schedule, r.planned_at, r.slot,
               r.tenant, r.version, r.lane, r.fence, r.slot_limit, r.part, r.source, r.step, r.parent, r.payload,
@@ -126,7 +129,8 @@ WITH own AS MATERIALIZED (
 )
 SELECT array_agg(n), array_agg(job), array_agg(ready_at), array_agg(flags), array_agg(schedule), array_agg(parent),
        array_agg(slot), array_agg(slot_limit), array_agg(status)
-FROM ended";
+FROM ended"
+);
 
 /// Finishes as columns. A column of nothing but nulls stays empty: `unnest`
 /// fills it up.

@@ -3,6 +3,7 @@
 //! What the core gathered ([`Effects`]) is written set by set: joins are opened, schedules
 //! re-armed, slots counted and those who wait for them let in, owners told.
 
+use const_format::formatcp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
@@ -24,7 +25,7 @@ use super::{
     fault::Fault,
     fire::write_cursors,
     insert::make_followers,
-    row::{Locked, locked, run_columns},
+    row::{Locked, RUN, locked},
     slots,
     tx::{Ending, Late, Tx},
 };
@@ -143,7 +144,7 @@ async fn join(tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Faul
     }
     let waiters: Vec<Uuid> = done.keys().copied().collect();
     // Whatever their status: one that is about to wait is waited for, and seen.
-    let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+    let sql = formatcp!("SELECT {RUN} FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
     let rows = tx.rows(sql, &[&waiters]).await?;
     let waiting: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
     let enters = |row: &Locked| row.run.enters_on_join(done[&row.run.id.0], now);

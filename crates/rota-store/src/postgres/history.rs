@@ -5,6 +5,8 @@
 //! next look begins. So a filter that finds little costs no more than one that
 //! finds much.
 
+use crate::codec::sql::DEAD;
+use const_format::formatcp;
 use std::collections::HashMap;
 
 use jiff::Timestamp;
@@ -22,7 +24,7 @@ use super::{
     PostgresStore,
     days::DAY_MICROS,
     fault::Fault,
-    row::{RUN_COLUMNS, ids, run_columns, run_row},
+    row::{RUN, RUN_LEN, ids, run_row},
 };
 use crate::{
     codec::{failure, micros, status, time, time_opt, verdict, verdict_code},
@@ -41,27 +43,19 @@ const LATE_MAX: Span = Span::secs(60);
 /// Transactions in flight that the cursor of a list names.
 const IN_FLIGHT_MAX: usize = 128;
 
-macro_rules! live_columns {
-    () => {
-        concat!(
-            run_columns!(),
-            ", NULL::smallint AS verdict, NULL::bigint AS ended_at, r.progress, r.trail, NULL::text, NULL::text"
-        )
-    };
-}
+/// A live run, in the columns of an ended one.
+const LIVE: &str = formatcp!(
+    "{RUN}, NULL::smallint AS verdict, NULL::bigint AS ended_at, r.progress, r.trail, NULL::text, NULL::text"
+);
 
 /// An ended run, in the columns of a live one and some more.
-macro_rules! ended_columns {
-    () => {
-        "r.id, r.tenant, r.job, r.version, r.lane, r.part, 2::smallint, 0::smallint, r.order_key, r.ready_at, \
-         r.created_at, r.expires_at, r.started_at, r.attempt, r.losses, r.fence, r.source, r.schedule, r.planned_at, \
-         r.slot, r.slot_limit, r.parent, r.step, NULL::smallint, NULL::uuid, NULL::bigint, r.payload, r.extra, \
-         r.cancel, r.verdict, r.ended_at, r.progress, r.trail, r.failure, r.output"
-    };
-}
+const ENDED: &str = "r.id, r.tenant, r.job, r.version, r.lane, r.part, 2::smallint, 0::smallint, r.order_key, \
+     r.ready_at, r.created_at, r.expires_at, r.started_at, r.attempt, r.losses, r.fence, r.source, r.schedule, \
+     r.planned_at, r.slot, r.slot_limit, r.parent, r.step, NULL::smallint, NULL::uuid, NULL::bigint, r.payload, \
+     r.extra, r.cancel, r.verdict, r.ended_at, r.progress, r.trail, r.failure, r.output";
 
 /// How many columns [`record`] reads.
-const RECORD_COLUMNS: usize = RUN_COLUMNS + 6;
+const RECORD_COLUMNS: usize = RUN_LEN + 6;
 
 /// A run, live or ended; none where its row cannot be read.
 fn record(notes: &Notes, row: &Row) -> Option<RunRecord> {
@@ -69,7 +63,7 @@ fn record(notes: &Notes, row: &Row) -> Option<RunRecord> {
     match read_record(row) {
         Ok(record) => record,
         Err(fault) => {
-            let ended = row.try_get::<_, Option<i64>>(RUN_COLUMNS + 1).ok().flatten().is_some();
+            let ended = row.try_get::<_, Option<i64>>(RUN_LEN + 1).ok().flatten().is_some();
             let key = row.try_get::<_, Uuid>(0).map_or_else(|_| "?".to_owned(), |id| id.to_string());
             notes.note(table(ended), key, fault);
             None
@@ -84,16 +78,16 @@ fn read_record(row: &Row) -> Result<Option<RunRecord>, Fault> {
     }
     let started_at = time_opt(columns.started_at)?;
     let mut run: Run = columns.run()?;
-    if let Some(code) = row.try_get::<_, Option<i16>>(RUN_COLUMNS)? {
-        run.state = RunState::Finished { at: time(row.try_get(RUN_COLUMNS + 1)?)?, verdict: verdict(code)? };
+    if let Some(code) = row.try_get::<_, Option<i16>>(RUN_LEN)? {
+        run.state = RunState::Finished { at: time(row.try_get(RUN_LEN + 1)?)?, verdict: verdict(code)? };
     }
     Ok(Some(RunRecord {
         run,
         started_at,
-        failure: failure(row.try_get(RUN_COLUMNS + 4)?)?,
-        output: row.try_get::<_, Option<String>>(RUN_COLUMNS + 5)?.map(Into::into),
-        progress: row.try_get::<_, Option<String>>(RUN_COLUMNS + 2)?.map(Into::into),
-        trail: row.try_get::<_, Option<&str>>(RUN_COLUMNS + 3)?.map(TrailEntry::read).unwrap_or_default(),
+        failure: failure(row.try_get(RUN_LEN + 4)?)?,
+        output: row.try_get::<_, Option<String>>(RUN_LEN + 5)?.map(Into::into),
+        progress: row.try_get::<_, Option<String>>(RUN_LEN + 2)?.map(Into::into),
+        trail: row.try_get::<_, Option<&str>>(RUN_LEN + 3)?.map(TrailEntry::read).unwrap_or_default(),
     }))
 }
 
@@ -101,7 +95,7 @@ impl PostgresStore {
     pub(super) async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, Fault> {
         let numbers: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let mut found: HashMap<RunId, RunRecord> = HashMap::with_capacity(ids.len());
-        let sql = concat!("SELECT ", live_columns!(), " FROM run r WHERE r.id = ANY($1)");
+        let sql = formatcp!("SELECT {LIVE} FROM run r WHERE r.id = ANY($1)");
         for row in self.read(sql, &[&numbers]).await? {
             if let Some(record) = record(&self.notes, &row) {
                 found.insert(record.run.id, record);
@@ -124,10 +118,8 @@ impl PostgresStore {
         }
         let numbers: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         let from: Vec<i64> = ids.iter().map(|id| if everywhere { i64::MIN } else { born_day(*id) }).collect();
-        let sql = concat!(
-            "SELECT ",
-            ended_columns!(),
-            " FROM unnest($1::uuid[], $2::bigint[]) u (id, from_at), LATERAL ( \
+        let sql = formatcp!(
+            "SELECT {ENDED} FROM unnest($1::uuid[], $2::bigint[]) u (id, from_at), LATERAL ( \
                  SELECT * FROM history h WHERE h.id = u.id AND h.ended_at >= u.from_at LIMIT 1) r"
         );
         let rows = self.read(sql, &[&numbers, &from]).await?;
@@ -191,15 +183,14 @@ impl PostgresStore {
         let sql = format!(
             "WITH look AS MATERIALIZED (SELECT * FROM run r WHERE {source} AND r.id < $1 ORDER BY r.id DESC LIMIT $2), \
                   edge AS (SELECT id FROM look WHERE (SELECT count(*) FROM look) >= $2 ORDER BY id LIMIT 1), \
-                  found AS (SELECT {} FROM look r LEFT JOIN unnest($12::uuid[]) b (id) ON b.id = r.id \
+                  found AS (SELECT {LIVE} FROM look r LEFT JOIN unnest($12::uuid[]) b (id) ON b.id = r.id \
                       WHERE ($3::int IS NULL OR r.tenant = $3) AND ($4::bigint IS NULL OR r.job = $4) \
                       AND (cardinality($5::smallint[]) = 0 OR {status} = ANY($5)) \
                       AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$7::text])) \
                       AND r.created_at >= $8 AND r.created_at < $9 AND (NOT $11 OR r.extra IS NOT NULL) \
                       ORDER BY r.id DESC LIMIT $10) \
              SELECT found.*, edge.id, pg_current_snapshot()::text \
-             FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true ORDER BY found.id DESC",
-            live_columns!()
+             FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true ORDER BY found.id DESC"
         );
         let (look, most) = bounds(query, limit);
         let tenant = query.tenant.map(|tenant| tenant.0);
@@ -233,11 +224,10 @@ impl PostgresStore {
     /// Runs that have ended since the list began, by their ids.
     async fn look_ended_since(&self, query: &RunQuery, began: &Began, limit: usize) -> Result<Look, Fault> {
         let sql = format!(
-            "SELECT {} FROM history r WHERE r.id < $1 AND ($2::int IS NULL OR r.tenant = $2) \
+            "SELECT {ENDED} FROM history r WHERE r.id < $1 AND ($2::int IS NULL OR r.tenant = $2) \
                AND ($3::bigint IS NULL OR r.job = $3) \
                AND ($4::text IS NULL OR EXISTS (SELECT 1 FROM job j WHERE j.id = r.job AND NOT j.deleted AND j.tags @> ARRAY[$4::text])) \
                AND r.ended_at >= $6 AND NOT {} ORDER BY r.id DESC LIMIT $5",
-            ended_columns!(),
             seen("r", 7)
         );
         let after = live_after(query);
@@ -272,7 +262,7 @@ impl PostgresStore {
                           SELECT DISTINCT ON (k) k, ended_at, id, count(*) OVER (PARTITION BY k) AS n \
                           FROM look ORDER BY k, ended_at, id) x \
                       WHERE x.n >= $6 ORDER BY x.ended_at DESC, x.id DESC LIMIT 1), \
-                  found AS (SELECT {} FROM look r LEFT JOIN edge e ON true \
+                  found AS (SELECT {ENDED} FROM look r LEFT JOIN edge e ON true \
                       WHERE (e.id IS NULL OR (r.ended_at, r.id) >= (e.ended_at, e.id)) \
                       AND ($7::int IS NULL OR r.tenant = $7) AND ($8::bigint IS NULL OR r.schedule = $8) \
                       AND (cardinality($9::smallint[]) = 0 OR r.verdict = ANY($9)) \
@@ -282,7 +272,6 @@ impl PostgresStore {
              SELECT found.*, edge.ended_at, edge.id FROM (SELECT 1) one LEFT JOIN edge ON true LEFT JOIN found ON true \
              ORDER BY found.ended_at DESC, found.id DESC",
             seen("h", 14),
-            ended_columns!()
         );
         let all = Began { since: i64::MAX, ..Began::default() };
         let Began { since, first, next, in_flight } = began.unwrap_or(&all);
@@ -309,7 +298,7 @@ impl PostgresStore {
             }
         }
         if let Some(last) = last_of_full(&rows, &found, most) {
-            let at = time(last.try_get(RUN_COLUMNS + 1)?)?;
+            let at = time(last.try_get(RUN_LEN + 1)?)?;
             found.edge = Some(RunPlace::Ended(at, RunId(last.try_get(0)?)));
         }
         Ok(found)
@@ -322,7 +311,7 @@ impl PostgresStore {
             return Ok((vec![job.0], "h.job = g.k"));
         }
         if query.statuses == [Status::Ended(Verdict::Dead)] {
-            return Ok((vec![0], "h.verdict = 4"));
+            return Ok((vec![0], formatcp!("h.verdict = {DEAD}")));
         }
         if let Some(tenant) = query.tenant {
             return Ok((vec![i64::from(tenant.0)], "h.tenant = g.k::int"));

@@ -6,6 +6,8 @@
 //! the order asked; all runs are then written by one statement. A batch without
 //! any of these goes straight to that statement.
 
+use crate::codec::sql::{BLOCKED, HOLDING};
+use const_format::formatcp;
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -33,7 +35,7 @@ use super::{
     finish::empty_if_null,
     follow::Aftermath,
     once::Once,
-    row::{Locked, locked, run_columns},
+    row::{Locked, RUN, locked},
     slots::{self, Slots},
     tx::{Ending, Late, Param, Tx, params},
 };
@@ -130,10 +132,8 @@ impl PostgresStore {
         after: &mut Aftermath,
     ) -> Result<(), Fault> {
         for (key, replaced) in &plan.replaced {
-            let sql = concat!(
-                "SELECT ",
-                run_columns!(),
-                " FROM run r WHERE r.slot = $1 AND r.status = 1 AND NOT r.id = ANY($2) ORDER BY r.id FOR UPDATE"
+            let sql = formatcp!(
+                "SELECT {RUN} FROM run r WHERE r.slot = $1 AND r.status = {BLOCKED} AND NOT r.id = ANY($2) ORDER BY r.id FOR UPDATE"
             );
             let rows = tx.rows(sql, &[key, &replaced.keep]).await?;
             let rows: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
@@ -141,10 +141,8 @@ impl PostgresStore {
             apply(tx, write.now, &changes, Count::Counted, after).await?;
         }
         if !plan.stopped.is_empty() {
-            let sql = concat!(
-                "SELECT ",
-                run_columns!(),
-                " FROM run r WHERE r.slot = ANY($1) AND r.slot IS NOT NULL AND r.status IN (2, 3, 4, 5) \
+            let sql = formatcp!(
+                "SELECT {RUN} FROM run r WHERE r.slot = ANY($1) AND r.slot IS NOT NULL AND r.status IN ({HOLDING}) \
                    ORDER BY r.id FOR UPDATE"
             );
             let rows = tx.rows(sql, &[&plan.stopped]).await?;

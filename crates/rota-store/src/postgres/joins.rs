@@ -1,5 +1,7 @@
 //! Mending joins: a run that waits for others which are gone is counted down.
 
+use crate::codec::sql::NEEDS;
+use const_format::formatcp;
 use rota_core::{
     ids::RunId,
     store::{StoreError, Write},
@@ -20,9 +22,11 @@ const GONE: &str = "SELECT DISTINCT n.needed FROM need n \
 
 /// Runs that wait for more than they are tied to, and for how many more; all, or
 /// those among `$1`.
-const UNTIED: &str = "SELECT r.id, (r.pending - coalesce(n.ties, 0))::smallint FROM run r \
+const UNTIED: &str = formatcp!(
+    "SELECT r.id, (r.pending - coalesce(n.ties, 0))::smallint FROM run r \
      LEFT JOIN (SELECT waiter, count(*) AS ties FROM need GROUP BY waiter) n ON n.waiter = r.id \
-     WHERE r.status = 6 AND r.pending > coalesce(n.ties, 0) AND ($1::uuid[] IS NULL OR r.id = ANY($1)) LIMIT 1000";
+     WHERE r.status = {NEEDS} AND r.pending > coalesce(n.ties, 0) AND ($1::uuid[] IS NULL OR r.id = ANY($1)) LIMIT 1000"
+);
 
 impl PostgresStore {
     pub(super) async fn mend(&self, write: &Write) -> Result<u32, StoreError> {

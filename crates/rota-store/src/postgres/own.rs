@@ -1,5 +1,7 @@
 //! Own: what the owner of partitions reads, and writes without a claim.
 
+use crate::codec::sql::{BEGUN, CANCELLING, EXECUTED, OWNED_LANE, QUEUED, RUNNING};
+use const_format::formatcp;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
@@ -23,7 +25,7 @@ use super::{
     fault::Fault,
     finish::{Right, confirm},
     once::Once,
-    row::{RUN_COLUMNS, run, run_columns, runs, status_of},
+    row::{RUN, RUN_LEN, run, runs, status_of},
     tx::{Ending, Late, Param, Tx, params},
 };
 use crate::{
@@ -31,19 +33,17 @@ use crate::{
     failpoint, kept, unreadable,
 };
 
-const OWN: &str = concat!(
-    "SELECT ",
-    run_columns!(),
-    ", w.n FROM unnest($2::int[], $3::int[], $4::bigint[], $5::uuid[], $6::bigint[]) \
+const OWN: &str = formatcp!(
+    "SELECT {RUN}, w.n FROM unnest($2::int[], $3::int[], $4::bigint[], $5::uuid[], $6::bigint[]) \
          WITH ORDINALITY w (lane, tenant, after_key, after_id, most, n), LATERAL ( \
-         SELECT * FROM run WHERE status = 2 AND lane = w.lane AND tenant = w.tenant \
+         SELECT * FROM run WHERE status = {QUEUED} AND lane = w.lane AND tenant = w.tenant \
              AND (order_key, id) > (w.after_key, w.after_id) AND part = ANY($1::smallint[]) \
          ORDER BY order_key, id LIMIT w.most) r ORDER BY w.n, r.order_key, r.id"
 );
 
 impl PostgresStore {
     pub(super) async fn longest_queued(&self) -> Result<Option<Timestamp>, Fault> {
-        let rows = self.read("SELECT min(ready_at) FROM run WHERE status = 2", &[]).await?;
+        let rows = self.read(formatcp!("SELECT min(ready_at) FROM run WHERE status = {QUEUED}"), &[]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         Ok(time_opt(row.try_get(0)?)?)
     }
@@ -70,27 +70,23 @@ impl PostgresStore {
         }
         let parts = numbers(parts);
         for row in self.read(OWN, &[&parts, &lanes, &tenants, &keys, &ids, &most]).await? {
-            let n: i64 = row.try_get(RUN_COLUMNS)?;
+            let n: i64 = row.try_get(RUN_LEN)?;
             answers[places[n as usize - 1]].extend(run(&self.notes, &row));
         }
         Ok(answers)
     }
 
     pub(super) async fn inherited_runs(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, Fault> {
-        let sql = concat!(
-            "SELECT ",
-            run_columns!(),
-            " FROM run r JOIN lane l ON l.id = r.lane AND l.mode = 0 \
-               WHERE r.part = ANY($1) AND r.holder IS NULL AND r.status IN (3, 5) ORDER BY r.order_key, r.id LIMIT $2"
+        let sql = formatcp!(
+            "SELECT {RUN} FROM run r JOIN lane l ON l.id = r.lane AND l.mode = {OWNED_LANE} \
+               WHERE r.part = ANY($1) AND r.holder IS NULL AND r.status IN ({BEGUN}) ORDER BY r.order_key, r.id LIMIT $2"
         );
         Ok(runs(&self.notes, &self.read(sql, &[&numbers(parts), &i64::from(limit)]).await?))
     }
 
     pub(super) async fn noticed_runs(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, Fault> {
-        let sql = concat!(
-            "SELECT ",
-            run_columns!(),
-            ", n.part, n.run FROM (SELECT part, run FROM notice WHERE part = ANY($1) LIMIT $2) n \
+        let sql = formatcp!(
+            "SELECT {RUN}, n.part, n.run FROM (SELECT part, run FROM notice WHERE part = ANY($1) LIMIT $2) n \
                LEFT JOIN run r ON r.id = ANY(ARRAY[n.run]) ORDER BY r.order_key, r.id"
         );
         let rows = self.read(sql, &[&numbers(parts), &i64::from(limit)]).await?;
@@ -99,7 +95,7 @@ impl PostgresStore {
         for row in rows {
             match row.try_get::<_, Option<Uuid>>(0)? {
                 Some(_) => found.extend(run(&self.notes, &row)),
-                None => ended.push((row.try_get(RUN_COLUMNS)?, row.try_get(RUN_COLUMNS + 1)?)),
+                None => ended.push((row.try_get(RUN_LEN)?, row.try_get(RUN_LEN + 1)?)),
             }
         }
         // A run that has ended needs no one's look any more.
@@ -272,9 +268,11 @@ async fn lease_once(
     asks: &[OwnLease],
 ) -> Result<(Vec<Guarded>, Ending), Fault> {
     let claims: Vec<(Lease, Partition, Epoch)> = asks.iter().map(|ask| (ask.lease, ask.part, ask.epoch)).collect();
-    let sql = "UPDATE run r SET status = 3, fence = r.fence + 1, holder = $3, started_at = $4, due_at = NULL \
+    let sql = formatcp!(
+        "UPDATE run r SET status = {RUNNING}, fence = r.fence + 1, holder = $3, started_at = $4, due_at = NULL \
                FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY u (id, fence, n) \
-               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
+               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status = {QUEUED} RETURNING u.n"
+    );
     let answers = owner_writes(&tx, &claims, sql, |_| vec![], &[&worker.0, &micros(write.now)]).await?;
     let any = answers.contains(&Guarded::Applied);
     let mut ending = Ending { answer: kept::guarded(&answers), idle: !any, ..Ending::default() };
@@ -286,9 +284,11 @@ async fn lease_once(
 
 async fn mark_once(tx: Arc<Tx>, marks: &[RunningMark]) -> Result<(Vec<Guarded>, Ending), Fault> {
     let claims: Vec<(Lease, Partition, Epoch)> = marks.iter().map(|mark| (mark.lease, mark.part, mark.epoch)).collect();
-    let sql = "UPDATE run r SET status = 3, flags = r.flags | $4, started_at = u.started_at, due_at = NULL \
+    let sql = formatcp!(
+        "UPDATE run r SET status = {RUNNING}, flags = r.flags | $4, started_at = u.started_at, due_at = NULL \
                FROM unnest($1::uuid[], $2::int[], $3::bigint[]) WITH ORDINALITY u (id, fence, started_at, n) \
-               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status = 2 RETURNING u.n";
+               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status = {QUEUED} RETURNING u.n"
+    );
     let started = |group: &[usize]| group.iter().map(|n| micros(marks[*n].started_at)).collect();
     let answers = owner_writes(&tx, &claims, sql, started, &[&flag::OWNED]).await?;
     let idle = !answers.contains(&Guarded::Applied);
@@ -305,12 +305,14 @@ async fn lease_running_once(
     attempts: &[RunningMark],
 ) -> Result<(Vec<Guarded>, Ending), Fault> {
     let claims: Vec<(Lease, Partition, Epoch)> = attempts.iter().map(|one| (one.lease, one.part, one.epoch)).collect();
-    let sql = "UPDATE run r SET status = CASE r.status WHEN 5 THEN 5 ELSE 3 END, flags = r.flags & ~$4::smallint, \
+    let sql = formatcp!(
+        "UPDATE run r SET status = CASE r.status WHEN 5 THEN 5 ELSE 3 END, flags = r.flags & ~$4::smallint, \
                    holder = $5, started_at = coalesce(r.started_at, u.started_at), \
                    due_at = CASE r.status WHEN 5 THEN r.due_at END \
                FROM unnest($1::uuid[], $2::int[], $3::bigint[]) WITH ORDINALITY u (id, fence, started_at, n) \
-               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status IN (2, 3, 5) AND r.holder IS NULL \
-               RETURNING u.n";
+               WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence AND r.status IN ({EXECUTED}) AND r.holder IS NULL \
+               RETURNING u.n"
+    );
     let started = |group: &[usize]| group.iter().map(|n| micros(attempts[*n].started_at)).collect();
     let mut answers = owner_writes(&tx, &claims, sql, started, &[&flag::OWNED, &worker.0]).await?;
     for answer in answers.iter_mut().filter(|answer| **answer == Guarded::CancelAsked) {
@@ -359,7 +361,8 @@ async fn owner_writes(
         return Ok(answers);
     }
     let ids: Vec<Uuid> = missed.iter().map(|n| claims[*n].0.run.0).collect();
-    let rows = tx.rows("SELECT id, fence FROM run WHERE id = ANY($1) AND status = 5", &[&ids]).await?;
+    let rows =
+        tx.rows(formatcp!("SELECT id, fence FROM run WHERE id = ANY($1) AND status = {CANCELLING}"), &[&ids]).await?;
     let mut asked = HashMap::with_capacity(rows.len());
     for row in rows {
         asked.insert(row.try_get::<_, Uuid>(0)?, row.try_get::<_, i32>(1)?);

@@ -1,5 +1,7 @@
 //! Promote: delayed runs whose time has come become ready, or wait for a slot.
 
+use crate::codec::sql::SCHEDULED;
+use const_format::formatcp;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -20,7 +22,7 @@ use super::{
     follow::{Aftermath, reenter},
     once::Once,
     own::numbers,
-    row::{Locked, locked, run_columns},
+    row::{Locked, RUN, locked},
     slots,
     tx::{Ending, Tx},
 };
@@ -125,20 +127,22 @@ async fn lock_due(tx: &Tx, write: &Write, parts: &[i16], limit: u32) -> Result<V
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let sql = concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run r WHERE r.id = ANY($1) AND r.status = 0 ORDER BY r.ready_at, r.id FOR UPDATE SKIP LOCKED"
+    let sql = formatcp!(
+        "SELECT {RUN} FROM run r WHERE r.id = ANY($1) AND r.status = {SCHEDULED} ORDER BY r.ready_at, r.id FOR UPDATE SKIP LOCKED"
     );
     Ok(tx.rows(sql, &[&ids]).await?.iter().filter_map(|row| locked(&tx.notes, row)).collect())
 }
 
-pub(super) const DELAYED: &str = "WITH held AS MATERIALIZED (SELECT part FROM partition \
+pub(super) const DELAYED: &str = formatcp!(
+    "WITH held AS MATERIALIZED (SELECT part FROM partition \
          WHERE part = ANY($1::smallint[]) AND node = $2 ORDER BY part FOR SHARE) \
      SELECT p.part, x.ready_at, x.id FROM unnest($1::smallint[]) p (part), LATERAL ( \
-         SELECT ready_at, id FROM run WHERE status = 0 AND part = p.part AND ready_at <= $3 \
+         SELECT ready_at, id FROM run WHERE status = {SCHEDULED} AND part = p.part AND ready_at <= $3 \
          ORDER BY ready_at LIMIT $4) x \
-     WHERE p.part = ANY(ARRAY(SELECT part FROM held))";
+     WHERE p.part = ANY(ARRAY(SELECT part FROM held))"
+);
 
-pub(super) const NEXT: &str = "SELECT min(x.ready_at) FROM unnest($1::smallint[]) p (part), LATERAL ( \
-     SELECT ready_at FROM run WHERE status = 0 AND part = p.part ORDER BY ready_at LIMIT 1) x";
+pub(super) const NEXT: &str = formatcp!(
+    "SELECT min(x.ready_at) FROM unnest($1::smallint[]) p (part), LATERAL ( \
+     SELECT ready_at FROM run WHERE status = {SCHEDULED} AND part = p.part ORDER BY ready_at LIMIT 1) x"
+);

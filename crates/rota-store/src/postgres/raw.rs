@@ -7,6 +7,8 @@
 //! and fairness. Where runs are claimed, they are found by their order and read as a
 //! worker needs them, which is what claiming means.
 
+use crate::codec::sql::{QUEUED, RUNNING};
+use const_format::formatcp;
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
@@ -27,11 +29,13 @@ WITH made AS (
 INSERT INTO slot AS s (key, lim, held, waiting) SELECT key, 1, count(*), 0 FROM unnest($8::bigint[]) key
 WHERE key IS NOT NULL GROUP BY key ORDER BY key ON CONFLICT (key) DO UPDATE SET held = s.held + excluded.held";
 
-const CLAIM: &str = "UPDATE run SET status = 3, fence = fence + 1, holder = $2, started_at = $3 \
+const CLAIM: &str = formatcp!(
+    "UPDATE run SET status = {RUNNING}, fence = fence + 1, holder = $2, started_at = $3 \
      WHERE ctid = ANY(ARRAY(SELECT x.ctid FROM generate_series(1, 3) l (lane), LATERAL ( \
-         SELECT ctid FROM run WHERE status = 2 AND lane = l.lane ORDER BY tenant, order_key, id \
+         SELECT ctid FROM run WHERE status = {QUEUED} AND lane = l.lane ORDER BY tenant, order_key, id \
          LIMIT $1 FOR UPDATE SKIP LOCKED) x LIMIT $1)) \
-     RETURNING id, job, version, attempt, fence, payload";
+     RETURNING id, job, version, attempt, fence, payload"
+);
 
 const MOVE: &str = "
 WITH ended AS (DELETE FROM run WHERE id = ANY($1::uuid[]) RETURNING *

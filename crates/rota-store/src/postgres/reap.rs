@@ -1,6 +1,8 @@
 //! Reap: what vanished workers held is lost, what they hand back is ready
 //! again, and what has waited long enough ends or wakes.
 
+use crate::codec::sql::{CANCELLING, CLAIMED_LANE, NOT_EXECUTED, QUEUED};
+use const_format::formatcp;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -20,7 +22,7 @@ use super::{
     fault::Fault,
     follow::Aftermath,
     once::Once,
-    row::{Locked, ids, locked, run_columns},
+    row::{Locked, RUN, ids, locked},
     tx::{Ending, Tx},
 };
 use crate::{codec::micros, kept};
@@ -29,10 +31,12 @@ use crate::{codec::micros, kept};
 const WORKERS_MAX: i64 = 64;
 
 /// Runs that a sweep may touch: the others are their owner's alone.
-const OVERDUE: &str = "SELECT r.id FROM run r WHERE r.due_at <= $1 AND (r.status IN (0, 1, 4, 6) \
-     OR (r.status = 5 AND r.holder IS NOT NULL) \
-     OR (r.status = 2 AND EXISTS (SELECT 1 FROM lane l WHERE l.id = r.lane AND l.mode = 1))) \
-     ORDER BY r.due_at LIMIT $2";
+const OVERDUE: &str = formatcp!(
+    "SELECT r.id FROM run r WHERE r.due_at <= $1 AND (r.status IN ({NOT_EXECUTED}) \
+     OR (r.status = {CANCELLING} AND r.holder IS NOT NULL) \
+     OR (r.status = {QUEUED} AND EXISTS (SELECT 1 FROM lane l WHERE l.id = r.lane AND l.mode = {CLAIMED_LANE}))) \
+     ORDER BY r.due_at LIMIT $2"
+);
 
 impl PostgresStore {
     pub(super) async fn reap_all(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
@@ -48,11 +52,7 @@ impl PostgresStore {
         if workers.is_empty() {
             return Ok((Vec::new(), Ending { idle: true, ..Ending::default() }));
         }
-        let sql = concat!(
-            "SELECT ",
-            run_columns!(),
-            " FROM run r WHERE r.holder = ANY($1) ORDER BY r.id LIMIT $2 FOR UPDATE"
-        );
+        let sql = formatcp!("SELECT {RUN} FROM run r WHERE r.holder = ANY($1) ORDER BY r.id LIMIT $2 FOR UPDATE");
         let rows = tx.rows(sql, &[&workers, &i64::from(reap.limit)]).await?;
         let rows: Vec<Locked> = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
         let changes = decide(rows, |row| row.run.lose(reap.losses_max, write.now));
@@ -140,7 +140,7 @@ impl PostgresStore {
     }
 
     async fn release_once(&self, tx: Arc<Tx>, write: &Write, worker: WorkerId) -> Result<(Vec<Woken>, Ending), Fault> {
-        let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.holder = $1 ORDER BY r.id FOR UPDATE");
+        let sql = formatcp!("SELECT {RUN} FROM run r WHERE r.holder = $1 ORDER BY r.id FOR UPDATE");
         let mut answers =
             tx.pipe(&[("DELETE FROM holder WHERE worker = $1", &[&worker.0]), (sql, &[&worker.0])]).await?;
         let rows = answers.pop().unwrap_or_default();

@@ -11,17 +11,12 @@ use crate::{
 };
 
 /// The columns of `run` in the order that [`run_row`] reads them.
-macro_rules! run_columns {
-    () => {
-        "r.id, r.tenant, r.job, r.version, r.lane, r.part, r.status, r.flags, r.order_key, r.ready_at, r.created_at, \
-         r.expires_at, r.started_at, r.attempt, r.losses, r.fence, r.source, r.schedule, r.planned_at, r.slot, \
-         r.slot_limit, r.parent, r.step, r.pending, r.holder, r.due_at, r.payload, r.extra, r.cancel"
-    };
-}
-pub(super) use run_columns;
+pub(super) const RUN: &str = "r.id, r.tenant, r.job, r.version, r.lane, r.part, r.status, r.flags, r.order_key, \
+     r.ready_at, r.created_at, r.expires_at, r.started_at, r.attempt, r.losses, r.fence, r.source, r.schedule, \
+     r.planned_at, r.slot, r.slot_limit, r.parent, r.step, r.pending, r.holder, r.due_at, r.payload, r.extra, r.cancel";
 
 /// How many columns that is: what a query adds comes after them.
-pub(super) const RUN_COLUMNS: usize = 29;
+pub(super) const RUN_LEN: usize = 29;
 
 pub(super) fn run_row(row: &Row) -> Result<RunRow, Fault> {
     Ok(RunRow {

@@ -4,6 +4,7 @@
 //! ([`finish`](super::finish)); the few that go on are locked and decided on. What follows
 //! is done in the same transaction ([`follow`](super::follow)).
 
+use const_format::formatcp;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
@@ -26,7 +27,7 @@ use super::{
     finish::{End, FINISH, Finishes, Guard, OWNED_PARTS, Right, confirm, finish, finished},
     follow::{Aftermath, NOTIFY},
     once::Once,
-    row::{Locked, locked, run_columns, runs},
+    row::{Locked, RUN, locked, runs},
     tx::{Bound, Ending, Late, Param, Tx, params},
 };
 use crate::{codec::micros, kept};
@@ -136,7 +137,7 @@ impl PostgresStore {
     /// order asked.
     pub(super) async fn reread(&self, places: &[(Uuid, i32)], what: &'static str) -> Result<Vec<Run>, StoreError> {
         let ids: Vec<Uuid> = places.iter().map(|(id, _)| *id).collect();
-        let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1)");
+        let sql = formatcp!("SELECT {RUN} FROM run r WHERE r.id = ANY($1)");
         let rows = self.read(sql, &[&ids]).await.map_err(|fault| fault.told(what))?;
         let mut found: HashMap<RunId, Run> = runs(&self.notes, &rows).into_iter().map(|run| (run.id, run)).collect();
         Ok(places
@@ -232,7 +233,7 @@ async fn settle_first(
     }
     let asked = Right::from(right);
     let ids: Vec<Uuid> = moves.iter().map(|n| settlements[*n].lease.run.0).collect();
-    let lock = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+    let lock = formatcp!("SELECT {RUN} FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
     let (owned, locked_ids): ([Param<'_>; 2], [Param<'_>; 1]) = ([&asked.parts, &asked.epochs], [&ids]);
     let mut statements: Vec<Bound<'_>> = vec![(OWNED_PARTS, &owned), (lock, &locked_ids)];
     let ended = finishes_of(settlements, finishes);

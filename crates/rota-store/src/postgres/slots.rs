@@ -4,6 +4,8 @@
 //! found in a statement of its own. It must be a new statement: a snapshot older
 //! than the slot's lock can miss a waiter that was committed in between.
 
+use crate::codec::sql::{BLOCKED, COUNTED, QUEUED};
+use const_format::formatcp;
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
@@ -18,7 +20,7 @@ use super::{
     PostgresStore,
     fault::Fault,
     follow::Aftermath,
-    row::{run_columns, runs},
+    row::{RUN, runs},
     tx::{Bound, Late, Param, Tx, params},
 };
 
@@ -134,14 +136,12 @@ const SHIFT: &str = "INSERT INTO slot AS s (key, lim, held, waiting) \
 /// Lets the first of those who wait have the slots that are free. How many that
 /// are is read here, from counters that this transaction has locked: a number
 /// from an earlier statement may have been changed by a later one.
-pub(super) const ADMIT: &str = concat!(
-    "WITH admitted AS (UPDATE run r SET status = 2 WHERE r.id = ANY(ARRAY( \
+pub(super) const ADMIT: &str = formatcp!(
+    "WITH admitted AS (UPDATE run r SET status = {QUEUED} WHERE r.id = ANY(ARRAY( \
          SELECT x.id FROM slot k, LATERAL ( \
-             SELECT id FROM run WHERE slot = k.key AND status = 1 ORDER BY order_key, id \
+             SELECT id FROM run WHERE slot = k.key AND status = {BLOCKED} ORDER BY order_key, id \
              LIMIT greatest(least(k.lim - k.held, k.waiting), 0) FOR UPDATE) x \
-         WHERE k.key = ANY($1::bigint[]) AND k.waiting > 0 AND k.held < k.lim)) RETURNING ",
-    run_columns!(),
-    "), counted AS (UPDATE slot s SET held = held + a.n, waiting = greatest(waiting - a.n, 0) \
+         WHERE k.key = ANY($1::bigint[]) AND k.waiting > 0 AND k.held < k.lim)) RETURNING {RUN}), counted AS (UPDATE slot s SET held = held + a.n, waiting = greatest(waiting - a.n, 0) \
          FROM (SELECT slot, count(*)::int AS n FROM admitted GROUP BY slot) a WHERE s.key = ANY(ARRAY[a.slot])) \
      SELECT * FROM admitted"
 );
@@ -179,12 +179,14 @@ pub(super) async fn apply_and_admit(tx: &Tx, after: &mut Aftermath) -> Result<Ve
 }
 
 /// What the live runs say against what the counters say.
-const MISFITS: &str = "SELECT coalesce(s.key, l.slot), coalesce(l.lim, s.lim, 1) \
-     FROM slot s FULL JOIN (SELECT slot, max(slot_limit) AS lim, count(*) FILTER (WHERE status <> 1) AS held, \
-                                   count(*) FILTER (WHERE status = 1) AS waiting \
-                            FROM run WHERE slot IS NOT NULL AND status IN (1, 2, 3, 4, 5) GROUP BY slot) l ON l.slot = s.key \
+const MISFITS: &str = formatcp!(
+    "SELECT coalesce(s.key, l.slot), coalesce(l.lim, s.lim, 1) \
+     FROM slot s FULL JOIN (SELECT slot, max(slot_limit) AS lim, count(*) FILTER (WHERE status <> {BLOCKED}) AS held, \
+                                   count(*) FILTER (WHERE status = {BLOCKED}) AS waiting \
+                            FROM run WHERE slot IS NOT NULL AND status IN ({COUNTED}) GROUP BY slot) l ON l.slot = s.key \
      WHERE coalesce(s.held, -1) <> coalesce(l.held, 0) OR coalesce(s.waiting, -1) <> coalesce(l.waiting, 0) \
-        OR (s.waiting > 0 AND s.held < s.lim) LIMIT 1000";
+        OR (s.waiting > 0 AND s.held < s.lim) LIMIT 1000"
+);
 
 impl PostgresStore {
     pub(super) async fn recount(&self, now: Timestamp) -> Result<u32, StoreError> {
@@ -210,8 +212,8 @@ impl PostgresStore {
         let keys: Vec<i64> = asked.keys().copied().collect();
         let counted = tx
             .rows(
-                "SELECT slot, count(*) FILTER (WHERE status <> 1), count(*) FILTER (WHERE status = 1) \
-                 FROM run WHERE slot = ANY($1) AND status IN (1, 2, 3, 4, 5) GROUP BY slot",
+                formatcp!("SELECT slot, count(*) FILTER (WHERE status <> {BLOCKED}), count(*) FILTER (WHERE status = {BLOCKED}) \
+                 FROM run WHERE slot = ANY($1) AND status IN ({COUNTED}) GROUP BY slot"),
                 &[&keys],
             )
             .await?;

@@ -1,18 +1,20 @@
 //! What stands before a live run, for people who wonder.
 
+use crate::codec::sql::{BLOCKED, QUEUED};
+use const_format::formatcp;
 use rota_core::{ids::RunId, slot::Slot, store::Standing, why::AHEAD_MAX};
 
 use super::{PostgresStore, fault::Fault};
 
 /// Both counts stop beyond what is shown.
-const SQL: &str = "
-    SELECT (SELECT count(*) FROM (SELECT 1 FROM run b WHERE b.status = 2 AND b.lane = r.lane
+const SQL: &str = formatcp!("
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM run b WHERE b.status = {QUEUED} AND b.lane = r.lane
                 AND b.tenant = r.tenant AND b.order_key < r.order_key LIMIT $2) x),
-           (SELECT count(*) FROM (SELECT 1 FROM run b WHERE b.slot = r.slot AND b.slot IS NOT NULL AND b.status = 1
+           (SELECT count(*) FROM (SELECT 1 FROM run b WHERE b.slot = r.slot AND b.slot IS NOT NULL AND b.status = {BLOCKED}
                 AND b.order_key < r.order_key LIMIT $2) x),
            s.lim, s.held, s.waiting
     FROM run r LEFT JOIN slot s ON s.key = r.slot
-    WHERE r.id = $1";
+    WHERE r.id = $1");
 
 impl PostgresStore {
     pub(super) async fn standing_of(&self, run: RunId) -> Result<Standing, Fault> {

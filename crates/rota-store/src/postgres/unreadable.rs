@@ -1,5 +1,6 @@
 //! Rows that cannot be read: set aside, listed, shown, discarded.
 
+use const_format::formatcp;
 use rota_core::store::{Discarded, StoreError, UnreadableRow};
 use serde_json::Value;
 use tokio_postgres::types::ToSql;
@@ -8,14 +9,14 @@ use uuid::Uuid;
 use super::{
     PostgresStore,
     fault::Fault,
-    row::{run_columns, run_row},
+    row::{RUN, run_row},
     tx::{Param, Tx},
 };
 use crate::{
     codec::{RunRow, status},
     failpoint,
     unreadable::{
-        KeyPart, Kind, LISTED_MAX, NAMED, Named, RUN, kept_because, read_again, reason_of, shown, unknown_status,
+        self, KeyPart, Kind, LISTED_MAX, NAMED, Named, kept_because, read_again, reason_of, shown, unknown_status,
     },
 };
 
@@ -36,7 +37,7 @@ impl PostgresStore {
     /// is in nobody's way and stays as it is.
     async fn set_aside_runs(&self, runs: &[Uuid]) -> Result<(), Fault> {
         let tx = Tx::on(&self.work).await?;
-        let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+        let sql = formatcp!("SELECT {RUN} FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
         let mut broken: Vec<Uuid> = Vec::new();
         for row in tx.rows(sql, &[&runs]).await? {
             let row = run_row(&row)?;
@@ -52,12 +53,16 @@ impl PostgresStore {
     }
 
     pub(super) async fn rows_set_aside(&self) -> Result<Vec<UnreadableRow>, Fault> {
-        let sql = concat!("SELECT ", run_columns!(), " FROM run r WHERE r.status >= 100 ORDER BY r.id LIMIT $1");
+        let sql = formatcp!("SELECT {RUN} FROM run r WHERE r.status >= 100 ORDER BY r.id LIMIT $1");
         let mut found = Vec::new();
         for row in self.read(sql, &[&(LISTED_MAX as i64)]).await? {
             let row = run_row(&row)?;
             let key = row.id.to_string();
-            found.push(UnreadableRow { table: RUN.to_owned(), key, reason: reason_of(as_it_was(row).run()) });
+            found.push(UnreadableRow {
+                table: unreadable::RUN.to_owned(),
+                key,
+                reason: reason_of(as_it_was(row).run()),
+            });
         }
         let sql = "SELECT id FROM run WHERE id = ANY($1) AND status NOT BETWEEN 0 AND 6 AND status < 100 ORDER BY id";
         let rows = self.read(sql, &[&self.notes.unknown()]).await?;
@@ -88,7 +93,7 @@ impl PostgresStore {
         let Some(named) = named(table) else { return Ok(Discarded::NotFound) };
         let Some(key_parts) = params(named, key) else { return Ok(Discarded::NotFound) };
         let mut sql = format!("DELETE FROM {table} r WHERE {}", is_key(named));
-        if table == RUN {
+        if table == unreadable::RUN {
             sql += " AND status NOT BETWEEN 0 AND 6";
         } else {
             read_again(self, table, &named.parts(key).unwrap_or_default()).await?;

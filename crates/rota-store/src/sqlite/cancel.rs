@@ -1,6 +1,8 @@
 //! Changes that are decided on the row itself, inside its transaction: cancel,
 //! promote, wake, release, reap, sweep.
 
+use crate::codec::sql::{CANCELLING, CLAIMED_LANE, NOT_EXECUTED, QUEUED, SCHEDULED};
+use const_format::formatcp;
 use rota_core::{
     ids::{Partition, RunId, WorkerId},
     run::{CancelAsk, Change, Refusal, Run, Slots},
@@ -198,7 +200,9 @@ fn promoted_again(connection: &Connection, kept: Option<&[u8]>) -> Result<Promot
 
 fn promote(connection: &Connection, write: &Write, parts: &[Partition], limit: usize) -> Result<Promoted, StoreError> {
     let mut work = Work::new(connection, write);
-    let sql = select_run("WHERE run.status = 0 AND run.part = ?1 AND run.ready_at <= ?2 ORDER BY run.ready_at, run.id");
+    let sql = select_run(formatcp!(
+        "WHERE run.status = {SCHEDULED} AND run.part = ?1 AND run.ready_at <= ?2 ORDER BY run.ready_at, run.id"
+    ));
     let mut due = Vec::new();
     for part in parts {
         if !work.holds(i16::from(part.0))? {
@@ -221,7 +225,7 @@ fn promote(connection: &Connection, write: &Write, parts: &[Partition], limit: u
 }
 
 fn next_ready(connection: &Connection, parts: &[Partition]) -> Result<Option<jiff::Timestamp>, StoreError> {
-    let sql = "SELECT min(ready_at) FROM run WHERE status = 0 AND part = ?1";
+    let sql = formatcp!("SELECT min(ready_at) FROM run WHERE status = {SCHEDULED} AND part = ?1");
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     let mut next: Option<i64> = None;
     for part in parts {
@@ -270,12 +274,12 @@ fn reap_runs(connection: &Connection, write: &Write, reap: Reap) -> Result<Vec<R
 
 /// Runs that only the owner of their partition may end are left to it.
 fn sweep(connection: &Connection, write: &Write, limit: usize) -> Result<Vec<Reaped>, StoreError> {
-    let sql = select_run(
+    let sql = select_run(formatcp!(
         "JOIN lane ON lane.id = run.lane WHERE run.due_at <= ?1 \
-         AND (run.status IN (0, 1, 4, 6) OR (run.status = 2 AND lane.mode = 1) \
-              OR (run.status = 5 AND run.holder IS NOT NULL)) \
-         ORDER BY run.due_at, run.id",
-    );
+         AND (run.status IN ({NOT_EXECUTED}) OR (run.status = {QUEUED} AND lane.mode = {CLAIMED_LANE}) \
+              OR (run.status = {CANCELLING} AND run.holder IS NOT NULL)) \
+         ORDER BY run.due_at, run.id"
+    ));
     let mut work = Work::new(connection, write);
     let mut swept = Vec::new();
     for row in live_rows(connection, &sql, [micros(write.now)], limit, |_| true)? {

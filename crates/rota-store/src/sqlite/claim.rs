@@ -1,5 +1,7 @@
 //! Claiming: written leases for workers, and their extension.
 
+use crate::codec::sql::{EXECUTED, QUEUED, RUNNING};
+use const_format::formatcp;
 use std::{collections::HashSet, sync::LazyLock};
 
 use rota_core::{
@@ -77,7 +79,8 @@ impl SqliteStore {
         let reports = reports.to_vec();
         self.writer
             .write("store progress", Urgency::Prompt, move |connection| {
-                let sql = "UPDATE run SET progress = ?3 WHERE id = ?1 AND fence = ?2 AND status IN (2, 3, 5)";
+                let sql =
+                    formatcp!("UPDATE run SET progress = ?3 WHERE id = ?1 AND fence = ?2 AND status IN ({EXECUTED})");
                 let mut update = connection.prepare_cached(sql).map_err(failed)?;
                 reports
                     .iter()
@@ -94,8 +97,10 @@ impl SqliteStore {
 
 /// Walks from tenant to tenant through the index of ready runs.
 fn pairs_of(connection: &Connection, lane: LaneId, pairs: &mut Vec<(Pair, OrderKey)>) -> Result<(), StoreError> {
-    let sql = "SELECT tenant, order_key FROM run WHERE status = 2 AND lane = ?1 AND tenant > ?2 \
-         ORDER BY tenant, order_key LIMIT 1";
+    let sql = formatcp!(
+        "SELECT tenant, order_key FROM run WHERE status = {QUEUED} AND lane = ?1 AND tenant > ?2 \
+         ORDER BY tenant, order_key LIMIT 1"
+    );
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     let mut tenant = i32::MIN;
     loop {
@@ -135,10 +140,10 @@ pub fn put_holder(connection: &Connection, worker: WorkerId, until: jiff::Timest
 }
 
 static READY: LazyLock<String> = LazyLock::new(|| {
-    select_run(
-        "WHERE run.status = 2 AND run.lane = ?1 AND run.tenant = ?2 AND run.order_key >= ?3 \
-         ORDER BY run.order_key, run.id",
-    )
+    select_run(formatcp!(
+        "WHERE run.status = {QUEUED} AND run.lane = ?1 AND run.tenant = ?2 AND run.order_key >= ?3 \
+         ORDER BY run.order_key, run.id"
+    ))
 });
 
 fn claim_runs(connection: &Connection, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
@@ -168,8 +173,10 @@ fn claim_runs(connection: &Connection, write: &Write, claim: &Claim) -> Result<V
 
 /// The one move that happens to every claimed run has a statement of its own.
 static TAKE: LazyLock<Many> = LazyLock::new(|| {
-    let head = "UPDATE OR FAIL run SET status = 3, fence = fence + 1, holder = ?, started_at = ?, due_at = NULL \
-         WHERE status = 2 AND id IN (";
+    let head = formatcp!(
+        "UPDATE OR FAIL run SET status = {RUNNING}, fence = fence + 1, holder = ?, started_at = ?, due_at = NULL \
+         WHERE status = {QUEUED} AND id IN ("
+    );
     Many::new(head, "?", ")")
 });
 

@@ -1,5 +1,6 @@
 //! Dead letters: what was done about runs that had ended.
 
+use crate::codec::sql::DEAD;
 use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
@@ -107,7 +108,7 @@ pub fn find_open(connection: &Connection) -> rusqlite::Result<()> {
     for day in days {
         let sql = format!(
             "INSERT OR IGNORE INTO open_dead (run, ended_at) SELECT id, ended_at FROM {} \
-             WHERE verdict = 4 AND id NOT IN (SELECT run FROM dead_mark)",
+             WHERE verdict = {DEAD} AND id NOT IN (SELECT run FROM dead_mark)",
             history::table(day)
         );
         connection.execute(&sql, [])?;

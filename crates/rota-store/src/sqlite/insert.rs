@@ -1,5 +1,7 @@
 //! Making runs: unique keys, what they wait for, slots, and the row.
 
+use crate::codec::sql::{BLOCKED, HOLDING};
+use const_format::formatcp;
 use std::{collections::BTreeSet, sync::LazyLock};
 
 use rota_core::{
@@ -191,7 +193,8 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
     match entry {
         Entry::Holds | Entry::Waits | Entry::Refused => Ok(()),
         Entry::WaitsAlone => {
-            let sql = select_run("WHERE run.status = 1 AND run.slot = ?1 ORDER BY run.order_key, run.id");
+            let sql =
+                select_run(formatcp!("WHERE run.status = {BLOCKED} AND run.slot = ?1 ORDER BY run.order_key, run.id"));
             for row in work.rows(&sql, ask.key.0, usize::MAX)? {
                 let run = row.run.clone();
                 if let Ok(change) = run.displace(new.id, work.now) {
@@ -202,7 +205,7 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
             Ok(())
         }
         Entry::WaitsForCancel => {
-            let sql = select_run("WHERE run.slot = ?1 AND run.status IN (2, 3, 4)");
+            let sql = select_run(formatcp!("WHERE run.slot = ?1 AND run.status IN ({HOLDING})"));
             let cancel = CancelAsk::by_newer_run();
             for row in work.rows(&sql, ask.key.0, usize::MAX)? {
                 cancel_one(work, &row.run, &cancel)?;

@@ -1,5 +1,7 @@
 //! Mending joins: a run that waits for others which are gone is counted down.
 
+use crate::codec::sql::NEEDS;
+use const_format::formatcp;
 use rota_core::{
     ids::RunId,
     store::{StoreError, Write},
@@ -15,9 +17,11 @@ const GONE: &str = "SELECT DISTINCT needed FROM need \
      WHERE NOT EXISTS (SELECT 1 FROM run WHERE run.id = need.needed) LIMIT 1000";
 
 /// Runs that wait for more than they are tied to, and for how many more.
-const UNTIED: &str = "SELECT run.id, run.pending - coalesce(n.ties, 0) FROM run \
+const UNTIED: &str = formatcp!(
+    "SELECT run.id, run.pending - coalesce(n.ties, 0) FROM run \
      LEFT JOIN (SELECT waiter, count(*) AS ties FROM need GROUP BY waiter) n ON n.waiter = run.id \
-     WHERE run.status = 6 AND run.pending > coalesce(n.ties, 0) LIMIT 1000";
+     WHERE run.status = {NEEDS} AND run.pending > coalesce(n.ties, 0) LIMIT 1000"
+);
 
 impl SqliteStore {
     pub(super) async fn do_mend_joins(&self, write: &Write) -> Result<u32, StoreError> {

@@ -1,5 +1,7 @@
 //! What the owner of partitions reads, marks and leases.
 
+use crate::codec::sql::{BEGUN, QUEUED};
+use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     dispatch::Window,
@@ -45,8 +47,9 @@ impl Parts {
 impl SqliteStore {
     pub(super) async fn do_oldest_queued(&self) -> Result<Option<Timestamp>, StoreError> {
         self.read("find the oldest queued run", |connection| {
-            let mut select =
-                connection.prepare_cached("SELECT min(ready_at) FROM run WHERE status = 2").map_err(failed)?;
+            let mut select = connection
+                .prepare_cached(formatcp!("SELECT min(ready_at) FROM run WHERE status = {QUEUED}"))
+                .map_err(failed)?;
             time_opt(select.query_row([], |row| row.get(0)).map_err(failed)?)
         })
         .await
@@ -63,7 +66,9 @@ impl SqliteStore {
     pub(super) async fn do_inherited(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
         let parts = parts.to_vec();
         self.read("read inherited runs", move |connection| {
-            let sql = select_run("WHERE run.part = ?1 AND run.status IN (3, 5) AND run.holder IS NULL ORDER BY run.id");
+            let sql = select_run(formatcp!(
+                "WHERE run.part = ?1 AND run.status IN ({BEGUN}) AND run.holder IS NULL ORDER BY run.id"
+            ));
             let mut found = Vec::new();
             for part in &parts {
                 let left = limit as usize - found.len();
@@ -245,10 +250,10 @@ impl<'c> Owned<'c> {
 }
 
 fn read_window(connection: &Connection, parts: &Parts, window: &Window) -> Result<Vec<Run>, StoreError> {
-    let sql = select_run(
-        "WHERE run.status = 2 AND run.lane = ?1 AND run.tenant = ?2 AND (run.order_key, run.id) > (?3, ?4) \
-         ORDER BY run.order_key, run.id",
-    );
+    let sql = select_run(formatcp!(
+        "WHERE run.status = {QUEUED} AND run.lane = ?1 AND run.tenant = ?2 AND (run.order_key, run.id) > (?3, ?4) \
+         ORDER BY run.order_key, run.id"
+    ));
     let (key, id) = window.after.map_or((OrderKey::MIN, Vec::new()), |(key, id)| (key, id.0.as_bytes().to_vec()));
     let after = params![window.pair.lane.0, window.pair.tenant.0, key.0, id];
     let mut select = connection.prepare_cached(&sql).map_err(failed)?;

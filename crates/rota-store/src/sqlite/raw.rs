@@ -8,6 +8,8 @@
 //! runs are claimed, they are found by their order and read as a worker needs them,
 //! which is what claiming means. Whoever runs it has the file to itself.
 
+use crate::codec::sql::{QUEUED, RUNNING};
+use const_format::formatcp;
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::LazyLock};
 
 use jiff::Timestamp;
@@ -140,13 +142,17 @@ fn count_slots(connection: &Connection, load: RawLoad, runs: &[Uuid], each: i64)
 }
 
 static TAKE: LazyLock<Many> = LazyLock::new(|| {
-    let head = "UPDATE OR FAIL run SET status = 3, fence = fence + 1, holder = ?, started_at = ? WHERE id IN (";
+    let head = formatcp!(
+        "UPDATE OR FAIL run SET status = {RUNNING}, fence = fence + 1, holder = ?, started_at = ? WHERE id IN ("
+    );
     Many::new(head, "?", ")")
 });
 
 fn claim(connection: &Connection, count: usize, now: Timestamp) -> rusqlite::Result<Vec<Uuid>> {
-    let sql = "SELECT id, job, version, attempt, fence, payload FROM run WHERE status = 2 AND lane = ?1 \
-         ORDER BY tenant, order_key, id LIMIT ?2";
+    let sql = formatcp!(
+        "SELECT id, job, version, attempt, fence, payload FROM run WHERE status = {QUEUED} AND lane = ?1 \
+         ORDER BY tenant, order_key, id LIMIT ?2"
+    );
     let mut select = connection.prepare_cached(sql)?;
     let mut runs: Vec<(Uuid, String)> = Vec::with_capacity(count);
     for lane in 1..=3 {

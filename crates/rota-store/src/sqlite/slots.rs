@@ -1,5 +1,7 @@
 //! Recounting slots: counters that do not fit the live runs are put right.
 
+use crate::codec::sql::COUNTED;
+use const_format::formatcp;
 use std::collections::BTreeMap;
 
 use rota_core::store::{StoreError, Write};
@@ -49,8 +51,10 @@ fn counts(connection: &Connection) -> Result<BTreeMap<i64, Count>, StoreError> {
     }
     // A run that is delayed or waits for others has not asked yet: to make a
     // counter for it here would fix its key's limit before anyone asked.
-    let sql = "SELECT slot, status, count(*), max(slot_limit) FROM run \
-         WHERE slot IS NOT NULL AND status IN (1, 2, 3, 4, 5) GROUP BY slot, status";
+    let sql = formatcp!(
+        "SELECT slot, status, count(*), max(slot_limit) FROM run \
+         WHERE slot IS NOT NULL AND status IN ({COUNTED}) GROUP BY slot, status"
+    );
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     let mut rows = select.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {

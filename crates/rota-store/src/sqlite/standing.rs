@@ -1,5 +1,7 @@
 //! What stands before a live run, for people who wonder.
 
+use crate::codec::sql::{BLOCKED, QUEUED};
+use const_format::formatcp;
 use rota_core::{
     ids::RunId,
     slot::Slot,
@@ -11,14 +13,16 @@ use rusqlite::{OptionalExtension, params};
 use super::{SqliteStore, failed};
 
 /// Both counts stop beyond what is shown.
-const SQL: &str = "
-    SELECT (SELECT count(*) FROM (SELECT 1 FROM run b WHERE b.status = 2 AND b.lane = r.lane
+const SQL: &str = formatcp!(
+    "
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM run b WHERE b.status = {QUEUED} AND b.lane = r.lane
                 AND b.tenant = r.tenant AND b.order_key < r.order_key LIMIT ?2)),
-           (SELECT count(*) FROM (SELECT 1 FROM run b WHERE b.slot = r.slot AND b.status = 1
+           (SELECT count(*) FROM (SELECT 1 FROM run b WHERE b.slot = r.slot AND b.status = {BLOCKED}
                 AND b.order_key < r.order_key LIMIT ?2)),
            s.lim, s.held, s.waiting
     FROM run r LEFT JOIN slot s ON s.key = r.slot
-    WHERE r.id = ?1";
+    WHERE r.id = ?1"
+);
 
 impl SqliteStore {
     pub(super) async fn do_standing(&self, run: RunId) -> Result<Standing, StoreError> {
