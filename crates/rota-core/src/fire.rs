@@ -373,8 +373,25 @@ pub fn edit(
     let decided_to = owed.last().map(|owed| owed.to).max(own.decided_to).max(kept.decided_to);
     let behind = Progress { decided_to, ..own };
     let waits_for_run = waits_for_run && new.delay().is_some();
-    let cursor = if waits_for_run { None } else { arm(new, id, behind, now) };
+    let cursor = match counted_from_its_end(old, new, held, now) {
+        _ if waits_for_run => None,
+        Some(ended_at) => rearm(new, id, behind, ended_at),
+        None => arm(new, id, behind, now),
+    };
     Edited { stored: Stored { cursor, behind, waits_for_run }, owed }
+}
+
+/// When the last run of an `after_finish` schedule ended, where its next instant counts from
+/// that and is yet to come: an edit moves it by the change of the delay, and makes no run
+/// that neither definition asks for.
+fn counted_from_its_end(
+    old: Option<&Schedule>,
+    new: &Schedule,
+    held: Option<Cursor>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let delay = old.filter(|old| old.enabled && new.enabled)?.delay().filter(|_| new.delay().is_some())?;
+    held.filter(|held| held.fired > 0 && held.planned_at > now).map(|held| delay.before(held.planned_at))
 }
 
 /// The last run of an `after_finish` schedule, whose end arms it.

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     choice::choices,
+    duration::Span,
     ids::{JobId, TenantId},
     run::SlotUse,
 };
@@ -78,6 +79,8 @@ pub struct SlotAsk {
     pub when_full: WhenFull,
     /// How many may wait; none means no bound.
     pub max_queued: Option<u32>,
+    /// How long those have to stop that it asks to, where it does.
+    pub grace: Span,
 }
 
 /// One key's counters.
@@ -190,7 +193,7 @@ mod tests {
     const GONE: Shift = Shift { held: -1, waiting: 0 };
 
     fn ask(limit: u32, when_full: WhenFull, max_queued: Option<u32>) -> SlotAsk {
-        SlotAsk { key: SlotKey(1), limit, when_full, max_queued }
+        SlotAsk { key: SlotKey(1), limit, when_full, max_queued, grace: Span::secs(30) }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rota_core::{
     order::Priority,
     quota::{Quotas, Refusal},
     run::{Labels, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk},
-    slot::{SlotAsk, UniqueKey},
+    slot::{SlotAsk, UniqueKey, WhenFull},
     store::{Enqueued, JobRecord, StoreError, Write},
 };
 use serde_json::Value;
@@ -389,8 +389,10 @@ fn name(job: &JobRef) -> (i64, &str) {
 pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enqueued]) {
     let mut handed = Vec::new();
     let mut elsewhere = Vec::new();
+    let mut stops = false;
     for (run, answer) in runs.into_iter().zip(answers) {
         let Enqueued::Made { status, handed: ours } = answer else { continue };
+        stops |= run.slot.is_some_and(|ask| ask.when_full == WhenFull::CancelRunning) && *status == Status::Blocked;
         let (id, job, tenant) = (run.id, run.job, run.tenant);
         node.events.tell(|| Event::RunMade { run: id, job, tenant, status: *status });
         match status {
@@ -406,6 +408,9 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
             }
             _ => {}
         }
+    }
+    if stops {
+        node.asked_to_stop(write.now);
     }
     node.ended_by(write);
     node.ready(handed.into_iter());

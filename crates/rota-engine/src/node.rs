@@ -93,6 +93,8 @@ pub struct Node {
     leases_until: AtomicU64,
     /// Somebody asked a run to stop: leases are to be compared at once.
     pub(crate) cancel_asked: AtomicBool,
+    /// Nobody is presumed dead before then, by the uptime, in microseconds.
+    judges_from: AtomicU64,
 }
 
 /// Who is told inside the process; as little a truth as a hint.
@@ -156,6 +158,7 @@ impl Node {
             extended_until: AtomicU64::new(u64::MAX),
             leases_until: AtomicU64::new(0),
             cancel_asked: AtomicBool::new(false),
+            judges_from: AtomicU64::new(0),
             store,
             clock,
             system_clock,
@@ -233,6 +236,16 @@ impl Node {
             }
         }
         Ok(changed)
+    }
+
+    /// A write of this node asked runs to stop that others execute, or this node does: whoever
+    /// waits here with some in hand compares leases at once, and so does the node.
+    pub(crate) fn asked_to_stop(&self, now: Timestamp) {
+        self.cancel_asked.store(true, Ordering::Relaxed);
+        self.bells.execute.notify_one();
+        if self.remote.is_used() {
+            self.remote.sessions().doubt(now);
+        }
     }
 
     /// Whether somebody in the process called for a scan since this was last asked: for
@@ -378,6 +391,17 @@ impl Node {
         if self.outage.away.swap(false, Ordering::Relaxed) {
             self.be_quiet(now);
         }
+    }
+
+    /// This node has just come, or stood still for longer than others wait for it. Whoever
+    /// spoke to it had nobody to extend their leases, and gets a lease time to do so.
+    pub(crate) fn was_away(&self) {
+        self.judges_from.store(self.lease_from(self.clock.uptime()), Ordering::Relaxed);
+    }
+
+    /// Whether it has been there for long enough to presume others dead.
+    pub(crate) fn may_judge(&self) -> bool {
+        Duration::from_micros(self.judges_from.load(Ordering::Relaxed)) <= self.clock.uptime()
     }
 
     fn be_quiet(&self, now: Timestamp) {

@@ -25,6 +25,8 @@ use crate::{
 const OLD_BLOCKS_MAX: usize = 4_000;
 /// How late an instant may be to still fire when nothing is to be caught up.
 const LATE_MAX: Span = Span::secs(60);
+/// A schedule that waits for a day that its calendars allow looks at them this often.
+const CALENDAR_LOOK: Span = Span::secs(10);
 /// How far ahead a day is sought that the calendars allow.
 const DAYS_SOUGHT_MAX: usize = 3_660;
 
@@ -312,6 +314,11 @@ impl<'a> Planner<'a> {
         if self.input.schedule.within_bounds(planned_at).is_none() {
             return self.into_plan(None);
         }
+        if planned_at > self.now {
+            // It waits for a day that its calendars allow, and they may have changed.
+            let next = self.from(self.first_allowed(self.now)).map(|next| self.to_be_looked_at(next));
+            return self.into_plan(next);
+        }
         let reason = match (self.admit_one(planned_at), self.over_rate()) {
             (Ok(_), Some(due_at)) => {
                 let put_off = Cursor { due_at, ..self.input.cursor };
@@ -327,7 +334,10 @@ impl<'a> Planner<'a> {
         self.skips.push(SkipRange { from: planned_at, to: planned_at, count: 1, reason });
         let next = match reason {
             SkipReason::Ended => None,
-            SkipReason::Calendar => self.from(self.next_allowed(delay)),
+            SkipReason::Calendar => {
+                let next = self.from(self.first_allowed(delay.after(self.now)));
+                next.map(|next| self.to_be_looked_at(next))
+            }
             _ => self.from(delay.after(self.now)),
         };
         self.into_plan(next)
@@ -352,10 +362,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The delay from now, or the first moment of the next day that the
-    /// calendars allow, so that a holiday is one skip and not one per delay.
-    fn next_allowed(&self, delay: Span) -> Timestamp {
-        let mut at = delay.after(self.now);
+    /// `at`, or the first moment of the next day that the calendars allow, so that a
+    /// holiday is one skip and not one per delay.
+    fn first_allowed(&self, mut at: Timestamp) -> Timestamp {
         for _ in 0..DAYS_SOUGHT_MAX {
             let date = self.input.schedule.date(at);
             if all_allow(self.input.calendars.iter().copied(), date) {
@@ -364,6 +373,11 @@ impl<'a> Planner<'a> {
             at = self.input.schedule.midnight_after(date);
         }
         at
+    }
+
+    /// A cursor that waits for a day wakes before it, to follow a calendar that is changed.
+    fn to_be_looked_at(&self, next: Cursor) -> Cursor {
+        Cursor { due_at: next.due_at.min(CALENDAR_LOOK.after(self.now)), ..next }
     }
 
     fn into_plan(mut self, next: Option<Cursor>) -> Plan {

@@ -508,16 +508,67 @@ fn after_finish_survives_every_skip() {
     let held = owing(clock("08:00:00"));
     let pause = Pause { since: clock("07:00:00"), until: Some(clock("08:30:00")) };
     let busy = Live { active: 1, waiting: 0 };
+    let tomorrow = at("2025-01-02T00:00:00Z");
     for (case, now, next) in [
-        (Input { pauses: &[pause], ..input(&loop_, held) }, clock("08:30:00"), clock("08:40:00")),
-        (Input { live: busy, ..input(&loop_, held) }, clock("08:00:00"), clock("08:10:00")),
-        (input(&loop_, held), clock("09:00:01"), clock("09:10:01")),
-        (Input { calendars: &calendars, ..input(&loop_, held) }, clock("08:00:00"), at("2025-01-02T00:00:00Z")),
+        (Input { pauses: &[pause], ..input(&loop_, held) }, clock("08:30:00"), owing(clock("08:40:00"))),
+        (Input { live: busy, ..input(&loop_, held) }, clock("08:00:00"), owing(clock("08:10:00"))),
+        (input(&loop_, held), clock("09:00:01"), owing(clock("09:10:01"))),
+        (
+            Input { calendars: &calendars, ..input(&loop_, held) },
+            clock("08:00:00"),
+            Cursor { due_at: clock("08:00:10"), ..owing(tomorrow) },
+        ),
     ] {
         let done = plan(&case, now);
         assert_eq!((done.runs.len(), done.skips.len(), done.skips[0].count), (0, 1, 1));
-        assert_eq!(done.next, Some(owing(next)));
+        assert_eq!(done.next, Some(next));
     }
+}
+
+/// A schedule that waits for a day that its calendars allow must not sleep until then,
+/// which may be ten years off, when somebody corrects the calendar.
+#[test]
+fn after_finish_follows_its_calendars() {
+    let never: Calendar =
+        serde_json::from_value(json!({ "name": "never", "mode": "include", "dates": ["2020-01-01"] })).unwrap();
+    let loop_ = schedule(json!({ "after_finish": "10m" }));
+    let calendars = [&never];
+    let closed = |cursor| Input { calendars: &calendars, ..input(&loop_, cursor) };
+    let skipped = plan(&closed(owing(clock("08:00:00"))), clock("08:00:00"));
+    let mut held = skipped.next.unwrap();
+    for _ in 0..3 {
+        let now = held.due_at;
+        assert!(held.planned_at > at("2030-01-01T00:00:00Z"), "{held:?}");
+        let looked = plan(&closed(held), now);
+        assert_eq!((looked.runs.len(), looked.skips.len()), (0, 0), "one skip, not one for each look");
+        held = looked.next.unwrap();
+        assert_eq!(held.due_at, now + SignedDuration::from_secs(10));
+    }
+    let now = held.due_at;
+    let open = plan(&input(&loop_, held), now);
+    assert_eq!(open.next, Some(owing(now)));
+    assert_eq!(plan(&input(&loop_, open.next.unwrap()), now).runs.len(), 1);
+}
+
+/// An edit of a schedule that runs an hour after its last run must not make a run now.
+#[test]
+fn an_edit_leaves_after_finish_to_count_from_its_last_run() {
+    let hourly = schedule(json!({ "after_finish": "1h" }));
+    let labelled = schedule(json!({ "after_finish": "1h", "labels": { "a": "b" } }));
+    let slower = schedule(json!({ "after_finish": "2h" }));
+    let faster = schedule(json!({ "after_finish": "1m" }));
+    let off = schedule(json!({ "after_finish": "1h", "enabled": false }));
+    let held = |fired| stored(Cursor { fired, ..owing(clock("09:00:00")) });
+    let edited = |new, fired| {
+        let edited = edit(Some(&hourly), new, ID, held(fired), &[], clock("08:10:00"));
+        assert_eq!(edited.owed, []);
+        edited.stored.cursor.map(|cursor| cursor.planned_at)
+    };
+    assert_eq!(edited(&labelled, 1), Some(clock("09:00:00")));
+    assert_eq!(edited(&slower, 1), Some(clock("10:00:00")));
+    assert_eq!(edited(&faster, 1), Some(clock("08:10:00.000001")), "it is due by the new delay");
+    assert_eq!(edited(&labelled, 0), Some(clock("08:10:00.000001")), "it has not run yet");
+    assert_eq!(edited(&off, 1), None);
 }
 
 #[test]

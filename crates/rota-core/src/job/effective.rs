@@ -63,7 +63,15 @@ impl JobDocument {
     }
 
     pub fn cancel_grace(&self) -> Span {
-        self.cancel.as_ref().and_then(|cancel| cancel.grace).unwrap_or(DEFAULT_GRACE)
+        self.grace(self.cancel.as_ref().and_then(|cancel| cancel.grace).unwrap_or(DEFAULT_GRACE))
+    }
+
+    /// How long an attempt has to stop where somebody asks for `asked`: one that no cancel
+    /// stops has as long as it may take at all.
+    pub fn grace(&self, asked: Span) -> Span {
+        let policy = self.lone_step().map(|step| self.step_policy(step));
+        let goes_on = policy.filter(|policy| !policy.cancelable).and_then(|policy| policy.timeout);
+        goes_on.map_or(asked, |timeout| timeout.max(asked))
     }
 
     /// Whether a person or the API may start it.
@@ -189,6 +197,17 @@ mod tests {
 
     fn job(value: Value) -> JobDocument {
         serde_json::from_value(value).unwrap()
+    }
+
+    /// An attempt that no cancel stops must not be given up while it may still go on.
+    #[test]
+    fn the_grace_of_what_no_cancel_stops_is_its_timeout() {
+        let of = |step: Value| job(json!({ "name": "a", "cancel": { "grace": "2s" }, "steps": [step] }));
+        let plain = of(json!({ "id": "s", "handler": { "name": "h" }, "timeout": "1m" }));
+        let stubborn = of(json!({ "id": "s", "handler": { "name": "h" }, "timeout": "1m", "cancelable": false }));
+        assert_eq!((plain.cancel_grace(), plain.grace(Span::secs(5))), (Span::secs(2), Span::secs(5)));
+        assert_eq!((stubborn.cancel_grace(), stubborn.grace(Span::secs(5))), (Span::secs(60), Span::secs(60)));
+        assert_eq!(stubborn.grace(Span::secs(90)), Span::secs(90));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct SlotTerms {
     pub when_full: WhenFull,
     /// None where runs do not queue up.
     pub max_queued: Option<u32>,
+    /// How long those have to stop that a run asks to.
+    pub grace: Span,
 }
 
 impl JobDocument {
@@ -51,7 +53,7 @@ impl JobDocument {
             priority: self.priority_within(best),
             start_deadline: self.start_deadline,
             deadline: self.deadline,
-            slot: self.concurrency.as_ref().map(Concurrency::terms),
+            slot: self.concurrency.as_ref().map(|one| one.terms(self.cancel_grace())),
             retry: self.run_retry(),
             redrive: self.dead.as_ref().map(|dead| Redrive {
                 after: dead.redrive_after,
@@ -92,18 +94,20 @@ impl SlotTerms {
             limit: self.limit,
             when_full: self.when_full,
             max_queued: self.max_queued,
+            grace: self.grace,
         }
     }
 }
 
 impl Concurrency {
-    fn terms(&self) -> SlotTerms {
+    fn terms(&self, grace: Span) -> SlotTerms {
         let when_full = self.when_full();
         SlotTerms {
             key: self.key.clone(),
             limit: self.limit,
             when_full,
             max_queued: (when_full == WhenFull::Queue).then(|| self.queued_max()),
+            grace,
         }
     }
 }
@@ -181,7 +185,9 @@ mod tests {
         ] {
             let slot = terms(json!({ "name": "a", "concurrency": written, "steps": [] })).slot.unwrap();
             let ask = slot.ask(TenantId(1), JobId(2), "x");
-            let expected = SlotAsk { key: SlotKey::new(TenantId(1), JobId(2), "x"), limit: 2, when_full, max_queued };
+            let grace = Span::secs(30);
+            let expected =
+                SlotAsk { key: SlotKey::new(TenantId(1), JobId(2), "x"), limit: 2, when_full, max_queued, grace };
             assert_eq!(ask, expected);
         }
     }

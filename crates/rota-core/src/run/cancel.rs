@@ -18,9 +18,9 @@ pub struct CancelAsk {
 impl CancelAsk {
     /// What a newer run asks of those that hold its concurrency key, where the
     /// key's policy is `cancel_running`.
-    pub fn by_newer_run() -> Self {
+    pub fn by_newer_run(grace: Span) -> Self {
         let reason = Some("a newer run under the same concurrency key".to_owned());
-        Self { by: None, reason, grace: Span::secs(30) }
+        Self { by: None, reason, grace }
     }
 
     /// The request as it is written down.

@@ -84,6 +84,7 @@ impl Run {
                 limit: claim.limit,
                 when_full: WhenFull::Queue,
                 max_queued: None,
+                grace: Span::secs(0),
             }),
             unique: Some(UniqueAsk::redrive(self.tenant, self.job, self.id, at)),
             once: None,

@@ -91,11 +91,14 @@ impl Run {
                 let started_at = self.state.started_at().unwrap_or(now);
                 Change::Move(Move { started: true, ..self.to(RunState::Waiting { on, until, started_at }) })
             }
-            Outcome::Deferred { until, reason } => Change::Move(Move {
-                ready_at: until,
-                trail: Some(TrailEntry { at: now, kind: TrailKind::Deferred { until, reason } }),
-                ..self.to(RunState::Scheduled)
-            }),
+            Outcome::Deferred { until, reason } => {
+                let until = until.max(now);
+                Change::Move(Move {
+                    ready_at: until,
+                    trail: Some(TrailEntry { at: now, kind: TrailKind::Deferred { until, reason } }),
+                    ..self.to(RunState::Scheduled)
+                })
+            }
         })
     }
 

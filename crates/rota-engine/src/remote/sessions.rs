@@ -587,6 +587,17 @@ impl Sessions {
         }
     }
 
+    /// Attempts ended otherwise than by their workers' reports: those who have one compare
+    /// their leases with their next exchange, and those who wait do at once.
+    pub fn ended(&mut self, leases: impl Iterator<Item = Lease>) {
+        for lease in leases {
+            for session in self.by_worker.values_mut().filter(|session| session.holds(lease)) {
+                session.compare = true;
+                session.news.notify_waiters();
+            }
+        }
+    }
+
     /// Whether a report of this lease is on its way.
     pub fn is_settling(&self, lease: Lease) -> bool {
         self.settling.contains_key(&lease)

@@ -370,7 +370,7 @@ impl Fire {
         // How late it was at worst: the time is known within bounds.
         let committed_at = self.node.clock.latest();
         let (mut made, mut made_answers) = (Vec::new(), Vec::new());
-        let mut done = 0;
+        let (mut done, mut stops) = (0, false);
         for ((item, of), answer) in commit.items.into_iter().zip(commit.of).zip(answers) {
             let Fired::Fired(answers) = answer else {
                 self.node.catalog.forget(item.due.schedule);
@@ -380,8 +380,12 @@ impl Fire {
             done += 1;
             self.count(&item, of, &answers, committed_at);
             self.remember_next(&item, &answers);
+            stops |= !item.cancel.is_empty();
             made.extend(item.runs);
             made_answers.extend(answers);
+        }
+        if stops {
+            self.node.asked_to_stop(commit.write.now);
         }
         take_made(&self.node, &commit.write, made, &made_answers);
         done

@@ -78,6 +78,9 @@ impl Lead {
         if known == Guarded::Stale && self.joined {
             self.lose(&self.node.territory.parts());
         }
+        if !self.joined || !self.node.territory.word_holds(self.node.clock.uptime()) {
+            self.node.was_away();
+        }
         if !std::mem::replace(&mut self.joined, true) {
             // Others have something to give.
             self.node.hints.wake(Topic::Partitions);

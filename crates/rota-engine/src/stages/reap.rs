@@ -2,8 +2,8 @@
 //!
 //! The state machine decides, in the store's own transaction. A worker has
 //! vanished when its lease ran out by the earliest that it may be now, with a
-//! margin; after the store was away, or the clock was set, nobody has, for one lease
-//! time. A node that stood
+//! margin; after the store was away, the clock was set, or the node itself was away,
+//! nobody has, for one lease time: remote workers could not speak. A node that stood
 //! still itself, and finds its own leases run out, extends them before it judges
 //! anybody: their attempts stood still with it and go on with it.
 
@@ -39,7 +39,7 @@ impl Stage for Reap {
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         let node = &self.node;
         let next_at = Some(node.options.sweep_every.after(now));
-        if self.pending.is_none() && (node.is_quiet(now) || !node.territory.is_steward()) {
+        if self.pending.is_none() && (node.is_quiet(now) || !node.may_judge() || !node.territory.is_steward()) {
             return Ok(PassReport { next_at, ..PassReport::idle() });
         }
         if self.pending.is_none() && node.must_extend_first(now) {

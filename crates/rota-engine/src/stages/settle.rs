@@ -275,7 +275,11 @@ impl Settle {
 
     /// Remote workers wait to hear what became of their reports. What this node decided
     /// about an attempt is no answer to them.
-    fn tell_workers<'e>(&self, answers: impl Iterator<Item = (&'e Ended, Guarded)>) {
+    fn tell_workers<'e>(&self, answers: impl Iterator<Item = (&'e Ended, Guarded)> + Clone) {
+        if self.node.remote.is_used() {
+            let decided = answers.clone().filter(|(ended, _)| ended.origin == Origin::Decided && ended.by == By::Lease);
+            self.node.remote.sessions().ended(decided.map(|(ended, _)| ended.run.lease()));
+        }
         if self.node.remote.is_settling() {
             let reported = answers.filter(|(ended, _)| ended.origin == Origin::Reported);
             self.node.remote.sessions().settled(reported.map(|(ended, answer)| (ended.run.lease(), answer)));

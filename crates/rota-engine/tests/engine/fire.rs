@@ -458,6 +458,35 @@ async fn a_paused_queue_or_tenant_starts_nothing_until_it_is_lifted() {
     }
 }
 
+/// A job that is taken out of a paused queue must fire at its next instant, and what the
+/// pause held is on record as paused.
+#[tokio::test]
+async fn a_job_that_leaves_a_paused_queue_fires_again() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let beat = every("tick", "noop", "1s", json!({ "overlap": "allow" }));
+    let document = |queue: &str| with(beat.clone(), json!({ "queue": queue }));
+    let saved = bed.save(&node.node, document("held")).await;
+    let schedule = bed.schedule(saved, "beat").await;
+    let held = [PauseTarget::Queue(bed.tenant, "held".into())];
+    bed.store.set_pauses(&node.node.write(bed.now()), &held, Some(&pause_of(&bed, None))).await.unwrap();
+    node.look().await;
+    for _ in 0..5 {
+        node.beat_for(&bed, 1_000).await;
+        node.fire().await;
+    }
+    assert_eq!(bed.runs().await.len(), 0);
+    bed.save(&node.node, document("default")).await;
+    for _ in 0..2 {
+        node.beat_for(&bed, 1_000).await;
+        node.fire().await;
+    }
+    assert_eq!(bed.runs().await.len(), 2, "one for each second since");
+    let skips = bed.skips(schedule).await;
+    let skips: Vec<_> = skips.iter().map(|skip| (skip.range.reason, skip.range.count)).collect();
+    assert_eq!(skips, [(SkipReason::Paused, 6)]);
+}
+
 #[tokio::test]
 async fn overlap_policies_are_obeyed() {
     // What becomes of three instants while the first run goes on.

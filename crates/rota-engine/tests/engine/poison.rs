@@ -250,7 +250,9 @@ async fn leased_runs_of_a_dead_node_are_reaped_after_their_lease() {
     bed.go(5_000);
     let mut second = bed.node_with(gpu()).await;
     assert_eq!(second.reap().await.done, 0);
-    second.beat_for(&bed, 2_000).await;
+    second.beat_for(&bed, 5_000).await;
+    assert_eq!(second.reap().await.done, 0, "its worker may live, and had nobody to tell");
+    second.beat_for(&bed, 1_000).await;
     assert_eq!(second.reap().await.done, 1);
     second.beat_for(&bed, 1_000).await;
     second.promote().await;

@@ -504,8 +504,33 @@ async fn an_attempt_that_its_worker_does_not_stop_times_out_all_the_same() {
     far.hands.settle().await;
     let record = bed.record(lease.run).await;
     assert_eq!(record.failure.map(|failure| failure.kind), Some(ErrorKind::Timeout));
-    far.hands.beat_for(&bed, 2_000).await;
-    assert_eq!(far.exchange(held()).await.lost, [lease]);
+    assert_eq!(far.exchange(held()).await.lost, [lease], "told with the next exchange, whenever that is");
+}
+
+/// A server that is stopped and started again, or stood still, is no reason to presume
+/// its workers dead: nobody was there whom they could have told that they live.
+#[tokio::test]
+async fn a_node_that_was_away_presumes_nobody_dead_for_a_lease_time() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let held = || Exchange { leases: vec![lease], wait: None, ..wants(&bed, 1, 0) };
+    for standing in [false, true] {
+        bed.go(9_000);
+        if !standing {
+            far = Far::new(&bed).await;
+        }
+        far.hands.lead().await;
+        far.hands.beat_for(&bed, 1_000).await;
+        assert_eq!(far.hands.reap().await.done, 0, "standing still: {standing}");
+        assert_eq!(far.exchange(held()).await.lost, []);
+        far.hands.beat_for(&bed, 5_000).await;
+        assert_eq!(far.hands.reap().await.done, 0, "it has spoken");
+        far.exchange(held()).await;
+    }
+    far.hands.beat_for(&bed, 8_000).await;
+    assert_eq!(far.hands.reap().await.done, 1, "one that is silent beside a node that is there is gone");
 }
 
 /// A node that has told a worker to drop an attempt, and dies before it has ended it,

@@ -392,7 +392,7 @@ pub async fn delete(
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<Deleted>, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    let grace = grace_of(&record);
+    let grace = grace_of(&record, None);
     let by = Some(may.caller.who.clone());
     let ask = CancelAsk { by, reason: Some("its job was deleted".to_owned()), grace };
     let deletion = Deletion { job: record.id, ask, keep_running: query.keep_running };
@@ -402,10 +402,12 @@ pub async fn delete(
     Ok(Json(Deleted { cancelled }))
 }
 
-/// How long the attempts of a job may take to stop.
-pub fn grace_of(record: &JobRecord) -> Span {
-    let document = serde_json::from_str::<JobDocument>(&record.document);
-    document.map_or(Span::secs(30), |document| document.cancel_grace())
+/// How long the attempts of a job may take to stop, where somebody asks for so long.
+pub fn grace_of(record: &JobRecord, asked: Option<Span>) -> Span {
+    let Ok(document) = serde_json::from_str::<JobDocument>(&record.document) else {
+        return asked.unwrap_or(Span::secs(30));
+    };
+    asked.map_or_else(|| document.cancel_grace(), |asked| document.grace(asked))
 }
 
 /// List the versions of a job.

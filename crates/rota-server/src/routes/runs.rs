@@ -162,7 +162,9 @@ pub async fn cancel(
 ) -> Result<Json<CancelResult>, Problem> {
     let record = find_run(&may, run).await?;
     let job = find(&may.engine, may.caller.tenant, &rota_engine::JobRef::Id(record.run.job)).await?;
-    let ask = cancel_ask(&may.caller.who, request, grace_of(&job))?;
+    let asked = request.grace.is_some();
+    let ask = cancel_ask(&may.caller.who, request, Span::secs(0))?;
+    let ask = CancelAsk { grace: grace_of(&job, asked.then_some(ask.grace)), ..ask };
     let answer = may.engine.cancel(&[record.run.id], &ask).await?.into_iter().next();
     let answer = match answer.unwrap_or(store::CancelAnswer::NotFound) {
         store::CancelAnswer::Cancelled => CancelAnswer::Cancelled,

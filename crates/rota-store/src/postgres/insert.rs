@@ -16,6 +16,7 @@ use std::{
 
 use jiff::Timestamp;
 use rota_core::{
+    duration::Span,
     ids::{RunId, ScheduleId},
     lane::LaneMode,
     order::OrderKey,
@@ -140,14 +141,14 @@ impl PostgresStore {
             let changes = decide(rows, |row| row.run.displace(replaced.by, write.now));
             apply(tx, write.now, &changes, Count::Counted, after).await?;
         }
-        if !plan.stopped.is_empty() {
+        for (key, grace) in &plan.stopped {
             let sql = formatcp!(
-                "SELECT {RUN} FROM run r WHERE r.slot = ANY($1) AND r.slot IS NOT NULL AND r.status IN ({HOLDING}) \
+                "SELECT {RUN} FROM run r WHERE r.slot = $1 AND r.status IN ({HOLDING}) \
                    ORDER BY r.id FOR UPDATE"
             );
-            let rows = tx.rows(sql, &[&plan.stopped]).await?;
+            let rows = tx.rows(sql, &[key]).await?;
             let rows = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
-            self.cancel_locked(tx, write, rows, &CancelAsk::by_newer_run(), after).await?;
+            self.cancel_locked(tx, write, rows, &CancelAsk::by_newer_run(*grace), after).await?;
         }
         after.room.extend(plan.room());
         self.follow(tx, write.now, after).await?;
@@ -205,7 +206,8 @@ struct Plan<'a> {
     /// Runs without a slot, a unique key or needs.
     free: Vec<bool>,
     replaced: BTreeMap<i64, Replaced>,
-    stopped: Vec<i64>,
+    /// Keys whose holders are asked to stop, and how long they have.
+    stopped: BTreeMap<i64, Span>,
     /// The first run of the batch that displaces others or asks them to stop.
     ends_from: Option<usize>,
 }
@@ -250,7 +252,7 @@ impl<'a> Plan<'a> {
             states: vec![None; runs.len()],
             free: runs.iter().map(|run| is_free(run)).collect(),
             replaced: BTreeMap::new(),
-            stopped: Vec::new(),
+            stopped: BTreeMap::new(),
             ends_from: None,
         }
     }
@@ -361,7 +363,7 @@ impl<'a> Plan<'a> {
                 Entry::WaitsAlone => {
                     drop(self.replaced.insert(ask.key.0, Replaced { by: run.id, keep: vec![run.id.0] }));
                 }
-                Entry::WaitsForCancel => self.stopped.push(ask.key.0),
+                Entry::WaitsForCancel => drop(self.stopped.insert(ask.key.0, ask.grace)),
                 Entry::Holds | Entry::Waits | Entry::Refused => {}
             }
             if entry != Entry::WaitsAlone

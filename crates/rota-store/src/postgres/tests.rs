@@ -117,7 +117,7 @@ impl Bed {
     }
 
     fn keyed(&self, when_full: WhenFull) -> NewRun {
-        let slot = SlotAsk { key: SlotKey(7), limit: 1, when_full, max_queued: None };
+        let slot = SlotAsk { key: SlotKey(7), limit: 1, when_full, max_queued: None, grace: Span::secs(30) };
         NewRun { slot: Some(slot), ..self.run(self.owned, 0) }
     }
 

@@ -206,7 +206,7 @@ fn make_room(work: &mut Work<'_>, new: &NewRun, ask: &SlotAsk, entry: Entry) -> 
         }
         Entry::WaitsForCancel => {
             let sql = select_run(formatcp!("WHERE run.slot = ?1 AND run.status IN ({HOLDING})"));
-            let cancel = CancelAsk::by_newer_run();
+            let cancel = CancelAsk::by_newer_run(ask.grace);
             for row in work.rows(&sql, ask.key.0, usize::MAX)? {
                 cancel_one(work, &row.run, &cancel)?;
             }

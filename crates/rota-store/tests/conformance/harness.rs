@@ -439,7 +439,7 @@ pub fn cursor(planned_at: Timestamp, fired: u64) -> Cursor {
 }
 
 pub fn slot(key: i64, limit: u32) -> SlotAsk {
-    SlotAsk { key: SlotKey(key), limit, when_full: WhenFull::Queue, max_queued: None }
+    SlotAsk { key: SlotKey(key), limit, when_full: WhenFull::Queue, max_queued: None, grace: Span::secs(30) }
 }
 
 pub fn succeeded() -> Outcome {

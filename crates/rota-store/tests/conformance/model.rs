@@ -376,7 +376,7 @@ impl Model {
                 let holds = |run: &&Run| run.state.slot_use() == SlotUse::Holds;
                 let holders: Vec<_> = self.live().filter(of_key).filter(holds).map(|run| run.id).collect();
                 for id in holders {
-                    self.cancel_one(work, id, &CancelAsk::by_newer_run());
+                    self.cancel_one(work, id, &CancelAsk::by_newer_run(new.slot.expect("it asked for one").grace));
                 }
             }
         }

@@ -247,6 +247,7 @@ impl<'h> Play<'h> {
             limit: 1 + self.dice.below(3) as u32,
             when_full: *self.dice.pick(&policies).unwrap(),
             max_queued: self.dice.chance(30).then(|| self.dice.below(4) as u32),
+            grace: Span::secs(30),
         }
     }
 

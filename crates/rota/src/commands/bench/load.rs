@@ -88,6 +88,7 @@ impl Load {
                 limit: 1,
                 when_full: WhenFull::Queue,
                 max_queued: None,
+                grace: rota_core::duration::Span::secs(30),
             }),
             unique: None,
             once: None,
