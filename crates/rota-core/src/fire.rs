@@ -105,7 +105,8 @@ pub struct SkipRange {
 pub struct Cursor {
     /// The next instant owed; its identity.
     pub planned_at: Timestamp,
-    /// When to wake for it: planned plus jitter, or a pause's end.
+    /// When to wake for it: planned plus jitter, or a pause's end. Before its instant where an
+    /// `after_finish` schedule waits for a day that its calendars allow, and looks at them.
     pub due_at: Timestamp,
     /// Runs made so far, for `max_runs`.
     pub fired: u64,
@@ -373,7 +374,7 @@ pub fn edit(
     let decided_to = owed.last().map(|owed| owed.to).max(own.decided_to).max(kept.decided_to);
     let behind = Progress { decided_to, ..own };
     let waits_for_run = waits_for_run && new.delay().is_some();
-    let cursor = match counted_from_its_end(old, new, held, now) {
+    let cursor = match last_end(old, new, held, now) {
         _ if waits_for_run => None,
         Some(ended_at) => rearm(new, id, behind, ended_at),
         None => arm(new, id, behind, now),
@@ -382,16 +383,13 @@ pub fn edit(
 }
 
 /// When the last run of an `after_finish` schedule ended, where its next instant counts from
-/// that and is yet to come: an edit moves it by the change of the delay, and makes no run
-/// that neither definition asks for.
-fn counted_from_its_end(
-    old: Option<&Schedule>,
-    new: &Schedule,
-    held: Option<Cursor>,
-    now: Timestamp,
-) -> Option<Timestamp> {
+/// that and is yet to come: an edit moves it by the change of the delay, and makes no run of
+/// its own.
+fn last_end(old: Option<&Schedule>, new: &Schedule, held: Option<Cursor>, now: Timestamp) -> Option<Timestamp> {
     let delay = old.filter(|old| old.enabled && new.enabled)?.delay().filter(|_| new.delay().is_some())?;
-    held.filter(|held| held.fired > 0 && held.planned_at > now).map(|held| delay.before(held.planned_at))
+    // One that is due before its instant waits for a day, which says nothing of the last run.
+    let counts = |held: &Cursor| held.fired > 0 && held.planned_at > now && held.due_at >= held.planned_at;
+    held.filter(counts).map(|held| delay.before(held.planned_at))
 }
 
 /// The last run of an `after_finish` schedule, whose end arms it.

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use rota_core::{
     calendar::named,
     duration::Span,
-    ids::{JobId, ScheduleId},
+    ids::{JobId, RunId, ScheduleId},
     preview::between,
     run::{NewRun, Source, Trigger, UniqueAsk},
     slot::UniqueKey,
@@ -68,11 +68,17 @@ pub struct Done {
 }
 
 impl Done {
-    fn count(&mut self, made: &Made) {
+    /// Counts an instant; `before` is whether a backfill has made its run already.
+    fn count(&mut self, made: &Made, before: bool) {
         match made {
             Made::Run { .. } => self.runs += 1,
-            Made::Duplicate { .. } => self.fired_before += 1,
-            Made::Full | Made::NoJob | Made::NotManual | Made::BadKey(_) | Made::OverQuota(_) => {
+            Made::Duplicate { .. } if before => self.fired_before += 1,
+            Made::Duplicate { .. }
+            | Made::Full
+            | Made::NoJob
+            | Made::NotManual
+            | Made::BadKey(_)
+            | Made::OverQuota(_) => {
                 self.refused += 1;
                 self.refusal.get_or_insert_with(|| made.to_string());
             }
@@ -149,11 +155,37 @@ impl Handle {
         let batch = if ask.dry_run { INSTANTS_MAX } else { BATCH };
         for (asks, instants) in asks.chunks(batch).zip(wanted.chunks(batch)) {
             let made = self.make_backfill(&ask, asks.to_vec(), instants, now).await?;
-            for made in &made {
-                done.count(made);
+            let before = self.backfilled_before(&made, instants).await?;
+            for (made, before) in made.iter().zip(before) {
+                done.count(made, before);
             }
         }
         Ok(Ok(done))
+    }
+
+    /// For each instant, whether the run that stands in its way is one that was made for it.
+    /// Another one stands there by the job's own `unique`.
+    async fn backfilled_before(&self, made: &[Made], instants: &[Timestamp]) -> Result<Vec<bool>, StoreError> {
+        let in_the_way = |made: &Made| match made {
+            Made::Duplicate { of } => Some(*of),
+            _ => None,
+        };
+        let ids: Vec<RunId> = made.iter().filter_map(in_the_way).collect();
+        let mut found = if ids.is_empty() { Vec::new() } else { self.node().store.runs(&ids).await? }.into_iter();
+        let made_now = |of: RunId| made.iter().any(|made| matches!(made, Made::Run { id, .. } if *id == of));
+        let mut before = Vec::with_capacity(made.len());
+        for (made, at) in made.iter().zip(instants) {
+            let Some(of) = in_the_way(made) else {
+                before.push(false);
+                continue;
+            };
+            // One whose history has gone is remembered for its instant alone.
+            before.push(found.next().flatten().map_or_else(
+                || !made_now(of),
+                |record| record.run.trigger.source == Source::Backfill && record.run.trigger.planned_at == Some(*at),
+            ));
+        }
+        Ok(before)
     }
 
     async fn make_backfill(

@@ -30,8 +30,8 @@ use rota_core::{
     quota::Refusal,
     schedule::ScheduleSpec,
     store::{
-        Expect, JobPut, JobRecord, JobSaved, PauseTarget, Pauses, SchedulePut, ScheduleQuery, ScheduleRecord,
-        SchedulesPut, StoreError, Write,
+        Expect, JobPut, JobRecord, JobSaved, SchedulePut, ScheduleQuery, ScheduleRecord, SchedulesPut, StoreError,
+        Write,
     },
     timing::Schedule,
 };
@@ -249,6 +249,14 @@ struct Changed<'a> {
     spec: &'a ScheduleSpec,
 }
 
+impl Changed<'_> {
+    /// Whether the instant it owes lies in a pause.
+    fn is_held(&self) -> bool {
+        let held = |at| move |pause: &Pause| pause.since <= at && pause.until.is_none_or(|until| at < until);
+        self.cursor.is_some_and(|cursor| self.pauses.iter().any(held(cursor.planned_at)))
+    }
+}
+
 impl Saver<'_> {
     /// Saves documents in one write. What fires meanwhile is read again.
     async fn save(
@@ -315,13 +323,15 @@ impl Saver<'_> {
             Some(job) => stored_schedules(self.node, job.id).await?,
             None => HashMap::new(),
         };
-        let wide = self.node.store.pauses().await?;
-        let released = job.as_ref().is_some_and(|job| leaves_a_pause(job, document, &wide));
+        // A queue that it leaves may be paused, and hold schedules that are not changed.
+        let moves = job.as_ref().is_some_and(|job| job.queue != document.queue_name());
+        let same = |record: &ScheduleRecord, spec: &ScheduleSpec| {
+            record.spec == text(spec) && record.enabled == (spec.enabled && document.is_enabled())
+        };
         let (mut changed, mut new) = (Vec::new(), Vec::new());
         for spec in &document.schedules {
-            let enabled = spec.enabled && document.is_enabled();
             match stored.remove(&spec.name) {
-                Some(record) if record.spec == text(spec) && record.enabled == enabled && !released => {}
+                Some(record) if same(&record, spec) && !moves => {}
                 Some(record) => changed.push((record, spec)),
                 None => new.push(spec),
             }
@@ -332,13 +342,14 @@ impl Saver<'_> {
         let Some(job) = job.filter(|_| !ids.is_empty()) else {
             return Ok(Draft { document, seen, changed: Vec::new(), new, ended });
         };
-        let cursors = self.node.store.cursors(&ids).await?;
+        let (cursors, wide) = (self.node.store.cursors(&ids).await?, self.node.store.pauses().await?);
         let changed = changed.into_iter().zip(cursors).map(|((record, spec), due)| Changed {
             cursor: due.map(|due| due.cursor),
             pauses: pauses_over(&record, &job, &wide),
             record,
             spec,
         });
+        let changed = changed.filter(|one| !same(&one.record, one.spec) || one.is_held());
         Ok(Draft { document, seen, changed: changed.collect(), new, ended })
     }
 
@@ -484,16 +495,6 @@ fn fresh(
         skips: Vec::new(),
         guard: None,
     })
-}
-
-/// Whether a document takes its job out of a queue that is or was paused: what the pause
-/// held is decided by it, and what is behind is planned anew.
-fn leaves_a_pause(job: &JobRecord, document: &JobDocument, wide: &Pauses) -> bool {
-    let held = |target: &PauseTarget| match target {
-        PauseTarget::Queue(tenant, name) => *tenant == job.tenant && *name == job.queue,
-        PauseTarget::Tenant(_) | PauseTarget::Job(_) | PauseTarget::Schedule(_) => false,
-    };
-    job.queue != document.queue_name() && wide.pauses.iter().any(|(target, _)| held(target))
 }
 
 /// A schedule that is there, with another definition, or turned on or off by its

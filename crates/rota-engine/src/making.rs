@@ -392,7 +392,7 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
     let mut stops = false;
     for (run, answer) in runs.into_iter().zip(answers) {
         let Enqueued::Made { status, handed: ours } = answer else { continue };
-        stops |= run.slot.is_some_and(|ask| ask.when_full == WhenFull::CancelRunning) && *status == Status::Blocked;
+        stops |= run.slot.is_some_and(|ask| ask.when_full == WhenFull::CancelRunning);
         let (id, job, tenant) = (run.id, run.job, run.tenant);
         node.events.tell(|| Event::RunMade { run: id, job, tenant, status: *status });
         match status {
@@ -410,7 +410,7 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
         }
     }
     if stops {
-        node.asked_to_stop(write.now);
+        node.asked_to_stop();
     }
     node.ended_by(write);
     node.ready(handed.into_iter());

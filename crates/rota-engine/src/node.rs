@@ -240,11 +240,12 @@ impl Node {
 
     /// A write of this node asked runs to stop that others execute, or this node does: whoever
     /// waits here with some in hand compares leases at once, and so does the node.
-    pub(crate) fn asked_to_stop(&self, now: Timestamp) {
+    pub(crate) fn asked_to_stop(&self) {
         self.cancel_asked.store(true, Ordering::Relaxed);
         self.bells.execute.notify_one();
         if self.remote.is_used() {
-            self.remote.sessions().doubt(now);
+            // Whoever compared before the write was done has not seen it.
+            self.remote.sessions().doubt(self.clock.now());
         }
     }
 
@@ -401,7 +402,9 @@ impl Node {
 
     /// Whether it has been there for long enough to presume others dead.
     pub(crate) fn may_judge(&self) -> bool {
-        Duration::from_micros(self.judges_from.load(Ordering::Relaxed)) <= self.clock.uptime()
+        let uptime = self.clock.uptime();
+        // Until it has spoken to the store again it does not know that it was away.
+        Duration::from_micros(self.judges_from.load(Ordering::Relaxed)) <= uptime && self.territory.word_holds(uptime)
     }
 
     fn be_quiet(&self, now: Timestamp) {

@@ -44,6 +44,11 @@ pub fn span(millis: u64) -> String {
 /// machine's zone, or a length of time that counts from now (`2h` is two hours
 /// ago, `+2h` is in two hours).
 pub fn parse(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    parse_in(text, now, &TimeZone::system())
+}
+
+/// The same, with local times of another zone.
+pub fn parse_in(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Timestamp, String> {
     if text == "now" {
         return Ok(now);
     }
@@ -59,9 +64,9 @@ pub fn parse(text: &str, now: Timestamp) -> Result<Timestamp, String> {
         Err(BadInstant::Unreadable(_)) => {}
     }
     let local = text.parse::<civil::DateTime>().or_else(|_| text.parse::<civil::Date>().map(Into::into));
-    let local = local.ok().and_then(|local| TimeZone::system().to_timestamp(local).ok());
+    let local = local.ok().and_then(|local| zone.to_timestamp(local).ok());
     local.ok_or_else(|| {
-        format!("`{text}` is no time: write 2025-03-09T00:00:00Z, 2025-03-09, 2h (ago), +2h (from now) or now")
+        format!("`{text}` is not a valid time: write 2025-03-09T00:00:00Z, 2025-03-09, 2h (ago), +2h (from now) or now")
     })
 }
 
@@ -92,6 +97,20 @@ mod tests {
     }
 
     #[test]
+    fn a_local_time_is_one_of_the_zone_that_is_named() {
+        let now: Timestamp = "2025-03-09T12:00:00Z".parse().unwrap();
+        let tokyo = TimeZone::get("Asia/Tokyo").unwrap();
+        for (text, told) in [
+            ("2030-01-01T09:00", "2030-01-01T00:00:00Z"),
+            ("2030-01-01", "2029-12-31T15:00:00Z"),
+            ("2030-01-01T09:00:00Z", "2030-01-01T09:00:00Z"),
+            ("+2h", "2025-03-09T14:00:00Z"),
+        ] {
+            assert_eq!(parse_in(text, now, &tokyo).unwrap().to_string(), told, "{text}");
+        }
+    }
+
+    #[test]
     fn an_instant_is_given_as_is_handy() {
         let now: Timestamp = "2025-03-09T12:00:00Z".parse().unwrap();
         for (text, instant) in [
@@ -106,6 +125,6 @@ mod tests {
         for leap in ["2026-12-31T23:59:60Z", "2026-12-31 23:59:60"] {
             assert!(parse(leap, now).unwrap_err().contains("a leap second is not supported"), "{leap}");
         }
-        assert!(parse("tomorrow", now).unwrap_err().contains("`tomorrow` is no time"));
+        assert!(parse("tomorrow", now).unwrap_err().contains("`tomorrow` is not a valid time"));
     }
 }

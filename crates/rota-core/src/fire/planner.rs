@@ -26,7 +26,7 @@ const OLD_BLOCKS_MAX: usize = 4_000;
 /// How late an instant may be to still fire when nothing is to be caught up.
 const LATE_MAX: Span = Span::secs(60);
 /// A schedule that waits for a day that its calendars allow looks at them this often.
-const CALENDAR_LOOK: Span = Span::secs(10);
+const CALENDAR_LOOK: Span = Span::secs(60);
 /// How far ahead a day is sought that the calendars allow.
 const DAYS_SOUGHT_MAX: usize = 3_660;
 

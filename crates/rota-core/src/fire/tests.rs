@@ -516,7 +516,7 @@ fn after_finish_survives_every_skip() {
         (
             Input { calendars: &calendars, ..input(&loop_, held) },
             clock("08:00:00"),
-            Cursor { due_at: clock("08:00:10"), ..owing(tomorrow) },
+            Cursor { due_at: clock("08:01:00"), ..owing(tomorrow) },
         ),
     ] {
         let done = plan(&case, now);
@@ -542,7 +542,7 @@ fn after_finish_follows_its_calendars() {
         let looked = plan(&closed(held), now);
         assert_eq!((looked.runs.len(), looked.skips.len()), (0, 0), "one skip, not one for each look");
         held = looked.next.unwrap();
-        assert_eq!(held.due_at, now + SignedDuration::from_secs(10));
+        assert_eq!(held.due_at, now + SignedDuration::from_secs(60));
     }
     let now = held.due_at;
     let open = plan(&input(&loop_, held), now);
@@ -569,6 +569,10 @@ fn an_edit_leaves_after_finish_to_count_from_its_last_run() {
     assert_eq!(edited(&faster, 1), Some(clock("08:10:00.000001")), "it is due by the new delay");
     assert_eq!(edited(&labelled, 0), Some(clock("08:10:00.000001")), "it has not run yet");
     assert_eq!(edited(&off, 1), None);
+    // It waits for a day that its calendars allow, far off: what is edited is decided now.
+    let waiting = Cursor { fired: 1, due_at: clock("08:11:00"), ..owing(at("2035-01-01T00:00:00Z")) };
+    let edited = edit(Some(&hourly), &labelled, ID, stored(waiting), &[], clock("08:10:00"));
+    assert!(edited.stored.cursor.unwrap().planned_at < clock("08:10:01"), "{edited:?}");
 }
 
 #[test]

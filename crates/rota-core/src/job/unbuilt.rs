@@ -26,8 +26,10 @@ pub fn unbuilt(job: &JobDocument) -> Vec<Problem> {
         found.extend(in_step(step).into_iter().map(|problem| problem.within(&at)));
     }
     if job.triggers.as_ref().is_some_and(|triggers| triggers.webhook.is_some()) {
-        found
-            .push(problem("triggers.webhook", "webhooks start nothing yet; call `POST /jobs/{job}/runs` with a token"));
+        found.push(problem(
+            "triggers.webhook",
+            "webhooks start nothing yet; call `POST /jobs/{job}/trigger` with a token",
+        ));
     }
     if !job.notify.is_empty() {
         found.push(problem("notify", "nobody is notified yet; follow the events or the metrics"));

@@ -64,7 +64,7 @@ impl Report {
             (Self::HandedBack, TrailKind::HandedBack { fence }) => *fence == Some(under),
             (Self::Outcome(Outcome::Deferred { until, .. }), TrailKind::Deferred { until: stored, .. }) => {
                 // One that was over already was taken to be now.
-                until <= stored
+                (*until).max(entry.at) == *stored
             }
             _ => false,
         }

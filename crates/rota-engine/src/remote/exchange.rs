@@ -285,7 +285,13 @@ async fn report(node: &Arc<Node>, asked: &Exchange, slip: &Arc<Slip>, now: Times
     let (mut ended, mut unknown) = (Vec::new(), Vec::new());
     {
         let mut sessions = node.remote.sessions();
+        let mut first: HashMap<Lease, &Report> = HashMap::new();
         for (n, (lease, report)) in asked.finished.iter().enumerate() {
+            // Of two that contradict each other the first counts.
+            if *first.entry(*lease).or_insert(report) != report {
+                slip.tell(n, Told::Stale);
+                continue;
+            }
             if !sessions.begin_settling(*lease, slip, n) {
                 continue;
             }
@@ -423,7 +429,8 @@ async fn compare(poll: &Poll<'_>, asked: &Exchange, answer: &mut Answer, now: Ti
     let extended = node.store.extend(worker, until, &held, now).await?;
     let lost: HashSet<_> = extended.lost.iter().copied().collect();
     let (lost, held): (Vec<Lease>, Vec<Lease>) = held.into_iter().partition(|lease| lost.contains(&lease.run));
-    let strangers = take_compared(poll, asked, answer, &lost, &extended.unlisted, now);
+    let (strangers, ignored) = take_compared(poll, asked, answer, &lost, &extended.unlisted, now);
+    lose_ignored(node, &asked.hello, &ignored, now).await?;
     adopt(node, asked, answer, &held, &extended.cancelling, now).await?;
     hand_over_again(poll, &asked.hello, strangers, now).await?;
     stop_overdue(node, worker, &held, now);
@@ -432,7 +439,7 @@ async fn compare(poll: &Poll<'_>, asked: &Exchange, answer: &mut Answer, now: Ti
 
 /// Takes in what a comparison brought, and answers the leases whose handing over was
 /// not heard: the store had them before the worker made its list, for longer than they
-/// can be in another node's mail, and the list has not.
+/// can be in another node's mail, and the list has not; and those that it ignores.
 fn take_compared(
     poll: &Poll<'_>,
     asked: &Exchange,
@@ -440,13 +447,13 @@ fn take_compared(
     lost: &[Lease],
     unlisted: &[Lease],
     now: Timestamp,
-) -> Vec<(Lease, Timestamp)> {
+) -> (Vec<(Lease, Timestamp)>, Vec<Lease>) {
     let Poll { node, began_at, .. } = *poll;
     let reported: HashSet<Lease> = asked.finished.iter().map(|(lease, _)| *lease).collect();
     let mut sessions = node.remote.sessions();
     let on_its_way: HashSet<Lease> =
         unlisted.iter().copied().filter(|lease| reported.contains(lease) || sessions.is_settling(*lease)).collect();
-    let Some(session) = sessions.get_mut(asked.hello.worker) else { return Vec::new() };
+    let Some(session) = sessions.get_mut(asked.hello.worker) else { return (Vec::new(), Vec::new()) };
     session.extended_at = Some(now);
     let gone: HashSet<Lease> = lost.iter().copied().collect();
     session.drop_kept(&gone);
@@ -454,10 +461,8 @@ fn take_compared(
     answer.lost.extend(asked.leases.iter().filter(|lease| gone.contains(lease)));
     let kept: HashSet<Lease> = session.kept_leases().collect();
     session.handed_again.retain(|lease, _| unlisted.contains(lease) || kept.contains(lease));
-    for lease in unlisted.iter().filter(|lease| session.ignores(**lease) && session.holds(**lease)) {
-        let worker = &session.hello.name;
-        tracing::warn!(%worker, run = %lease.run, "the worker ignores an attempt that it was handed {HANDED_AGAIN_MAX} times: its lease is left to expire");
-    }
+    let ignored: Vec<Lease> =
+        unlisted.iter().copied().filter(|lease| session.ignores(*lease) && !kept.contains(lease)).collect();
     let on_its_way = |lease: &Lease| on_its_way.contains(lease);
     let unlisted: HashSet<Lease> = unlisted
         .iter()
@@ -478,7 +483,31 @@ fn take_compared(
         listed.contains(&lease) || unlisted.contains(&lease) || on_its_way(&lease)
     });
     session.strangers = strangers;
-    again
+    (again, ignored)
+}
+
+/// Takes attempts from a worker that ignores them although it was handed them often
+/// enough: they are lost, as if it had vanished. Its other leases are extended all the
+/// same, and these with them.
+async fn lose_ignored(node: &Arc<Node>, hello: &Hello, ignored: &[Lease], now: Timestamp) -> Result<(), StoreError> {
+    if ignored.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = ignored.iter().map(|lease| lease.run).collect();
+    for record in node.store.runs(&ids).await?.into_iter().flatten() {
+        let run = record.run;
+        if run.tenant != hello.tenant || !ignored.contains(&run.lease()) {
+            continue;
+        }
+        let Ok(change) = run.lose(node.options.losses_max, now) else { continue };
+        tracing::warn!(
+            worker = %hello.name, run = %run.id,
+            "the worker ignores an attempt that it was handed {HANDED_AGAIN_MAX} times: the attempt is lost"
+        );
+        let end = End::Decided(Box::new(change));
+        node.post(vec![Ended { run, by: By::Lease, end, at: now, job: None, origin: Origin::Decided }]);
+    }
+    Ok(())
 }
 
 /// Learns what it must know of attempts that another node handed over, and of

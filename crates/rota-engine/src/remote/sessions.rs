@@ -24,9 +24,8 @@ use crate::catalog::{Gate, JobVersion};
 /// Mail that nobody fetched for so long goes back: before another node can take it for
 /// lost and hand it over again.
 const MAIL_KEPT: Span = Span::secs(1);
-/// An attempt that its worker does not list is handed over again this often. After that
-/// its lease is left to run out, so that the loss counts: a worker that ignores what it is
-/// given would otherwise keep it for ever.
+/// An attempt that its worker does not list is handed over again this often. After that it
+/// is lost: a worker that ignores what it is given would otherwise keep it for ever.
 pub(crate) const HANDED_AGAIN_MAX: u8 = 3;
 /// A worker that has said nothing for so long is forgotten.
 const SESSION_KEPT: Span = Span::secs(12);
@@ -589,9 +588,10 @@ impl Sessions {
 
     /// Attempts ended otherwise than by their workers' reports: those who have one compare
     /// their leases with their next exchange, and those who wait do at once.
-    pub fn ended(&mut self, leases: impl Iterator<Item = Lease>) {
-        for lease in leases {
-            for session in self.by_worker.values_mut().filter(|session| session.holds(lease)) {
+    pub fn ended(&mut self, leases: &[Lease]) {
+        for session in self.by_worker.values_mut() {
+            let has = |lease: &Lease| session.given.get(&lease.run).is_some_and(|given| given.run.lease() == *lease);
+            if leases.iter().any(has) {
                 session.compare = true;
                 session.news.notify_waiters();
             }

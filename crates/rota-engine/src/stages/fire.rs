@@ -385,7 +385,7 @@ impl Fire {
             made_answers.extend(answers);
         }
         if stops {
-            self.node.asked_to_stop(commit.write.now);
+            self.node.asked_to_stop();
         }
         take_made(&self.node, &commit.write, made, &made_answers);
         done

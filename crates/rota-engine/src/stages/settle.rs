@@ -278,7 +278,10 @@ impl Settle {
     fn tell_workers<'e>(&self, answers: impl Iterator<Item = (&'e Ended, Guarded)> + Clone) {
         if self.node.remote.is_used() {
             let decided = answers.clone().filter(|(ended, _)| ended.origin == Origin::Decided && ended.by == By::Lease);
-            self.node.remote.sessions().ended(decided.map(|(ended, _)| ended.run.lease()));
+            let decided: Vec<Lease> = decided.map(|(ended, _)| ended.run.lease()).collect();
+            if !decided.is_empty() {
+                self.node.remote.sessions().ended(&decided);
+            }
         }
         if self.node.remote.is_settling() {
             let reported = answers.filter(|(ended, _)| ended.origin == Origin::Reported);

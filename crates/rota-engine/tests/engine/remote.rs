@@ -230,13 +230,48 @@ async fn an_attempt_that_its_worker_ignores_is_lost_in_the_end() {
         let answer = far.exchange(Exchange { wait: None, ..wants(&bed, 1, 1) }).await;
         again += answer.attempts.iter().filter(|work| work.attempt.lease == lease).count();
         far.hands.beat_for(&bed, 1_000).await;
-        if far.hands.reap().await.done > 0 {
+        let losses = bed.record(lease.run).await.run.losses;
+        if losses > 0 {
             assert!((1..=3).contains(&again), "handed over again {again} times in {second} s");
-            assert_eq!(bed.record(lease.run).await.run.losses, 1);
+            assert_eq!(losses, 1);
             return;
         }
     }
     panic!("after a minute {:?}, handed over again {again} times", bed.status(lease.run).await);
+}
+
+/// `applied` means that what was reported stands: of two reports of one attempt that
+/// contradict each other, in one exchange, one does.
+#[tokio::test]
+async fn of_two_contradictory_reports_the_first_stands() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let lease = given(&bed, &mut far, 1).await;
+    let (good, bad) = (succeeded(&json!(1)), failed("no"));
+    let finished = vec![(lease, good.clone()), (lease, bad), (lease, good)];
+    let answer = far.exchange(Exchange { finished, ..wants(&bed, 1, 0) }).await;
+    assert_eq!(answer.reports, [Told::Applied, Told::Stale, Told::Applied]);
+    assert_eq!(bed.status(lease.run).await, ended(Verdict::Succeeded));
+}
+
+/// The leases of a worker are extended together: what it ignores is not kept by what it does.
+#[tokio::test]
+async fn an_ignored_attempt_is_lost_although_its_worker_has_others() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let (ignored, kept) = (given(&bed, &mut far, 1).await, given(&bed, &mut far, 1).await);
+    for _ in 0..60 {
+        far.exchange(Exchange { leases: vec![kept], wait: None, ..wants(&bed, 1, 2) }).await;
+        far.hands.beat_for(&bed, 1_000).await;
+        assert_eq!(far.hands.reap().await.done, 0, "it speaks");
+        if bed.record(ignored.run).await.run.losses > 0 {
+            assert_eq!(bed.record(kept.run).await.run.losses, 0);
+            return;
+        }
+    }
+    panic!("after a minute {:?}", bed.status(ignored.run).await);
 }
 
 /// A node may die with the answer: the next one finds the lease, though the worker
@@ -521,6 +556,7 @@ async fn a_node_that_was_away_presumes_nobody_dead_for_a_lease_time() {
         if !standing {
             far = Far::new(&bed).await;
         }
+        assert_eq!(far.hands.reap().await.done, 0, "it does not know yet that it was away: {standing}");
         far.hands.lead().await;
         far.hands.beat_for(&bed, 1_000).await;
         assert_eq!(far.hands.reap().await.done, 0, "standing still: {standing}");

@@ -83,7 +83,9 @@ async fn a_backfill_is_remembered_beside_the_unique_key_of_its_job() {
     let backfill = async || node.handle().backfill(ask.clone()).await.unwrap().unwrap();
     let first = backfill().await;
     assert_eq!((first.planned, first.runs), (6, 4), "the job takes one of each day");
-    assert_eq!(backfill().await.runs, 0, "the minute is not over");
+    assert_eq!((first.fired_before, first.refused), (0, 2), "and nothing had fired");
+    let again = backfill().await;
+    assert_eq!((again.runs, again.fired_before, again.refused), (0, 4, 2), "the minute is not over");
     bed.go(61_000);
     let second = backfill().await;
     assert_eq!(first.runs + second.runs, first.planned, "the others of each day, and none twice");

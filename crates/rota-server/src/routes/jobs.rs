@@ -174,7 +174,10 @@ pub async fn create(may: May<JobWrite>, once: Once, document: Document) -> Resul
 
 fn taken(problem: Problem, name: &str) -> Problem {
     if problem.document().code == Code::PreconditionFailed.as_str() {
-        return Problem::new(Code::Conflict, format!("there is a job `{name}` already; PUT saves over it"));
+        return Problem::new(
+            Code::Conflict,
+            format!("there is a job `{name}` already; `rota job save`, or PUT, saves over it"),
+        );
     }
     problem
 }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use rota_core::{
     ids::RunId,
     lane::LaneMode,
-    run::{CancelAsk, Change, Refusal, Slots},
+    run::{CancelAsk, Change, Refusal, Run, Slots},
     store::{CancelAnswer, StoreError, Write},
 };
 use uuid::Uuid;
@@ -53,7 +53,7 @@ impl PostgresStore {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let rows = lock_runs(&tx, &ids).await?;
         let mut after = Aftermath::default();
-        let mut known = self.cancel_locked(&tx, write, rows, ask, &mut after).await?;
+        let mut known = self.cancel_locked(&tx, write, rows, |_| ask.clone(), &mut after).await?;
         self.follow(&tx, write.now, &mut after).await?;
         self.tell(&tx, None, &mut after).await?;
         let missing: Vec<RunId> = runs.iter().filter(|run| !known.contains_key(run)).copied().collect();
@@ -76,7 +76,7 @@ impl PostgresStore {
         tx: &Tx,
         write: &Write,
         rows: Vec<Locked>,
-        ask: &CancelAsk,
+        ask: impl Fn(&Run) -> CancelAsk,
         after: &mut Aftermath,
     ) -> Result<HashMap<RunId, CancelAnswer>, Fault> {
         let modes = self.modes(rows.iter().map(|row| row.run.lane)).await?;
@@ -86,7 +86,7 @@ impl PostgresStore {
             // A lane that cannot be found is worked by nobody we know of, so
             // its runs may be in someone's hands.
             let mode = modes.get(&row.run.lane).copied().unwrap_or(LaneMode::Owned);
-            let (answer, change) = match row.run.request_cancel(ask, mode, write.now) {
+            let (answer, change) = match row.run.request_cancel(&ask(&row.run), mode, write.now) {
                 Ok(change @ Change::Finish(_)) => (CancelAnswer::Cancelled, Some(change)),
                 Ok(change @ Change::Move(_)) => (CancelAnswer::Asked, Some(change)),
                 Err(Refusal::Ended) => (CancelAnswer::Ended, None),

@@ -211,6 +211,7 @@ pub(super) type End<'a> = (RunId, i32, &'a Finish);
 
 /// Ends runs that this transaction has locked, and whose consequences are known.
 pub(super) async fn finish_locked(tx: &Tx, finishes: &[End<'_>], after: &mut Aftermath) -> Result<(), Fault> {
+    after.changed = true;
     send(tx, &Right::default(), Guard::Locked, finishes, &[], after).await.map(drop)
 }
 
@@ -240,7 +241,6 @@ async fn send(
     let params = columns.params(right, &leased, &most, &parts);
     let mut brought = tx.pipe(&[(FINISH, &params), (after::WAITED_FOR, &[])]).await?;
     after.heed(&brought[1])?;
-    after.changed |= !finishes.is_empty();
     Ok(brought.swap_remove(0))
 }
 

@@ -97,7 +97,7 @@ impl PostgresStore {
         }
         for (ask, ids) in asks.iter().filter(|(_, ids)| !ids.is_empty()) {
             let rows = lock_runs(tx, ids).await?;
-            self.cancel_locked(tx, write, rows, ask, after).await?;
+            self.cancel_locked(tx, write, rows, |_| CancelAsk::clone(ask), after).await?;
         }
         if !asks.is_empty() {
             self.follow(tx, write.now, after).await?;

@@ -141,14 +141,17 @@ impl PostgresStore {
             let changes = decide(rows, |row| row.run.displace(replaced.by, write.now));
             apply(tx, write.now, &changes, Count::Counted, after).await?;
         }
-        for (key, grace) in &plan.stopped {
+        if !plan.stopped.is_empty() {
             let sql = formatcp!(
-                "SELECT {RUN} FROM run r WHERE r.slot = $1 AND r.status IN ({HOLDING}) \
+                "SELECT {RUN} FROM run r WHERE r.slot = ANY($1) AND r.slot IS NOT NULL AND r.status IN ({HOLDING}) \
                    ORDER BY r.id FOR UPDATE"
             );
-            let rows = tx.rows(sql, &[key]).await?;
+            let keys: Vec<i64> = plan.stopped.keys().copied().collect();
+            let rows = tx.rows(sql, &[&keys]).await?;
             let rows = rows.iter().filter_map(|row| locked(&tx.notes, row)).collect();
-            self.cancel_locked(tx, write, rows, &CancelAsk::by_newer_run(*grace), after).await?;
+            let grace = |run: &Run| run.slot.and_then(|claim| plan.stopped.get(&claim.key.0)).copied();
+            let ask = |run: &Run| CancelAsk::by_newer_run(grace(run).unwrap_or(Span::secs(0)));
+            self.cancel_locked(tx, write, rows, ask, after).await?;
         }
         after.room.extend(plan.room());
         self.follow(tx, write.now, after).await?;
@@ -363,7 +366,7 @@ impl<'a> Plan<'a> {
                 Entry::WaitsAlone => {
                     drop(self.replaced.insert(ask.key.0, Replaced { by: run.id, keep: vec![run.id.0] }));
                 }
-                Entry::WaitsForCancel => drop(self.stopped.insert(ask.key.0, ask.grace)),
+                Entry::WaitsForCancel => drop(self.stopped.entry(ask.key.0).or_insert(ask.grace)),
                 Entry::Holds | Entry::Waits | Entry::Refused => {}
             }
             if entry != Entry::WaitsAlone

@@ -217,7 +217,27 @@ async fn next(session: &mut Session<'_>, name: &ScheduleName, count: u32, after:
     let mut query = vec![("n", count.to_string())];
     query.extend(times::of_flag("after", after, now)?.map(|after| ("after", after.to_string())));
     let instants: Vec<Upcoming> = session.client.get(&["schedules", &id, "preview"], &query).await?;
-    session.answer(&instants, |printer| shown::upcoming(&instants, now, printer))
+    let schedule: Schedule = session.client.get(&["schedules", &id], &[]).await?;
+    session.answer(&instants, |printer| {
+        shown::upcoming(&instants, now, printer)?;
+        match held_back(&schedule) {
+            Some(why) if !instants.is_empty() => printer.note(&why),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Why a schedule does not fire at the instants that its definition plans, if it does not.
+fn held_back(schedule: &Schedule) -> Option<String> {
+    match (schedule.enabled, schedule.paused_by.as_deref(), schedule.next_at) {
+        (false, _, _) => Some("the schedule or its job is not enabled: none of these fires until it is".to_owned()),
+        (true, Some(level), None) => Some(format!("the {level} is paused: none of these fires until it is resumed")),
+        (true, Some(level), Some(next)) => Some(format!("the {level} is paused: none of these fires before {next}")),
+        (true, None, None) => {
+            Some("it owes no instant now: `rota schedule why` says what it waits for, or that it is over".to_owned())
+        }
+        (true, None, Some(_)) => None,
+    }
 }
 
 fn skips(skips: &[Skip], _: Timestamp, printer: &mut Printer) -> io::Result<()> {

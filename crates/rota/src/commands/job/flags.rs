@@ -10,10 +10,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use rota_core::job::step::StepKind;
+use jiff::tz::TimeZone;
+use rota_core::{duration::Span, job::step::StepKind};
 use serde_json::{Map, Value, json};
 
-use crate::{documents, failure::Failure};
+use crate::{clock, documents, failure::Failure, times};
 
 #[derive(Args)]
 pub struct DocumentArgs {
@@ -201,7 +202,18 @@ impl JobFlags {
     fn put_schedule(&self, schedule: &mut Map<String, Value>) {
         put(schedule, "cron", self.cron.as_ref());
         put(schedule, "every", self.every.as_ref());
-        put(schedule, "at", self.at.as_ref());
+        put(schedule, "at", self.at.as_deref().map(|at| self.instant(at)).as_ref());
+    }
+
+    /// The instant that `--at` means. What cannot be read is left to the check of the document,
+    /// and so is a bare length of time: it would mean one that has gone by.
+    fn instant(&self, text: &str) -> String {
+        if text.parse::<Span>().is_ok() {
+            return text.to_owned();
+        }
+        let zone = self.zone.as_deref().map_or_else(|| Ok(TimeZone::system()), TimeZone::get);
+        let instant = zone.ok().and_then(|zone| times::parse_in(text, clock::now(), &zone).ok());
+        instant.map_or_else(|| text.to_owned(), |instant| instant.to_string())
     }
 
     fn schedule(&self) -> Result<Option<Value>, Failure> {

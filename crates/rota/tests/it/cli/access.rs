@@ -175,6 +175,6 @@ fn the_audit_log_says_who_changed_what_and_how() {
     assert_eq!(ours[0]["action"], "token.create");
     assert!(closed.rota(&["audit", "--from", "+1h"]).err.contains("nothing was changed"));
     assert!(closed.rota(&["audit", "--object", "job/1"]).ok().contains("job.save"));
-    assert!(closed.rota(&["audit", "--from", "someday"]).failed(2).contains("`someday` is no time"));
+    assert!(closed.rota(&["audit", "--from", "someday"]).failed(2).contains("`someday` is not a valid time"));
     assert!(closed.desk.node.stop().0.success());
 }

@@ -71,7 +71,7 @@ fn a_job_is_made_by_flags_run_and_read() {
     ]);
     assert_eq!(made.ok(), "made greet (number 1, version 1)\n");
     let error = desk.rota(&["job", "create", "--name", "greet", "--handler", "h"]).failed(4);
-    assert_eq!(error, "error: there is a job `greet` already; PUT saves over it [conflict]\n");
+    assert_eq!(error, "error: there is a job `greet` already; `rota job save`, or PUT, saves over it [conflict]\n");
     let document = desk.rota(&["job", "show", "greet", "--document"]).ok();
     assert_eq!(
         document,
