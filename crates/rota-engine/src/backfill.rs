@@ -73,12 +73,12 @@ impl Done {
         match made {
             Made::Run { .. } => self.runs += 1,
             Made::Duplicate { .. } if before => self.fired_before += 1,
-            Made::Duplicate { .. }
-            | Made::Full
-            | Made::NoJob
-            | Made::NotManual
-            | Made::BadKey(_)
-            | Made::OverQuota(_) => {
+            Made::Duplicate { .. } => {
+                self.refused += 1;
+                // Not by its id: that of a dry run is never made.
+                self.refusal.get_or_insert_with(|| "another run has the same key of the job's `unique`".to_owned());
+            }
+            Made::Full | Made::NoJob | Made::NotManual | Made::BadKey(_) | Made::OverQuota(_) => {
                 self.refused += 1;
                 self.refusal.get_or_insert_with(|| made.to_string());
             }
