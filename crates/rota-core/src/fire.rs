@@ -126,7 +126,7 @@ pub struct Pause {
 impl Pause {
     /// To the microsecond, as everything that is planned: what a clock adds to it must
     /// not make a pause reach over the instants behind its end.
-    pub(crate) fn covers(&self, at: Timestamp) -> bool {
+    pub fn covers(&self, at: Timestamp) -> bool {
         micros(self.since) <= at && self.until.is_none_or(|until| at < micros(until))
     }
 }

@@ -252,8 +252,7 @@ struct Changed<'a> {
 impl Changed<'_> {
     /// Whether the instant it owes lies in a pause.
     fn is_held(&self) -> bool {
-        let held = |at| move |pause: &Pause| pause.since <= at && pause.until.is_none_or(|until| at < until);
-        self.cursor.is_some_and(|cursor| self.pauses.iter().any(held(cursor.planned_at)))
+        self.cursor.is_some_and(|cursor| self.pauses.iter().any(|pause| pause.covers(cursor.planned_at)))
     }
 }
 

@@ -3,7 +3,11 @@
 //! Enqueueing, the inbox and firing all come through here, so that priority,
 //! deadline, slot and unique key of a run do not depend on who made it.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use rota_core::{
@@ -389,10 +393,12 @@ fn name(job: &JobRef) -> (i64, &str) {
 pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enqueued]) {
     let mut handed = Vec::new();
     let mut elsewhere = Vec::new();
-    let mut stops = false;
+    let mut stops = HashSet::new();
     for (run, answer) in runs.into_iter().zip(answers) {
         let Enqueued::Made { status, handed: ours } = answer else { continue };
-        stops |= run.slot.is_some_and(|ask| ask.when_full == WhenFull::CancelRunning);
+        if run.slot.is_some_and(|ask| ask.when_full == WhenFull::CancelRunning) {
+            stops.insert(run.tenant);
+        }
         let (id, job, tenant) = (run.id, run.job, run.tenant);
         node.events.tell(|| Event::RunMade { run: id, job, tenant, status: *status });
         match status {
@@ -409,9 +415,7 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
             _ => {}
         }
     }
-    if stops {
-        node.asked_to_stop();
-    }
+    node.asked_to_stop(&stops);
     node.ended_by(write);
     node.ready(handed.into_iter());
     node.ready_elsewhere(elsewhere.iter());

@@ -1,6 +1,7 @@
 //! One node: everything that its stages share.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
@@ -12,7 +13,7 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 use rota_core::{
     dispatch::{ClaimPlan, Pair},
-    ids::{BatchId, NodeId, Partition, WorkerId},
+    ids::{BatchId, NodeId, Partition, TenantId, WorkerId},
     lane::{LaneKey, LaneMode},
     order::OrderKey,
     ports::{Clock, Hints, Random, Relay, Topic},
@@ -240,12 +241,17 @@ impl Node {
 
     /// A write of this node asked runs to stop that others execute, or this node does: whoever
     /// waits here with some in hand compares leases at once, and so does the node.
-    pub(crate) fn asked_to_stop(&self) {
+    ///
+    /// Only workers of these tenants: nobody makes the others ask the store.
+    pub(crate) fn asked_to_stop(&self, tenants: &HashSet<TenantId>) {
+        if tenants.is_empty() {
+            return;
+        }
         self.cancel_asked.store(true, Ordering::Relaxed);
         self.bells.execute.notify_one();
         if self.remote.is_used() {
             // Whoever compared before the write was done has not seen it.
-            self.remote.sessions().doubt(self.clock.now());
+            self.remote.sessions().doubt(self.clock.now(), |tenant| tenants.contains(&tenant));
         }
     }
 

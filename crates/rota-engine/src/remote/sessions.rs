@@ -503,8 +503,8 @@ impl Sessions {
 
     /// Something changed elsewhere: those who wait and hold something compare
     /// their leases, unless they just did.
-    pub fn doubt(&mut self, before: Timestamp) {
-        for session in self.by_worker.values_mut() {
+    pub fn doubt(&mut self, before: Timestamp, whose: impl Fn(TenantId) -> bool) {
+        for session in self.by_worker.values_mut().filter(|session| whose(session.hello.tenant)) {
             let long_ago = session.extended_at.is_none_or(|at| at <= before);
             let holds_any = !session.given.is_empty() || session.kept_leases().next().is_some();
             if session.poll.is_some() && holds_any && long_ago {

@@ -370,7 +370,7 @@ impl Fire {
         // How late it was at worst: the time is known within bounds.
         let committed_at = self.node.clock.latest();
         let (mut made, mut made_answers) = (Vec::new(), Vec::new());
-        let (mut done, mut stops) = (0, false);
+        let (mut done, mut stops) = (0, HashSet::new());
         for ((item, of), answer) in commit.items.into_iter().zip(commit.of).zip(answers) {
             let Fired::Fired(answers) = answer else {
                 self.node.catalog.forget(item.due.schedule);
@@ -380,13 +380,13 @@ impl Fire {
             done += 1;
             self.count(&item, of, &answers, committed_at);
             self.remember_next(&item, &answers);
-            stops |= !item.cancel.is_empty();
+            if !item.cancel.is_empty() {
+                stops.insert(of.1);
+            }
             made.extend(item.runs);
             made_answers.extend(answers);
         }
-        if stops {
-            self.node.asked_to_stop();
-        }
+        self.node.asked_to_stop(&stops);
         take_made(&self.node, &commit.write, made, &made_answers);
         done
     }

@@ -437,7 +437,7 @@ impl Stage for Lend {
         let silent = self.node.remote.sessions().forget_silent(now);
         hand_back(&self.node, silent, now);
         if std::mem::take(&mut self.doubts) {
-            self.node.remote.sessions().doubt(COMPARE_EVERY.before(now));
+            self.node.remote.sessions().doubt(COMPARE_EVERY.before(now), |_| true);
         }
         let mut done = self.go_on(now).await?;
         done += self.go_on_alone(now).await?;
