@@ -93,6 +93,14 @@ impl Schedule {
         self.ends_at.is_none_or(|ends| at <= ends).then_some(at)
     }
 
+    /// Whether no instant is left: nothing comes of it any more, whatever its runs do.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        match self.timing {
+            Timing::AfterFinish(_) => self.ends_at.is_some_and(|ends| ends <= now),
+            Timing::Cron(_) | Timing::Every { .. } | Timing::At(_) => self.next(now).is_none(),
+        }
+    }
+
     fn next_unbounded(&self, after: Timestamp) -> Option<Timestamp> {
         match &self.timing {
             Timing::Cron(cron) => cron.next(after, &self.zone, self.policy),

@@ -8,10 +8,10 @@ use rota_core::{
     ids::{RunId, TenantId},
     job::JobDocument,
     ports::Topic,
-    run::{CancelAsk, RunState, Verdict},
+    run::{RunState, Verdict},
     store::{CancelAnswer, Expect, RunRecord},
 };
-use rota_engine::{Engine, Event, JobRef, Made, RunAsk, definitions::Saved};
+use rota_engine::{Cancel, Engine, Event, JobRef, Made, RunAsk, definitions::Saved};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{
@@ -28,9 +28,6 @@ pub const TENANT: &str = "default";
 
 /// How long attempts under way may take when Rota stops.
 const DRAIN: Span = Span::secs(30);
-
-/// How long a handler that listens for it may go on after its run was cancelled.
-const GRACE: Span = Span::secs(30);
 
 /// How a request gets into the inbox of a store, from outside.
 #[derive(Clone, Debug)]
@@ -160,11 +157,10 @@ impl Rota {
     }
 
     /// Asks a run to stop. A handler that listens to
-    /// [`Call::cancelled`](crate::Call::cancelled) has 30 seconds to end by
-    /// itself; one that does not is dropped.
+    /// [`Call::cancelled`](crate::Call::cancelled) has the grace of its job, 30 seconds
+    /// if it has none, to end by itself; one that does not is dropped.
     pub async fn cancel(&self, run: RunId) -> Result<CancelAnswer, Error> {
-        let ask = CancelAsk { by: None, reason: None, grace: GRACE };
-        Ok(self.engine.cancel(&[run], &ask).await?.pop().unwrap_or(CancelAnswer::NotFound))
+        Ok(self.engine.cancel(&[run], &Cancel::default()).await?.pop().unwrap_or(CancelAnswer::NotFound))
     }
 
     /// Returns when a run has ended, and how.

@@ -1,7 +1,7 @@
 //! The handle that everybody else holds.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     hash::{BuildHasher, Hasher},
     sync::{Arc, atomic::Ordering},
 };
@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     ids::{RunId, TenantId, WorkerId},
-    job::JobDocument,
+    job::{JobDocument, effective::DEFAULT_GRACE},
     limits::{LimitReached, Limited},
     ports::{Clock, Executor, Hints, Random, Relay, Seeded, Topic},
     rate::Rate,
-    run::{CancelAsk, NewRun, RunState, Source, Status, Trigger},
+    run::{CancelAsk, NewRun, Run, RunState, Source, Status, Trigger},
     store::{
         Calendar, CalendarPut, CancelAnswer, Deletion, Discarded, Enqueued, Expect, Guarded, Pause, PauseTarget,
         Request, RunCursor, RunPage, RunPlace, RunQuery, RunRecord, Store, StoreError, Tenant, TenantPut, Write,
@@ -52,6 +52,15 @@ pub enum EngineError {
     Save(#[from] SaveError),
     #[error(transparent)]
     LimitReached(#[from] LimitReached),
+}
+
+/// Somebody wants runs to stop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cancel {
+    pub by: Option<String>,
+    pub reason: Option<String>,
+    /// How long an attempt has to stop by itself; what its job says where nothing is asked.
+    pub grace: Option<Span>,
 }
 
 /// What became of a wish to stop many runs.
@@ -313,7 +322,8 @@ impl Handle {
     /// were told.
     pub(crate) async fn stop_deleted(&self, deletion: &Deletion) -> Result<u64, StoreError> {
         let query = RunQuery { job: Some(deletion.job), statuses: deletion.stops(), ..RunQuery::default() };
-        Ok(self.stop_all(query, &deletion.ask, u64::MAX, false).await?.asked)
+        let CancelAsk { by, reason, grace } = deletion.ask.clone();
+        Ok(self.stop_all(query, &Cancel { by, reason, grace: Some(grace) }, u64::MAX, false).await?.asked)
     }
 
     /// Asks the live runs that `query` finds to stop, up to `most` of them. They are
@@ -322,17 +332,17 @@ impl Handle {
     pub async fn cancel_all(
         &self,
         query: RunQuery,
-        ask: &CancelAsk,
+        cancel: &Cancel,
         most: u64,
         dry_run: bool,
     ) -> Result<CancelledMany, EngineError> {
-        Ok(self.stop_all(query, ask, most, dry_run).await?)
+        Ok(self.stop_all(query, cancel, most, dry_run).await?)
     }
 
     async fn stop_all(
         &self,
         query: RunQuery,
-        ask: &CancelAsk,
+        cancel: &Cancel,
         most: u64,
         dry_run: bool,
     ) -> Result<CancelledMany, StoreError> {
@@ -341,10 +351,10 @@ impl Handle {
         loop {
             query.limit = u32::try_from(most - done.found).unwrap_or(MANY).min(MANY);
             let page = self.page_of_runs(&query).await?;
-            let runs: Vec<RunId> = page.runs.iter().map(|record| record.run.id).collect();
+            let runs: Vec<&Run> = page.runs.iter().map(|record| &record.run).collect();
             done.found += runs.len() as u64;
-            if !runs.is_empty() {
-                let answers = self.stop_runs(&runs, ask, dry_run).await?;
+            for (ask, runs) in self.cancel_asks(cancel, runs).await? {
+                let answers = self.stop_runs(&runs, &ask, dry_run).await?;
                 let hit = |answer: &&CancelAnswer| matches!(answer, CancelAnswer::Cancelled | CancelAnswer::Asked);
                 done.asked += answers.iter().filter(hit).count() as u64;
             }
@@ -476,9 +486,31 @@ impl Handle {
         Ok(self.enqueue(vec![ask]).await?.pop().unwrap_or(Made::NoJob))
     }
 
-    /// Asks runs to stop.
-    pub async fn cancel(&self, runs: &[RunId], ask: &CancelAsk) -> Result<Vec<CancelAnswer>, EngineError> {
-        Ok(self.stop_runs(runs, ask, false).await?)
+    /// Asks runs to stop. One answer for each, in the order asked.
+    pub async fn cancel(&self, runs: &[RunId], cancel: &Cancel) -> Result<Vec<CancelAnswer>, EngineError> {
+        let records = self.node.store.runs(runs).await?;
+        let found = records.iter().flatten().map(|record| &record.run).collect();
+        let mut answers = HashMap::with_capacity(runs.len());
+        for (ask, runs) in self.cancel_asks(cancel, found).await? {
+            let told = self.stop_runs(&runs, &ask, false).await?;
+            answers.extend(runs.into_iter().zip(told));
+        }
+        Ok(runs.iter().map(|run| answers.get(run).copied().unwrap_or(CancelAnswer::NotFound)).collect())
+    }
+
+    /// What is asked of each of these runs: how long its attempt has to stop is for the
+    /// version of its job to say. A transaction for each length, and mostly there is one.
+    async fn cancel_asks(&self, cancel: &Cancel, runs: Vec<&Run>) -> Result<Vec<(CancelAsk, Vec<RunId>)>, StoreError> {
+        let mut by_grace: BTreeMap<Span, Vec<RunId>> = BTreeMap::new();
+        for run in runs {
+            let version = self.node.catalog.version(run.job, run.version).await?;
+            // A version that cannot be read says nothing, and its runs can be cancelled all the same.
+            let grace = version
+                .map_or(cancel.grace.unwrap_or(DEFAULT_GRACE), |version| version.document.grace_for(cancel.grace));
+            by_grace.entry(grace).or_default().push(run.id);
+        }
+        let ask = |grace| CancelAsk { by: cancel.by.clone(), reason: cancel.reason.clone(), grace };
+        Ok(by_grace.into_iter().map(|(grace, runs)| (ask(grace), runs)).collect())
     }
 
     async fn stop_runs(&self, runs: &[RunId], ask: &CancelAsk, dry_run: bool) -> Result<Vec<CancelAnswer>, StoreError> {

@@ -39,7 +39,7 @@ pub mod territory;
 mod why;
 
 pub use self::{
-    engine::{Builder, CancelledMany, Engine, EngineError, Handle},
+    engine::{Builder, Cancel, CancelledMany, Engine, EngineError, Handle},
     events::{Event, Feed, Told},
     making::{JobRef, Made, Redrive, RunAsk},
     options::Options,

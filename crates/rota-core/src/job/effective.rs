@@ -63,12 +63,14 @@ impl JobDocument {
     }
 
     pub fn cancel_grace(&self) -> Span {
-        self.grace(self.cancel.as_ref().and_then(|cancel| cancel.grace).unwrap_or(DEFAULT_GRACE))
+        self.grace_for(None)
     }
 
     /// How long an attempt has to stop where somebody asks for `asked`: one that no cancel
     /// stops has as long as it may take at all.
-    pub fn grace(&self, asked: Span) -> Span {
+    pub fn grace_for(&self, asked: Option<Span>) -> Span {
+        let own = || self.cancel.as_ref().and_then(|cancel| cancel.grace).unwrap_or(DEFAULT_GRACE);
+        let asked = asked.unwrap_or_else(own);
         let policy = self.lone_step().map(|step| self.step_policy(step));
         let goes_on = policy.filter(|policy| !policy.cancelable).and_then(|policy| policy.timeout);
         goes_on.map_or(asked, |timeout| timeout.max(asked))
@@ -205,9 +207,12 @@ mod tests {
         let of = |step: Value| job(json!({ "name": "a", "cancel": { "grace": "2s" }, "steps": [step] }));
         let plain = of(json!({ "id": "s", "handler": { "name": "h" }, "timeout": "1m" }));
         let stubborn = of(json!({ "id": "s", "handler": { "name": "h" }, "timeout": "1m", "cancelable": false }));
-        assert_eq!((plain.cancel_grace(), plain.grace(Span::secs(5))), (Span::secs(2), Span::secs(5)));
-        assert_eq!((stubborn.cancel_grace(), stubborn.grace(Span::secs(5))), (Span::secs(60), Span::secs(60)));
-        assert_eq!(stubborn.grace(Span::secs(90)), Span::secs(90));
+        assert_eq!((plain.cancel_grace(), plain.grace_for(Some(Span::secs(5)))), (Span::secs(2), Span::secs(5)));
+        assert_eq!(
+            (stubborn.cancel_grace(), stubborn.grace_for(Some(Span::secs(5)))),
+            (Span::secs(60), Span::secs(60))
+        );
+        assert_eq!(stubborn.grace_for(Some(Span::secs(90))), Span::secs(90));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use rota_core::{
     duration::Span,
-    run::{CancelAsk, Status, TrailKind, Verdict},
-    store::CancelAnswer,
+    run::{Status, TrailKind, Verdict},
+    store::{CancelAnswer, RunQuery},
 };
-use rota_engine::{JobRef, Made, RunAsk, stages::Stage};
+use rota_engine::{Cancel, JobRef, Made, RunAsk, stages::Stage};
 use serde_json::json;
 
 use crate::bed::*;
@@ -246,6 +246,32 @@ async fn a_run_cancelled_in_its_backoff_is_never_started_again() {
     assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
 }
 
-fn ask() -> CancelAsk {
-    CancelAsk { by: Some("ann".into()), reason: None, grace: Span::secs(30) }
+/// Asked one by one or by a filter, each attempt has the grace that its own job gives it,
+/// unless whoever asks says how long.
+#[tokio::test]
+async fn a_cancel_that_names_no_grace_gives_each_run_that_of_its_job() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    let graced = |name: &str, grace: &str| with(job(name, "wait"), json!({ "cancel": { "grace": grace } }));
+    bed.save(&node.node, graced("short", "2s")).await;
+    bed.save(&node.node, graced("long", "10m")).await;
+    bed.save(&node.node, job("plain", "wait")).await;
+    let mut runs = Vec::new();
+    for name in ["short", "long", "plain", "long"] {
+        runs.push(node.enqueue(&bed, name).await);
+    }
+    node.dispatch().await;
+    bed.work.wait_for_going(4).await;
+    let first = node.handle().cancel(&runs[..1], &Cancel::default()).await.unwrap();
+    assert_eq!(first, [CancelAnswer::Asked]);
+    let many = node.handle().cancel_all(RunQuery::default(), &Cancel::default(), 100, false).await.unwrap();
+    assert_eq!((many.found, many.asked), (4, 3), "the first had been asked before");
+    for (run, seconds) in runs.iter().zip([2, 600, 30, 600]) {
+        let cancel = bed.record(*run).await.run.cancel.expect("it was asked to stop");
+        assert_eq!(cancel.at.duration_until(cancel.grace_until).as_secs(), seconds);
+    }
+}
+
+fn ask() -> Cancel {
+    Cancel { by: Some("ann".into()), reason: None, grace: Some(Span::secs(30)) }
 }

@@ -9,11 +9,11 @@ use rota_core::{
     duration::Span,
     job::JobDocument,
     ports::{Random, Seeded},
-    run::{CancelAsk, Status, Verdict},
+    run::{Status, Verdict},
     store::{DeadFate, Expect, Store, TenantPut, Tier},
 };
 use rota_engine::{
-    Engine, Event, JobRef, Made, Options, Redrive, RunAsk,
+    Cancel, Engine, Event, JobRef, Made, Options, Redrive, RunAsk,
     executors::{Call, HandlerError},
 };
 use rota_store::sqlite::SqliteStore;
@@ -103,7 +103,7 @@ async fn a_running_attempt_is_cancelled_through_the_handle() {
             break;
         }
     }
-    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    let ask = Cancel { by: None, reason: None, grace: Some(Span::secs(1)) };
     whole.engine.cancel(&[id], &ask).await.unwrap();
     assert_eq!(next_end(&mut events).await, (id, Verdict::Cancelled));
     whole.engine.stop(Span::secs(1)).await.unwrap();

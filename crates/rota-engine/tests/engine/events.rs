@@ -6,10 +6,10 @@ use rota_core::{
     duration::Span,
     ids::RunId,
     ports::{Heard, News, Relay},
-    run::{CancelAsk, Verdict},
+    run::Verdict,
 };
 use rota_engine::{
-    Event, JobRef, Made, Options, RunAsk, Told,
+    Cancel, Event, JobRef, Made, Options, RunAsk, Told,
     stages::{Stage, tell::Tell},
 };
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ async fn a_cancel_before_the_start_is_told_and_counted() {
     let made = engine.enqueue(vec![ask]).await.unwrap().remove(0);
     let Made::Run { id, .. } = made else { panic!("{made:?}") };
     let mut feed = engine.subscribe();
-    let stop = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    let stop = Cancel { by: None, reason: None, grace: Some(Span::secs(1)) };
     engine.cancel(&[id], &stop).await.unwrap();
     assert_eq!(ends(&mut feed), [(id, Verdict::Cancelled)]);
     assert_eq!(engine.stats().ended_as(Verdict::Cancelled), 1);

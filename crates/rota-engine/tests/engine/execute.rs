@@ -6,12 +6,12 @@ use rota_core::{
     duration::Span,
     ids::RunId,
     job::failure::ErrorKind,
-    run::{CancelAsk, Hold, RunState, Status, Verdict},
+    run::{Hold, RunState, Status, Verdict},
     store::{LogQuery, RunQuery},
     why::Reason,
 };
 use rota_engine::{
-    Event, Handle, JobRef, Options, RunAsk,
+    Cancel, Event, Handle, JobRef, Options, RunAsk,
     executors::{Call, HandlerError},
     stages::Stage as _,
 };
@@ -212,7 +212,7 @@ async fn a_cancel_of_what_is_queued_leaves_what_runs_alone() {
     let mut node = bed.node_with(Options { slots: 1, ..Options::default() }).await;
     let (id, next) = one_of_two_begins(&bed, &mut node).await;
     let query = RunQuery { statuses: vec![Status::Queued], ..RunQuery::default() };
-    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    let ask = Cancel { by: None, reason: None, grace: Some(Span::secs(1)) };
     for dry_run in [true, false] {
         let done = node.handle().cancel_all(query.clone(), &ask, 100, dry_run).await.unwrap();
         assert_eq!((done.found, done.asked), (1, 1), "dry run {dry_run}");

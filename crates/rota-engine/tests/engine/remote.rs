@@ -6,10 +6,11 @@ use rota_core::{
     duration::Span,
     ids::{RunId, TenantId, WorkerId},
     job::failure::{ErrorKind, Failure},
-    run::{CancelAsk, Lease, Outcome, Report, Status, Verdict},
+    run::{Lease, Outcome, Report, Status, Verdict},
     store::{CancelAnswer, LogQuery, TenantPut, Tier},
 };
 use rota_engine::{
+    Cancel,
     node::Node,
     remote::{self, Answer, Exchange, Hello, Line, LogPiece, Offer, Told},
     stages::{Stage, lend::Lend},
@@ -691,7 +692,7 @@ async fn an_attempt_in_the_mail_is_not_handed_over_after_its_cancel() {
     let mut far = Far::new(&bed).await;
     far_job(&bed, &far.hands.node.clone(), json!({})).await;
     let id = in_the_mail(&bed, &mut far).await;
-    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(30) };
+    let ask = Cancel { by: None, reason: None, grace: Some(Span::secs(30)) };
     assert_eq!(far.hands.handle().cancel(&[id], &ask).await.unwrap(), [CancelAnswer::Asked]);
     let waiting = far.begin(wants(&bed, 1, 1));
     far.unanswered(&waiting).await;
@@ -733,7 +734,7 @@ async fn an_attempt_held_for_its_rate_is_not_handed_over_after_its_cancel() {
     let held: Vec<RunId> = held.filter(|id| given.iter().all(|lease| lease.run != *id)).collect();
     assert_eq!((given.len(), held.len()), (2, 1));
     assert_eq!(bed.status(held[0]).await, Status::Running, "it is leased");
-    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(30) };
+    let ask = Cancel { by: None, reason: None, grace: Some(Span::secs(30)) };
     assert_eq!(far.hands.handle().cancel(&held, &ask).await.unwrap(), [CancelAnswer::Asked]);
     for _ in 0..6 {
         far.hands.beat_for(&bed, 2_000).await;

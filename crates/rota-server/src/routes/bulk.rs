@@ -22,7 +22,6 @@ use rota_api::{
     run::CancelRequest,
 };
 use rota_core::{
-    duration::Span,
     ids::RunId,
     job::read,
     run::{RunState, Source},
@@ -41,7 +40,7 @@ use utoipa::IntoParams;
 use super::{
     dead::not_discarded,
     jobs::{job_ref, made_run, run_ask, save_one},
-    runs::{cancel_ask, query as runs_query},
+    runs::{cancel_of, query as runs_query},
 };
 use crate::{
     access::{JobExecute, JobWrite, May, RunCancel},
@@ -327,13 +326,14 @@ impl Lines {
 #[utoipa::path(post, path = "/bulk/cancel", tag = "bulk", request_body = BulkCancel, responses((status = OK, body = BulkDone)))]
 pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Result<Json<BulkDone>, Problem> {
     let query = runs_query(&request.filter, &may).await?;
-    let ask =
-        cancel_ask(&may.caller.who, CancelRequest { reason: request.reason, grace: request.grace }, Span::secs(30))?;
-    let Some(query) = query.map(only_live).filter(|query| !query.statuses.is_empty()) else {
+    let cancel = cancel_of(&may.caller.who, CancelRequest { reason: request.reason, grace: request.grace })?;
+    let query = only_live(query);
+    if query.statuses.is_empty() {
         may.changed_nothing();
         return Ok(Json(BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run }));
-    };
-    let CancelledMany { found, asked, more } = may.engine.cancel_all(query, &ask, TOUCHED_MAX, request.dry_run).await?;
+    }
+    let CancelledMany { found, asked, more } =
+        may.engine.cancel_all(query, &cancel, TOUCHED_MAX, request.dry_run).await?;
     let done = BulkDone { matched: found, done: asked, more, dry_run: request.dry_run };
     told(&may, "run.cancel_many", "runs", &request.filter, &done);
     Ok(Json(done))
@@ -368,10 +368,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
     if request.filter.status.is_empty() || request.filter.status.contains(&rota_api::run::Status::Dead) {
         may.has_dead_letters()?;
     }
-    let Some(mut query) = runs_query(&request.filter, &may).await? else {
-        may.changed_nothing();
-        return Ok(Json(done));
-    };
+    let mut query = runs_query(&request.filter, &may).await?;
     if query.statuses.is_empty() {
         query.statuses = vec![rota_core::run::Status::Ended(rota_core::run::Verdict::Dead)];
     }

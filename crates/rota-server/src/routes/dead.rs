@@ -80,14 +80,14 @@ fn is_dead(record: &RunRecord) -> bool {
     matches!(record.run.state, RunState::Finished { verdict: Verdict::Dead, .. })
 }
 
-/// A filter of runs as one of dead letters; none where there can be none.
-async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQuery>, Problem> {
+/// A filter of runs as one of dead letters.
+async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Problem> {
     may.has_dead_letters()?;
     if !filter.status.is_empty() {
         return Err(Problem::bad_parameter("status", "dead letters are dead"));
     }
     let query = runs_query(filter, may).await?;
-    Ok(query.map(|query| RunQuery { statuses: vec![Status::Ended(Verdict::Dead)], ..query }))
+    Ok(RunQuery { statuses: vec![Status::Ended(Verdict::Dead)], ..query })
 }
 
 /// List dead letters: runs that used up their attempts.
@@ -98,9 +98,7 @@ async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQuery>,
 pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter>) -> Result<Json<Page<DeadLetter>>, Problem> {
     let wanted = listing.filter.state.unwrap_or(DeadState::Open);
     let mut after = listing.cursor()?;
-    let Some(query) = query(&listing.filter.runs(), &may).await? else {
-        return Ok(Json(Page { items: Vec::new(), next: None }));
-    };
+    let query = query(&listing.filter.runs(), &may).await?;
     let mut found: Vec<(RunRecord, Option<DeadMark>)> = Vec::new();
     for _ in 0..LOOKS_MAX {
         let page = may.engine.store().list_runs(&RunQuery { after, limit: listing.limit, ..query.clone() }).await?;
@@ -152,7 +150,7 @@ pub async fn discard(may: May<RunCancel>, Id(run): Id<Uuid>) -> Result<StatusCod
 #[utoipa::path(post, path = "/bulk/discard", tag = "bulk", request_body = BulkDiscard, responses((status = OK, body = BulkDone)))]
 pub async fn discard_many(may: May<RunCancel>, Body(request): Body<BulkDiscard>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
-    let mut next = query(&request.filter, &may).await?;
+    let mut next = Some(query(&request.filter, &may).await?);
     while let Some(mut query) = next.take() {
         query.limit = PAGE;
         let page = may.engine.store().list_runs(&query).await?;

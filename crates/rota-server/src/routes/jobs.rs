@@ -18,7 +18,7 @@ use rota_api::{
 use rota_core::{
     duration::Span,
     ids::{JobId, RunId, ScheduleId, TenantId, number},
-    job::JobDocument,
+    job::{JobDocument, effective::DEFAULT_GRACE},
     order::Priority,
     preview::preview,
     rollup::{Rollup, hour_of},
@@ -204,7 +204,7 @@ async fn save(
     } else {
         may.changed_nothing();
     }
-    let mut warnings = warnings(document);
+    let mut warnings = warnings(document, may.engine.now());
     warnings.extend(saved.hot.map(|hot| field_error(hot.warning())));
     Ok(JobSaved {
         id: saved.job.0,
@@ -232,8 +232,15 @@ fn version_kept(version: i32, document: &str) -> Option<Value> {
 }
 
 /// What is right and may still surprise.
-fn warnings(document: &JobDocument) -> Vec<rota_api::problem::FieldError> {
+fn warnings(document: &JobDocument, now: jiff::Timestamp) -> Vec<rota_api::problem::FieldError> {
     let mut found = Vec::new();
+    for (n, spec) in document.schedules.iter().enumerate().filter(|(_, spec)| spec.enabled) {
+        let compiled = timing::Schedule::compile(spec, &ScheduleId(0).seed());
+        if compiled.is_ok_and(|schedule| schedule.is_over(now)) {
+            let message = "no instant of it is still to come, so it will not fire";
+            found.push(rota_core::problem::Problem::new(format!("schedules[{n}]"), "never_fires", message));
+        }
+    }
     if !document.is_enabled() && !document.schedules.is_empty() {
         let message = "the job is not enabled, so its schedules do not fire";
         found.push(rota_core::problem::Problem::new("enabled", "not_enabled", message));
@@ -395,7 +402,8 @@ pub async fn delete(
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<Deleted>, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    let grace = grace_of(&record, None);
+    let document = serde_json::from_str::<JobDocument>(&record.document);
+    let grace = document.map_or(DEFAULT_GRACE, |document| document.cancel_grace());
     let by = Some(may.caller.who.clone());
     let ask = CancelAsk { by, reason: Some("its job was deleted".to_owned()), grace };
     let deletion = Deletion { job: record.id, ask, keep_running: query.keep_running };
@@ -403,14 +411,6 @@ pub async fn delete(
     let cancelled = cancelled.ok_or_else(|| Problem::no_such("job"))?;
     may.changed("job.delete", format_args!("job/{}", record.id), record_kept(&record), None);
     Ok(Json(Deleted { cancelled }))
-}
-
-/// How long the attempts of a job may take to stop, where somebody asks for so long.
-pub fn grace_of(record: &JobRecord, asked: Option<Span>) -> Span {
-    let Ok(document) = serde_json::from_str::<JobDocument>(&record.document) else {
-        return asked.unwrap_or(Span::secs(30));
-    };
-    asked.map_or_else(|| document.cancel_grace(), |asked| document.grace(asked))
 }
 
 /// List the versions of a job.
@@ -641,7 +641,7 @@ pub async fn check(may: May<JobRead>, headers: HeaderMap, document: Document) ->
         name: document.name.clone(),
         version: stored.map(|stored| stored.version),
         changes: saved.changed,
-        warnings: warnings(&document),
+        warnings: warnings(&document, now),
         schedules: shown.collect(),
     }))
 }

@@ -16,16 +16,16 @@ use rota_api::{
 use rota_core::{
     duration::Span,
     ids::{JobId, RunId, ScheduleId},
-    run::{CancelAsk, RunState, Verdict},
+    run::{RunState, Verdict},
     store::{self, LogChunk, LogQuery, RunQuery, RunRecord},
 };
-use rota_engine::{Engine, Made, Redrive};
+use rota_engine::{Cancel, Engine, Made, Redrive};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-use super::jobs::{JobPath, find, grace_of, job_ref, made_run};
+use super::jobs::{JobPath, find, job_ref, made_run};
 use crate::{
     access::{May, RunCancel, RunRead, audit::kept},
     body::Body,
@@ -42,15 +42,12 @@ const REASON_BYTES_MAX: usize = 1_000;
 
 /// What the store is asked. None where the filter names a job that is not
 /// there: then there are no runs.
-pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQuery>, Problem> {
+pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Problem> {
     let (engine, tenant) = (&may.engine, may.caller.tenant);
     let job = match &filter.job {
         None => None,
-        Some(job) => match find(engine, tenant, &job_ref(job)).await {
-            Ok(job) => Some(job.id),
-            Err(problem) if problem.document().code == Code::NotFound.as_str() => return Ok(None),
-            Err(problem) => return Err(problem),
-        },
+        // A name that is spelled wrong must not look like a job that has no runs.
+        Some(job) => Some(find(engine, tenant, &job_ref(job)).await?.id),
     };
     if filter.label.len() > LABELS_MAX {
         return Err(Problem::bad_parameter("label", format!("at most {LABELS_MAX} labels")));
@@ -59,7 +56,7 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQue
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(Problem::bad_parameter("label", "must be written key=value")),
     });
-    Ok(Some(RunQuery {
+    Ok(RunQuery {
         tenant: Some(tenant),
         job,
         tag: filter.tag.clone(),
@@ -74,7 +71,7 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<Option<RunQue
         now: Some(engine.now()),
         after: None,
         limit: 0,
-    }))
+    })
 }
 
 /// List runs.
@@ -97,16 +94,11 @@ pub async fn of_job(
         return Err(Problem::bad_parameter("job", "the address names the job"));
     }
     let query = query(&listing.filter, &may).await?;
-    page(&may.engine, &listing, query.map(|query| RunQuery { job: Some(record.id), ..query })).await
+    page(&may.engine, &listing, RunQuery { job: Some(record.id), ..query }).await
 }
 
-async fn page(
-    engine: &Engine,
-    listing: &Listing<RunsFilter>,
-    query: Option<RunQuery>,
-) -> Result<Json<Page<Run>>, Problem> {
+async fn page(engine: &Engine, listing: &Listing<RunsFilter>, query: RunQuery) -> Result<Json<Page<Run>>, Problem> {
     let after = listing.cursor()?;
-    let Some(query) = query else { return Ok(Json(Page { items: Vec::new(), next: None })) };
     let page = engine.list_runs(&RunQuery { after, limit: listing.limit, ..query }).await?;
     let items = shown(engine, page.runs).await?;
     Ok(Json(listing.page(items, page.next.as_ref())))
@@ -161,11 +153,8 @@ pub async fn cancel(
     Body(request): Body<CancelRequest>,
 ) -> Result<Json<CancelResult>, Problem> {
     let record = find_run(&may, run).await?;
-    let job = find(&may.engine, may.caller.tenant, &rota_engine::JobRef::Id(record.run.job)).await?;
-    let asked = request.grace.is_some();
-    let ask = cancel_ask(&may.caller.who, request, Span::secs(0))?;
-    let ask = CancelAsk { grace: grace_of(&job, asked.then_some(ask.grace)), ..ask };
-    let answer = may.engine.cancel(&[record.run.id], &ask).await?.into_iter().next();
+    let cancel = cancel_of(&may.caller.who, request)?;
+    let answer = may.engine.cancel(&[record.run.id], &cancel).await?.into_iter().next();
     let answer = match answer.unwrap_or(store::CancelAnswer::NotFound) {
         store::CancelAnswer::Cancelled => CancelAnswer::Cancelled,
         store::CancelAnswer::Asked => CancelAnswer::Asked,
@@ -174,27 +163,25 @@ pub async fn cancel(
         store::CancelAnswer::NotFound => return Err(Problem::no_such("run")),
     };
     let before = json!({ "status": wire::status(record.run.state.status()) });
-    let after = json!({ "answer": answer, "reason": ask.reason });
+    let after = json!({ "answer": answer, "reason": cancel.reason });
     may.changed("run.cancel", format_args!("run/{run}"), Some(before), Some(after));
     Ok(Json(CancelResult { id: run, answer }))
 }
 
 /// What a caller asks of runs that are to stop.
-pub fn cancel_ask(who: &str, request: CancelRequest, grace: Span) -> Result<CancelAsk, Problem> {
+pub fn cancel_of(who: &str, request: CancelRequest) -> Result<Cancel, Problem> {
     let wrong = |path: &str, message: String| {
         Problem::bad_document("the request", vec![rota_core::problem::Problem::new(path, "out_of_bounds", message)])
     };
-    let grace = match request.grace {
-        None => grace,
-        Some(text) => text.parse::<Span>().map_err(|error| wrong("grace", error.to_string()))?,
-    };
-    if grace > GRACE_MAX {
+    let parsed = |text: String| text.parse::<Span>().map_err(|error| wrong("grace", error.to_string()));
+    let grace = request.grace.map(parsed).transpose()?;
+    if grace.is_some_and(|grace| grace > GRACE_MAX) {
         return Err(wrong("grace", format!("at most {GRACE_MAX}")));
     }
     if request.reason.as_ref().is_some_and(|reason| reason.len() > REASON_BYTES_MAX || reason.contains('\0')) {
         return Err(wrong("reason", format!("at most {REASON_BYTES_MAX} bytes, without NUL")));
     }
-    Ok(CancelAsk { by: Some(who.to_owned()), reason: request.reason, grace })
+    Ok(Cancel { by: Some(who.to_owned()), reason: request.reason, grace })
 }
 
 /// Make a run again.

@@ -34,6 +34,29 @@ async fn a_crowded_second_is_a_warning_on_save() {
     assert_eq!(save("d", "30 0 1 1 *").await.get("hot_second"), None, "another second");
 }
 
+/// What was meant for a day that has passed is saved, and not in silence.
+#[tokio::test]
+async fn a_schedule_with_nothing_left_to_do_is_a_warning() {
+    let bed = Bed::new().await;
+    let mut document = job("late", "hello");
+    document["schedules"] = json!([
+        { "name": "daily", "cron": "0 9 * * *" },
+        { "name": "past", "at": "2001-01-01T00:00:00Z" },
+        { "name": "ended", "every": "1h", "ends_at": "2001-01-01T00:00:00Z" },
+        { "name": "ended-too", "after_finish": "1h", "ends_at": "2001-01-01T00:00:00Z" },
+        { "name": "off", "at": "2001-01-01T00:00:00Z", "enabled": false },
+        { "name": "years", "cron": "0 0 9 1 1 ? 2001" },
+    ]);
+    let checked = bed.post("/check", document.clone()).await.ok();
+    let saved = bed.post("/jobs", document).await.ok();
+    for answer in [checked, saved] {
+        let warnings = answer["warnings"].as_array().unwrap();
+        assert!(warnings.iter().all(|warning| warning["code"] == "never_fires"), "{answer}");
+        let places: Vec<&str> = warnings.iter().map(|warning| warning["path"].as_str().unwrap()).collect();
+        assert_eq!(places, ["schedules[1]", "schedules[2]", "schedules[3]", "schedules[5]"]);
+    }
+}
+
 #[tokio::test]
 async fn a_job_is_created_read_and_listed() {
     let bed = Bed::new().await;

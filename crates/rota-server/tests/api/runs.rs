@@ -100,6 +100,22 @@ async fn the_log_of_a_run_is_read() {
     assert_eq!((&lines["items"][0]["text"], &lines["items"][0]["attempt"]), (&json!("hello"), &json!(1)));
 }
 
+/// A name that is spelled wrong does not look like a job that has no runs.
+#[tokio::test]
+async fn a_filter_that_names_no_job_is_refused() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    for list in ["/runs", "/dead-letters"] {
+        assert_eq!(bed.get(&format!("{list}?job=mial")).await.problem(), (404, "not_found".to_owned()));
+        assert_eq!(bed.get(&format!("{list}?job=mail")).await.ok()["items"], json!([]));
+    }
+    for act in ["/bulk/cancel", "/bulk/redrive", "/bulk/discard"] {
+        let of = |job: &str| json!({ "filter": { "job": job }, "dry_run": true });
+        assert_eq!(bed.post(act, of("mial")).await.problem(), (404, "not_found".to_owned()));
+        assert_eq!(bed.post(act, of("mail")).await.ok()["matched"], 0);
+    }
+}
+
 #[tokio::test]
 async fn a_cancel_is_answered_with_what_is_stored() {
     let bed = Bed::new().await;

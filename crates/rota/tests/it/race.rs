@@ -8,11 +8,11 @@ use rota_core::{
     ids::{JobId, RunId, ScheduleId, TenantId},
     job::JobDocument,
     ports::{Clock as _, Seeded},
-    run::{CancelAsk, Status, Verdict},
+    run::{Status, Verdict},
     store::{CancelAnswer, Expect, Pause, PauseTarget, RunQuery, Store, TenantPut, Tier},
 };
 use rota_engine::{
-    Engine, JobRef, Made, Options, RunAsk,
+    Cancel, Engine, JobRef, Made, Options, RunAsk,
     clock::TestClock,
     definitions,
     executors::Call,
@@ -80,7 +80,7 @@ async fn cancel_and_completion(store: Arc<dyn Store>) {
         let made = engine.enqueue((0..AT_ONCE).map(ask).collect()).await.unwrap();
         let ids: Vec<RunId> =
             made.iter().map(|made| if let Made::Run { id, .. } = made { *id } else { panic!("{made:?}") }).collect();
-        let stop = CancelAsk { by: None, reason: None, grace: Span::secs(30) };
+        let stop = Cancel::default();
         let mut answers = Vec::new();
         for some in ids.chunks(5) {
             answers.extend(engine.cancel(some, &stop).await.unwrap());

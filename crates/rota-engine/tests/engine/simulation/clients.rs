@@ -8,7 +8,7 @@ use rota_core::{
     run::CancelAsk,
     store::{Deletion, Expect, Pause, PauseTarget},
 };
-use rota_engine::{EngineError, Handle, JobRef, RunAsk};
+use rota_engine::{Cancel, EngineError, Handle, JobRef, RunAsk};
 use serde_json::{Value, json};
 
 use super::weather::Dice;
@@ -191,7 +191,7 @@ pub async fn trigger(handle: Handle, tenant: TenantId, job: String, key: u64, la
 }
 
 pub async fn cancel(handle: Handle, run: RunId) -> Result<(), EngineError> {
-    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    let ask = Cancel { by: None, reason: None, grace: Some(Span::secs(1)) };
     handle.cancel(&[run], &ask).await.map(drop)
 }
 

@@ -16,10 +16,10 @@ use rota_core::{
     duration::Span,
     ids::{RunId, ScheduleId, TenantId},
     job::JobDocument,
-    run::{CancelAsk, NewRun, RunState, Source, Verdict},
+    run::{NewRun, RunState, Source, Verdict},
     store::*,
 };
-use rota_engine::{EngineError, Handle, JobRef, Made, Redrive, RunAsk, backfill};
+use rota_engine::{Cancel, EngineError, Handle, JobRef, Made, Redrive, RunAsk, backfill};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -172,7 +172,7 @@ impl People {
 
     fn cancel_some(scene: &Scene<'_>, tenant: TenantId) -> Vec<(usize, Op)> {
         let (node, handle) = scene.node();
-        let ask = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+        let ask = Cancel { by: None, reason: None, grace: Some(Span::secs(1)) };
         let query = RunQuery { tenant: Some(tenant), ..RunQuery::default() };
         vec![(node, done(async move { handle.cancel_all(query, &ask, 3, false).await }))]
     }

@@ -22,10 +22,10 @@ use rota_core::{
     ids::{RunId, TenantId, WorkerId},
     job::JobDocument,
     ports::Seeded,
-    run::{CancelAsk, Lease, Report, RunState},
+    run::{Lease, Report, RunState},
 };
 use rota_engine::{
-    Handle, JobRef, RunAsk,
+    Cancel, Handle, JobRef, RunAsk,
     node::Node,
     remote::{Answer, Exchange, ExchangeError, Hello, Offer, Told},
 };
@@ -592,6 +592,6 @@ fn check_told(lease: Lease, report: &Report, told: Told, around: &Around<'_>) {
 
 /// Long enough for it to be heard of although exchanges fail.
 async fn cancel(handle: Handle, run: RunId) {
-    let ask = CancelAsk { by: None, reason: None, grace: Span::secs(25) };
+    let ask = Cancel { by: None, reason: None, grace: Some(Span::secs(25)) };
     drop(handle.cancel(&[run], &ask).await);
 }

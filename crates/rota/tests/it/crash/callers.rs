@@ -16,7 +16,7 @@ use rota_core::{
         CalendarPut, CancelAnswer, Deletion, Expect, Pause, PauseTarget, RunRecord, SchedulePut, Store, TenantPut, Tier,
     },
 };
-use rota_engine::{Engine, JobRef, Made, Options, RunAsk, executors::Call};
+use rota_engine::{Cancel, Engine, JobRef, Made, Options, RunAsk, executors::Call};
 use rota_store::{
     failpoint::{Moment, Origin, VARIABLE, WRITES},
     postgres::{self, PostgresStore},
@@ -113,7 +113,7 @@ async fn call_everything(keeper: &Keeper, book: &str) {
         }
         let (short, rest) = ids.split_at(3);
         let (nap, linger) = rest.split_at(1);
-        let stop = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+        let stop = Cancel { by: None, reason: None, grace: Some(Span::secs(1)) };
         for (id, answer) in short[..2].iter().zip(engine.cancel(&short[..2], &stop).await.unwrap()) {
             note(book, &format!("cancel {id} {answer:?}"));
         }
@@ -144,12 +144,16 @@ async fn call_everything(keeper: &Keeper, book: &str) {
         let key = LaneKey::new(&format!("lane-{}", uuid::Uuid::now_v7()), None, &[]);
         let lane = store.lanes(&[key], LaneMode::Owned).await.unwrap()[0].id;
         store.turn_lane(lane, LaneMode::Claimed).await.unwrap();
-        let deletion = Deletion { job: naps, ask: stop, keep_running: false };
+        let deletion = Deletion {
+            job: naps,
+            ask: CancelAsk { by: None, reason: None, grace: Span::secs(1) },
+            keep_running: false,
+        };
         store.delete_jobs(&write(), &[deletion]).await.unwrap();
     }
     // What those before left lying asleep or waiting to be told.
     let all = made(book);
-    let stop = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
+    let stop = Cancel { by: None, reason: None, grace: Some(Span::secs(1)) };
     let records = store.runs(&all).await.unwrap();
     let notes = store.find_jobs(&[(tenant, "note".into())]).await.unwrap()[0].as_ref().unwrap().id;
     let left = records.iter().flatten().filter(|record| record.run.job != notes).map(|record| record.run.id);
