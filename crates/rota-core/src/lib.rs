@@ -30,5 +30,6 @@ pub mod run;
 pub mod schedule;
 pub mod slot;
 pub mod store;
+pub mod stored;
 pub mod timing;
 pub mod why;

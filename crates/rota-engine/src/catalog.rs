@@ -13,12 +13,13 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     hash::Hash,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
 use rota_core::{
     calendar::Calendar,
     dispatch::Pair,
@@ -34,6 +35,7 @@ use rota_core::{
     run::SettlePolicy,
     schedule::ScheduleSpec,
     store::{JobRecord, Pause, PauseTarget, Pauses, ScheduleRecord, Store, StoreError, Tenant},
+    stored,
     timing::Schedule,
 };
 use serde_json::Value;
@@ -71,7 +73,7 @@ pub struct JobVersion {
 impl JobVersion {
     pub fn read(job: JobId, version: i32, document: &str, losses_max: u16) -> Result<Self, String> {
         let size = document.len();
-        let document: JobDocument = serde_json::from_str(document).map_err(|error| error.to_string())?;
+        let document: JobDocument = stored::read(document).map_err(|error| error.to_string())?;
         let terms = document.run_terms(Priority::HIGHEST);
         let step = document.lone_step();
         let templated = step.is_some_and(|step| serde_json::to_string(step).is_ok_and(|text| has_tags(&text)));
@@ -158,7 +160,7 @@ pub struct ScheduleEntry {
 impl ScheduleEntry {
     /// What is stored, ready for use; or why it cannot be read.
     pub fn read(record: ScheduleRecord) -> Result<Self, String> {
-        let spec: ScheduleSpec = serde_json::from_str(&record.spec).map_err(|error| error.to_string())?;
+        let spec: ScheduleSpec = stored::read(&record.spec).map_err(|error| error.to_string())?;
         let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let schedule = Schedule::compile(&spec, &record.id.seed()).map_err(told)?.of_job(record.enabled);
         Ok(Self { record, spec, schedule })
@@ -312,7 +314,7 @@ impl Catalog {
     }
 
     fn caches<T>(&self, work: impl FnOnce(&mut Caches) -> T) -> T {
-        work(&mut self.caches.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.caches.lock())
     }
 
     /// The versions that are at hand.
@@ -469,15 +471,14 @@ impl Catalog {
             return Ok(found);
         }
         let stored = self.store.calendars(tenant).await?;
-        let read =
-            |calendar: rota_core::store::Calendar| Some((calendar.name, serde_json::from_str(&calendar.spec).ok()?));
+        let read = |calendar: rota_core::store::Calendar| Some((calendar.name, stored::read(&calendar.spec).ok()?));
         let found: Arc<HashMap<String, Calendar>> = Arc::new(stored.into_iter().filter_map(read).collect());
         self.caches(|caches| caches.calendars.put(tenant, (now, Arc::clone(&found))));
         Ok(found)
     }
 
     pub fn pauses(&self) -> Arc<Pauses> {
-        Arc::clone(&self.pauses.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.pauses.read())
     }
 
     /// Reads the pauses of tenants and queues. True where they changed.
@@ -487,17 +488,17 @@ impl Catalog {
         if changed {
             let pauses = read.pauses.iter().cloned().collect();
             self.change_gate(|gate| Gate { lanes: gate.lanes.clone(), able: gate.able.clone(), pauses });
-            *self.pauses.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
+            *self.pauses.write() = Arc::new(read);
         }
         Ok(changed)
     }
 
     pub fn gate(&self) -> Arc<Gate> {
-        Arc::clone(&self.gate.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.gate.read())
     }
 
     fn change_gate(&self, change: impl FnOnce(&Gate) -> Gate) {
-        let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut gate = self.gate.write();
         *gate = Arc::new(change(&gate));
     }
 

@@ -33,6 +33,7 @@ use rota_core::{
         Expect, JobPut, JobRecord, JobSaved, SchedulePut, ScheduleQuery, ScheduleRecord, SchedulesPut, StoreError,
         Write,
     },
+    stored,
     timing::Schedule,
 };
 
@@ -500,7 +501,7 @@ fn fresh(
 /// job: that is an edit like any other.
 fn edited(changed: &Changed<'_>, job_enabled: bool, now: Timestamp) -> Result<SchedulePut, SaveError> {
     let Changed { record, cursor, pauses, spec } = changed;
-    let old = serde_json::from_str::<ScheduleSpec>(&record.spec).ok();
+    let old = stored::read::<ScheduleSpec>(&record.spec).ok();
     let old = old.and_then(|old| Schedule::compile(&old, &record.id.seed()).ok());
     let new = compile(spec, record.id, job_enabled)?;
     let edited = edit(old.as_ref(), &new, record.id, record.stored(*cursor), pauses, now);

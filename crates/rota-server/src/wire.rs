@@ -18,7 +18,7 @@ use rota_core::{
     run::{self, Hold, RunState, TrailEntry, TrailKind, Verdict},
     schedule::ScheduleSpec,
     store::{self, JobRecord, RunRecord, ScheduleRecord, SkipRecord, StoreError},
-    why,
+    stored, why,
 };
 use serde_json::{Value, json};
 
@@ -244,8 +244,7 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
 
 pub fn schedule(record: ScheduleRecord, cursor: Option<Cursor>, names: &Names, now: Timestamp) -> Schedule {
     let spec = shown(&record.spec);
-    let description =
-        serde_json::from_value::<ScheduleSpec>(spec.clone()).map(|spec| describe(&spec)).unwrap_or_default();
+    let description = stored::read::<ScheduleSpec>(&record.spec).map(|spec| describe(&spec)).unwrap_or_default();
     Schedule {
         id: record.id.0,
         job: job_ref(names, record.job),

@@ -62,6 +62,7 @@ pub const TABLES: &[Bound] = &[
     both("batch", "Each write", "An hour after it was written"),
     both("bucket", "Each rate limit in use", "When it is full again: an unused bucket says nothing"),
     kept(Defined, both("calendar", "Calendars that are saved", "Never: one row per name, at most 1,000 of a tenant")),
+    kept(Fixed, both("compatibility", "The schema", "One row")),
     both("cursor", "Each schedule that is armed", "One per enabled schedule; with its schedule"),
     both("dead_mark", "A dead letter that somebody dealt with", "`history.keep` and two days after it was marked"),
     both(

@@ -16,6 +16,7 @@ use rota_core::{
     },
     slot::SlotKey,
     store::{DeadFate, StoreError, WorkerInfo},
+    stored,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
@@ -242,10 +243,7 @@ pub fn extra_text(run: &NewRun) -> Option<String> {
 }
 
 fn extra(text: Option<&str>) -> Result<Extra, StoreError> {
-    text.map_or_else(
-        || Ok(Extra::default()),
-        |text| serde_json::from_str(text).map_err(|e| corrupt("a run's extra", e)),
-    )
+    text.map_or_else(|| Ok(Extra::default()), |text| stored::read(text).map_err(|e| corrupt("a run's extra", e)))
 }
 
 pub fn cancel_text(cancel: Option<&CancelRequest>) -> Option<String> {
@@ -430,7 +428,7 @@ impl RunRow {
             cancel: self
                 .cancel
                 .as_deref()
-                .map(|text| serde_json::from_str(text).map_err(|e| corrupt("a cancel request", e)))
+                .map(|text| stored::read(text).map_err(|e| corrupt("a cancel request", e)))
                 .transpose()?,
             redrive: extra.redrive,
             state,
@@ -471,7 +469,7 @@ impl RunRow {
 }
 
 pub fn failure(text: Option<String>) -> Result<Option<Failure>, StoreError> {
-    text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt("a failure", error))).transpose()
+    text.map(|text| stored::read(&text).map_err(|error| corrupt("a failure", error))).transpose()
 }
 
 pub fn worker_info_text(info: &WorkerInfo) -> Result<String, StoreError> {
@@ -479,7 +477,7 @@ pub fn worker_info_text(info: &WorkerInfo) -> Result<String, StoreError> {
 }
 
 pub fn worker_info(text: &str) -> Result<WorkerInfo, StoreError> {
-    serde_json::from_str(text).map_err(|error| corrupt("what a worker offers", error))
+    stored::read(text).map_err(|error| corrupt("what a worker offers", error))
 }
 
 /// JSON for a column that the store itself reads back.
@@ -488,7 +486,7 @@ pub fn to_json<T: Serialize>(value: &T) -> Result<String, StoreError> {
 }
 
 pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|error| corrupt("stored JSON", error))
+    stored::read(text).map_err(|error| corrupt("stored JSON", error))
 }
 
 pub const fn fate_code(fate: DeadFate) -> i16 {

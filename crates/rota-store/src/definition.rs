@@ -8,6 +8,7 @@ use rota_core::{
     ids::ScheduleId,
     schedule::ScheduleSpec,
     store::Deletion,
+    stored,
     timing::Schedule,
 };
 
@@ -21,13 +22,13 @@ pub fn deletion_text(deletion: &Deletion) -> String {
 /// The deletions of these rows: when, and what was remembered. One that cannot be read
 /// is passed over.
 pub fn deletions(rows: Vec<(i64, String)>) -> Vec<(Timestamp, Deletion)> {
-    let read = |(at, text): (i64, String)| Some((time(at).ok()?, serde_json::from_str(&text).ok()?));
+    let read = |(at, text): (i64, String)| Some((time(at).ok()?, stored::read(&text).ok()?));
     rows.into_iter().filter_map(read).collect()
 }
 
 /// A schedule as it is stored; none where what is stored cannot be read.
 fn compiled(id: ScheduleId, spec: &str, enabled: bool) -> Option<Schedule> {
-    let spec: ScheduleSpec = serde_json::from_str(spec).ok()?;
+    let spec: ScheduleSpec = stored::read(spec).ok()?;
     Schedule::compile(&spec, &id.seed()).ok().map(|schedule| schedule.of_job(enabled))
 }
 

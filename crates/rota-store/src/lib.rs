@@ -14,6 +14,7 @@ pub mod postgres;
 mod raw;
 mod review;
 mod rollup;
+mod schema;
 pub mod sqlite;
 mod unreadable;
 
@@ -26,6 +27,15 @@ pub struct Look {
     pub schema: Option<i64>,
     /// The newest that this release knows.
     pub known: i64,
+    /// The oldest schema whose release may use it; none where it does not say.
+    pub oldest: Option<i64>,
     /// What its clock says; none where it is this machine's own.
     pub clock: Option<jiff::Timestamp>,
+}
+
+impl Look {
+    /// Whether this release may use it.
+    pub fn may_use(&self) -> bool {
+        schema::may_use(self.schema.unwrap_or_default(), self.oldest, self.known)
+    }
 }

@@ -41,7 +41,7 @@ pub fn decode<T: DeserializeOwned + Serialize>(mut value: Value) -> Result<T, Ve
             return Err(problems);
         }
         let cut = fault.cut_out_of(&mut value);
-        if cut && fault.problem.code != "unknown_field" {
+        if cut && !fault.is_unknown_field() {
             cuts.push(fault.problem.path.clone());
         }
         problems.push(fault.problem);
@@ -84,7 +84,7 @@ fn compare(path: &Path, written: &Value, read: &Value, problems: &mut Vec<Proble
 }
 
 /// One thing that did not fit, and the way to it.
-struct Fault {
+pub(crate) struct Fault {
     problem: Problem,
     /// The keys and indexes down to it; nothing where it cannot be cut out.
     way: Option<Vec<Hop>>,
@@ -96,7 +96,7 @@ enum Hop {
 }
 
 impl Fault {
-    fn new(path: &serde_path_to_error::Path, message: &str) -> Self {
+    pub(crate) fn new(path: &serde_path_to_error::Path, message: &str) -> Self {
         let code = code_of(message);
         let mut way: Vec<Hop> = path.iter().filter_map(hop).collect();
         let whole = way.len() == path.iter().count();
@@ -114,7 +114,11 @@ impl Fault {
         own.is_empty() || path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     }
 
-    fn cut_out_of(&self, value: &mut Value) -> bool {
+    pub(crate) fn is_unknown_field(&self) -> bool {
+        self.problem.code == "unknown_field"
+    }
+
+    pub(crate) fn cut_out_of(&self, value: &mut Value) -> bool {
         let Some((Hop::Key(last), before)) = self.way.as_deref().and_then(<[Hop]>::split_last) else { return false };
         let mut inner = value;
         for hop in before {

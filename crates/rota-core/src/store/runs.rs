@@ -1,9 +1,10 @@
 //! Runs on their way: made, promoted, claimed, owned, settled.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{DueCursor, Epoch, Request, StoreError, Write};
@@ -46,12 +47,12 @@ pub struct Ends(Arc<Mutex<Vec<EndedRun>>>);
 impl Ends {
     /// Says who ended, in place of what a try that came to nothing said.
     pub fn put(&self, ended: Vec<EndedRun>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ended;
+        *self.0.lock() = ended;
     }
 
     /// Reads what was said, which is then said no more.
     pub fn take(&self) -> Vec<EndedRun> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

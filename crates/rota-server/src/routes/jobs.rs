@@ -25,7 +25,7 @@ use rota_core::{
     run::{CancelAsk, Source, Trigger},
     schedule::{LABEL_KEY_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, ScheduleSpec},
     store::{Deletion, Expect, JobQuery, JobRecord, PauseTarget, Request, ScheduleQuery},
-    timing,
+    stored, timing,
 };
 use rota_engine::{Engine, JobRef, Made, RunAsk};
 use serde::{Deserialize, Serialize};
@@ -402,7 +402,7 @@ pub async fn delete(
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<Deleted>, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    let document = serde_json::from_str::<JobDocument>(&record.document);
+    let document = stored::read::<JobDocument>(&record.document);
     let grace = document.map_or(DEFAULT_GRACE, |document| document.cancel_grace());
     let by = Some(may.caller.who.clone());
     let ask = CancelAsk { by, reason: Some("its job was deleted".to_owned()), grace };

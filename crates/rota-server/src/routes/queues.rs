@@ -9,6 +9,7 @@ use rota_core::{
     job::JobDocument,
     lane::LaneKey,
     store::{self, JobQuery, PauseTarget},
+    stored,
 };
 use rota_engine::Engine;
 use serde::Serialize;
@@ -93,7 +94,7 @@ async fn lanes_of(engine: &Engine, tenant: TenantId) -> Result<Option<HashSet<La
         let page = engine.store().list_jobs(&query).await?;
         read_jobs += page.jobs.len();
         // A document that cannot be read runs nowhere.
-        let read = page.jobs.iter().filter_map(|job| serde_json::from_str::<JobDocument>(&job.document).ok());
+        let read = page.jobs.iter().filter_map(|job| stored::read::<JobDocument>(&job.document).ok());
         lanes.extend(read.map(|document| document.run_lane()));
         match page.next {
             Some(next) if read_jobs < JOBS_MAX => query.after = Some(next),

@@ -17,7 +17,7 @@ use rota_core::{
     preview::{PREVIEW_MAX, preview},
     schedule::ScheduleSpec,
     store::{JobRecord, Pause, PauseTarget, ScheduleQuery, ScheduleRecord},
-    timing,
+    stored, timing,
     why::Level,
 };
 use rota_engine::Engine;
@@ -137,7 +137,7 @@ impl Hold {
         if planned_at >= until {
             return Some(planned_at);
         }
-        let spec: ScheduleSpec = serde_json::from_str(spec).ok()?;
+        let spec: ScheduleSpec = stored::read(spec).ok()?;
         let schedule = timing::Schedule::compile(&spec, &ScheduleId(id).seed()).ok()?;
         let before = until.checked_sub(jiff::SignedDuration::from_micros(1)).ok()?;
         let next = preview(&schedule, ScheduleId(id), &calendars.of(&spec).ok()?, before, 1);
@@ -172,7 +172,7 @@ impl Calendars {
 
 pub async fn calendars(engine: &Engine, tenant: TenantId) -> Result<Calendars, Problem> {
     let stored = engine.store().calendars(tenant).await?;
-    let read = stored.into_iter().filter_map(|stored| Some((stored.name, serde_json::from_str(&stored.spec).ok()?)));
+    let read = stored.into_iter().filter_map(|stored| Some((stored.name, stored::read(&stored.spec).ok()?)));
     Ok(Calendars(read.collect()))
 }
 
@@ -206,8 +206,8 @@ pub async fn show_next(
     Query(query): Query<PreviewQuery>,
 ) -> Result<Json<Vec<Upcoming>>, Problem> {
     let record = find(&may.engine, may.caller.tenant, id).await?;
-    let spec: ScheduleSpec = serde_json::from_value(wire::json(&record.spec)?)
-        .map_err(|error| rota_core::store::StoreError::Corrupt(error.to_string()))?;
+    let spec: ScheduleSpec =
+        stored::read(&record.spec).map_err(|error| rota_core::store::StoreError::Corrupt(error.to_string()))?;
     next_of(&may, &spec, record.id, &query).await
 }
 

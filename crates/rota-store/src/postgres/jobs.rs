@@ -13,6 +13,7 @@ use rota_core::{
         Calendar, CalendarPut, Deletion, Expect, Guarded, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved,
         JobVersion, Pause, PauseTarget, Pauses, SchedulePut, ScheduleSaved, StoreError, Tenant, TenantPut, Tier, Write,
     },
+    stored,
 };
 use serde::de::IgnoredAny;
 use tokio_postgres::Row;
@@ -51,7 +52,7 @@ fn tier(code: i16) -> Result<Tier, StoreError> {
 }
 
 pub(super) fn pause(text: Option<&str>) -> Result<Option<Pause>, StoreError> {
-    text.map(|text| serde_json::from_str(text).map_err(|e| corrupt("a pause", e))).transpose()
+    text.map(|text| stored::read(text).map_err(|e| corrupt("a pause", e))).transpose()
 }
 
 impl PostgresStore {

@@ -1,15 +1,16 @@
 //! Migrations: the schema, step by step.
 //!
 //! Each step is one file, applied once, in its own transaction, under one
-//! advisory lock, so that many nodes may start at once. A database that a newer
-//! release has used is refused rather than guessed at.
+//! advisory lock, so that many nodes may start at once. A database that a later
+//! release has used is used where it says that this one may, and otherwise refused.
 
 use deadpool_postgres::Object;
 
 use super::open::{OpenError, quoted};
+use crate::schema::may_use;
 
 /// Every step, in order. Never edited once released, only added to.
-const STEPS: [(i32, &str); 16] = [
+const STEPS: &[(i32, &str)] = &[
     (1, include_str!("migrations/0001_start.sql")),
     (2, include_str!("migrations/0002_workers.sql")),
     (3, include_str!("migrations/0003_after.sql")),
@@ -26,6 +27,7 @@ const STEPS: [(i32, &str); 16] = [
     (14, include_str!("migrations/0014_upkeep.sql")),
     (15, include_str!("migrations/0015_set_aside.sql")),
     (16, include_str!("migrations/0016_bounds.sql")),
+    (18, include_str!("migrations/0018_compatibility.sql")),
 ];
 
 /// Names the lock; the schema is added, so that tests do not wait for each
@@ -35,6 +37,15 @@ const LOCK: &str = "rota migrations of ";
 /// The newest schema that this release knows.
 pub(super) fn known() -> i64 {
     STEPS.last().map_or(0, |(version, _)| i64::from(*version))
+}
+
+/// The oldest schema whose release may use this database; none where it does not say.
+pub(super) async fn oldest(client: &Object) -> Result<Option<i64>, tokio_postgres::Error> {
+    let there = client.query_one("SELECT to_regclass('compatibility') IS NOT NULL", &[]).await?;
+    if !there.get::<_, bool>(0) {
+        return Ok(None);
+    }
+    Ok(client.query_one("SELECT max(oldest) FROM compatibility", &[]).await?.get(0))
 }
 
 pub(super) async fn migrate(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
@@ -55,12 +66,12 @@ async fn apply(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
     );
     client.batch_execute(&first).await.map_err(prepare)?;
     let rows = client.query("SELECT version, checksum FROM migration ORDER BY version", &[]).await.map_err(prepare)?;
-    let known = STEPS.last().map_or(0, |(version, _)| *version);
+    let oldest = oldest(client).await.map_err(prepare)?;
     let mut applied = Vec::with_capacity(rows.len());
     for row in rows {
         let (version, sum): (i32, i64) = (row.get(0), row.get(1));
-        if version > known {
-            return Err(OpenError::Newer { found: version, known });
+        if !may_use(i64::from(version), oldest, known()) {
+            return Err(OpenError::Newer { found: i64::from(version), known: known() });
         }
         if STEPS.iter().any(|(step, sql)| *step == version && checksum(sql) != sum) {
             return Err(OpenError::Altered { version });

@@ -77,13 +77,10 @@ mod tx;
 mod unreadable;
 mod workers;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use deadpool_postgres::{Pool, PoolError};
+use parking_lot::RwLock;
 use rota_core::{ids::LaneId, lane::LaneMode};
 use tokio_postgres::Row;
 
@@ -165,7 +162,7 @@ impl PostgresStore {
         let mut modes = HashMap::new();
         let mut unknown = Vec::new();
         {
-            let known = self.lane_modes.read().unwrap_or_else(PoisonError::into_inner);
+            let known = self.lane_modes.read();
             for lane in lanes {
                 match known.get(&lane) {
                     Some(mode) => drop(modes.insert(lane, *mode)),
@@ -181,7 +178,7 @@ impl PostgresStore {
             for row in read_on(&self.leases, sql, &[&unknown]).await? {
                 let (lane, mode) = (LaneId(row.try_get(0)?), codec::mode(row.try_get(1)?)?);
                 modes.insert(lane, mode);
-                self.lane_modes.write().unwrap_or_else(PoisonError::into_inner).insert(lane, mode);
+                self.lane_modes.write().insert(lane, mode);
             }
         }
         Ok(modes)

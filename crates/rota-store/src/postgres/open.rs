@@ -83,10 +83,10 @@ pub enum OpenError {
     #[error("the database could not be reached")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
-        "the database has schema version {found}, and this release knows versions up to {known}: \
-         it was used by a newer release"
+        "the database has schema {found}, and this release knows schemas up to {known}: a later \
+         release has changed it so that this one cannot use it; use that release"
     )]
-    Newer { found: i32, known: i32 },
+    Newer { found: i64, known: i64 },
     #[error("migration {version} was changed after it was applied to this database")]
     Altered { version: i32 },
     #[error("migration {version} failed")]
@@ -123,7 +123,7 @@ impl PostgresStore {
             address,
             schema,
             days: Days::default(),
-            lane_modes: std::sync::RwLock::default(),
+            lane_modes: parking_lot::RwLock::default(),
             tending: Tending::default(),
             notes,
         };

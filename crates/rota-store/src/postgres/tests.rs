@@ -509,7 +509,8 @@ async fn many_nodes_open_at_once_and_a_newer_schema_is_refused() {
     let store = a.unwrap();
     assert!(b.is_ok() && c.is_ok());
     let client = store.work.get().await.unwrap();
-    client.batch_execute("INSERT INTO migration VALUES (999, 0)").await.unwrap();
+    let later = "INSERT INTO migration VALUES (999, 0); UPDATE compatibility SET oldest = 999";
+    client.batch_execute(later).await.unwrap();
     let refused = PostgresStore::open(&url, options()).await;
     assert!(matches!(refused, Err(OpenError::Newer { found: 999, .. })));
     drop(client);

@@ -6,48 +6,66 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::{OpenError, dead};
+use crate::schema::may_use;
 
-const STEPS: &[&str] = &[
-    include_str!("migrations/0001_first.sql"),
-    include_str!("migrations/0002_workers.sql"),
-    include_str!("migrations/0003_after.sql"),
-    include_str!("migrations/0004_access.sql"),
-    include_str!("migrations/0005_dead.sql"),
-    include_str!("migrations/0006_open_dead.sql"),
-    include_str!("migrations/0007_rollups.sql"),
-    include_str!("migrations/0008_schedule_part.sql"),
-    include_str!("migrations/0009_answers.sql"),
-    include_str!("migrations/0010_decided.sql"),
-    include_str!("migrations/0011_cursor_schedule.sql"),
-    include_str!("migrations/0012_started.sql"),
-    include_str!("migrations/0013_need_waiter.sql"),
-    include_str!("migrations/0014_deletion.sql"),
-    include_str!("migrations/0015_upkeep.sql"),
-    include_str!("migrations/0016_set_aside.sql"),
-    include_str!("migrations/0017_bounds.sql"),
+/// Every step, in order. Never edited once released, only added to.
+const STEPS: &[(i64, &str)] = &[
+    (1, include_str!("migrations/0001_first.sql")),
+    (2, include_str!("migrations/0002_workers.sql")),
+    (3, include_str!("migrations/0003_after.sql")),
+    (4, include_str!("migrations/0004_access.sql")),
+    (5, include_str!("migrations/0005_dead.sql")),
+    (6, include_str!("migrations/0006_open_dead.sql")),
+    (7, include_str!("migrations/0007_rollups.sql")),
+    (8, include_str!("migrations/0008_schedule_part.sql")),
+    (9, include_str!("migrations/0009_answers.sql")),
+    (10, include_str!("migrations/0010_decided.sql")),
+    (11, include_str!("migrations/0011_cursor_schedule.sql")),
+    (12, include_str!("migrations/0012_started.sql")),
+    (13, include_str!("migrations/0013_need_waiter.sql")),
+    (14, include_str!("migrations/0014_deletion.sql")),
+    (15, include_str!("migrations/0015_upkeep.sql")),
+    (16, include_str!("migrations/0016_set_aside.sql")),
+    (17, include_str!("migrations/0017_bounds.sql")),
+    (18, include_str!("migrations/0018_compatibility.sql")),
 ];
 
 /// Before this step dead letters were found in history alone.
-const OPEN_DEAD: usize = 6;
+const OPEN_DEAD: i64 = 6;
 
 /// The newest schema that this release knows.
 pub const fn known() -> i64 {
-    STEPS.len() as i64
+    let (number, _) = STEPS[STEPS.len() - 1];
+    number
+}
+
+/// The oldest schema whose release may use this file; none where it does not say.
+pub fn oldest(connection: &Connection) -> rusqlite::Result<Option<i64>> {
+    if !connection.table_exists(None, "compatibility")? {
+        return Ok(None);
+    }
+    connection.query_row("SELECT max(oldest) FROM compatibility", [], |row| row.get(0))
 }
 
 pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(sqlite)?;
-    let known = STEPS.len() as i64;
-    if found > known {
-        return Err(OpenError::Newer { path: path.to_owned(), found, known });
+    if !may_use(found, oldest(connection).map_err(sqlite)?, known()) {
+        return Err(OpenError::Newer { path: path.to_owned(), found, known: known() });
     }
-    for (step, sql) in STEPS.iter().enumerate().skip(found as usize) {
+    if found > known() {
+        tracing::info!(
+            schema = found,
+            known = known(),
+            "a later release has extended this file, and this one may use it"
+        );
+    }
+    for (number, sql) in STEPS.iter().filter(|(number, _)| *number > found) {
         connection.execute_batch(&format!("BEGIN IMMEDIATE; {sql};")).map_err(sqlite)?;
-        if step + 1 == OPEN_DEAD {
+        if *number == OPEN_DEAD {
             dead::find_open(connection).map_err(sqlite)?;
         }
-        connection.execute_batch(&format!("PRAGMA user_version = {}; COMMIT;", step + 1)).map_err(sqlite)?;
+        connection.execute_batch(&format!("PRAGMA user_version = {number}; COMMIT;")).map_err(sqlite)?;
     }
     Ok(())
 }
@@ -67,10 +85,12 @@ mod tests {
     use crate::kept;
 
     /// A file as it was before a step.
-    fn before(step: usize) -> Connection {
+    fn before(step: i64) -> Connection {
         let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(&STEPS[..step - 1].join(";")).unwrap();
-        connection.pragma_update(None, "user_version", step as i64 - 1).unwrap();
+        for (_, sql) in STEPS.iter().filter(|(number, _)| *number < step) {
+            connection.execute_batch(sql).unwrap();
+        }
+        connection.pragma_update(None, "user_version", step - 1).unwrap();
         connection
     }
 

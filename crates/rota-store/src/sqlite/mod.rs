@@ -42,9 +42,10 @@ use std::{
     error::Error,
     fs::{File, TryLockError},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use rota_core::store::StoreError;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, config::DbConfig, params};
 use tokio::sync::Semaphore;
@@ -87,7 +88,7 @@ pub enum OpenError {
     File { path: PathBuf, source: std::io::Error },
     #[error("cannot open {} as an SQLite database", .path.display())]
     Sqlite { path: PathBuf, source: rusqlite::Error },
-    #[error("{} was written by a newer rota (schema {found}, this one knows {known}); use that version", .path.display())]
+    #[error("{} has schema {found}, and this release knows schemas up to {known}: a later release has changed it so that this one cannot use it; use that release", .path.display())]
     Newer { path: PathBuf, found: i64, known: i64 },
 }
 
@@ -230,7 +231,7 @@ impl Readers {
         what: &'static str,
         work: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => self.connect().map_err(|error| not_applied(what, error))?,
@@ -240,7 +241,7 @@ impl Readers {
         connection.execute_batch("BEGIN").map_err(failed)?;
         let answer = work(&connection);
         connection.execute_batch("COMMIT").map_err(failed)?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        self.idle.lock().push(connection);
         answer
     }
 
@@ -328,7 +329,7 @@ mod tests {
                 api.spawn(async move {
                     let slow = move |_: &Connection| {
                         say.send(()).ok();
-                        gate.lock().unwrap().recv().ok();
+                        gate.lock().recv().ok();
                         Ok(())
                     };
                     store.read("read for a guest", slow).await.unwrap();
@@ -360,7 +361,7 @@ mod tests {
         let statements = Arc::clone(&said);
         let hear = move |event: TraceEvent<'_>| {
             if let TraceEvent::Stmt(_, sql) = event {
-                statements.lock().unwrap().push(sql.to_owned());
+                statements.lock().push(sql.to_owned());
             }
         };
         connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(hear)).unwrap();
@@ -448,7 +449,7 @@ mod tests {
     async fn editing_a_job_or_schedule_walks_through_no_table() {
         let (store, said) = traced();
         edit_everything(&store).await;
-        let statements = std::mem::take(&mut *said.lock().unwrap());
+        let statements = std::mem::take(&mut *said.lock());
         assert!(statements.len() > 30, "{statements:?}");
         let plans = store.read("explain", move |connection| {
             let mut plans = Vec::new();

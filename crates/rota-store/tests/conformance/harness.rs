@@ -74,7 +74,15 @@ pub fn deletion(job: JobId) -> Deletion {
 
 impl Harness {
     pub async fn open(backend: Backend) -> Self {
-        let (place, store) = Place::open(backend).await;
+        Self::at(backend, Place::open(backend).await).await
+    }
+
+    /// As it stands beside a later release, during an upgrade.
+    pub async fn open_extended(backend: Backend) -> Self {
+        Self::at(backend, Place::open_extended(backend).await).await
+    }
+
+    async fn at(backend: Backend, (place, store): (Place, Arc<dyn Store>)) -> Self {
         let mut harness = Self {
             backend,
             store,

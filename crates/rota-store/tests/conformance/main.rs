@@ -464,6 +464,62 @@ promises! {
     }
 }
 
+macro_rules! beside_a_later_release {
+    ($($noun:ident::$case:ident,)*) => {
+        async fn beside_a_later_release(backend: harness::Backend) {
+            $({
+                let harness = harness::Harness::open_extended(backend).await;
+                $noun::$case(&harness).await;
+                harness.close().await;
+            })*
+        }
+    };
+}
+
+// Each noun, and above all what inserts, copies and moves rows.
+beside_a_later_release! {
+    jobs::versions_are_immutable_and_listed_newest_first,
+    jobs::pauses_are_kept_with_their_note,
+    jobs::tenants_are_saved_by_name,
+    jobs::calendars_are_saved_by_name,
+    schedules::a_job_is_saved_with_its_schedules_or_not_at_all,
+    schedules::an_edit_moves_the_cursor,
+    fire::a_fire_makes_the_run_and_advances_the_cursor,
+    fire::skips_in_a_row_are_kept_as_one_range,
+    fire::every_kind_of_end_rearms_an_after_finish_schedule,
+    joins::every_kind_of_end_opens_the_join,
+    leases::taking_again_keeps_the_epoch,
+    tokens::a_key_named_twice_in_a_batch_has_one_bucket,
+    history::output_failure_and_trail_survive_the_move,
+    history::roll_ups_equal_a_count,
+    logs::lines_appended_again_are_there_once,
+    unknown::every_other_run_write_asked_again_answers_as_before,
+    unknown::every_definition_write_asked_again_answers_as_before,
+    upkeep::listing_is_the_same_before_and_after_upkeep,
+    upkeep::logs_live_as_long_as_their_runs,
+    upkeep::days_that_are_too_old_are_purged_and_others_kept,
+    access::a_token_is_found_by_its_digest_and_comes_back_whole,
+    access::a_session_shows_its_user_as_it_is_now,
+    access::an_audit_entry_added_again_is_there_once,
+    dead::a_run_that_is_made_again_is_marked_with_its_maker,
+    dead::a_dead_letter_is_open_until_somebody_deals_with_it,
+    workers::a_worker_is_listed_as_it_last_said,
+    unreadable::an_unreadable_run_is_shown_as_it_is_stored,
+    play::a_store_agrees_with_the_model,
+}
+
+/// Nodes of this release run on, and start again, beside one that has already extended the
+/// schema.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_a_later_release_has_extended_is_used_as_before() {
+    beside_a_later_release(harness::Backend::SqliteFile).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_a_later_release_has_extended_is_used_as_before() {
+    beside_a_later_release(harness::Backend::Postgres).await;
+}
+
 /// A promise that is written and not run is worse than none.
 #[test]
 fn every_case_is_listed() {

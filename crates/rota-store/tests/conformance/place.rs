@@ -1,6 +1,9 @@
 //! Where a case's store lives: memory, a directory, or a schema of its own.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use rota_core::{ids::RunId, store::Store};
@@ -46,6 +49,27 @@ impl Place {
                 (Self::Schema { url, schema, store: store.clone() }, store)
             }
         }
+    }
+
+    /// A database that a later release has extended in a way that leaves this one its use:
+    /// every table has a column more, and there is a table more.
+    pub async fn open_extended(backend: Backend) -> (Self, Arc<dyn Store>) {
+        let (mut place, first) = Self::open(backend).await;
+        let store: Arc<dyn Store> = match &mut place {
+            Self::Memory { .. } => panic!("nobody else uses a store in memory"),
+            Self::Directory { path, .. } => {
+                drop(first);
+                extend_file(path);
+                Arc::new(SqliteStore::open(path, sqlite::Options::default()).await.unwrap())
+            }
+            Self::Schema { url, schema, store } => {
+                drop(first);
+                store.execute_raw(EXTEND_SCHEMA).await.unwrap();
+                *store = Arc::new(postgres_store(url, schema).await);
+                store.clone()
+            }
+        };
+        (place, store)
     }
 
     pub async fn second(&self, first: &Arc<dyn Store>) -> Arc<dyn Store> {
@@ -152,6 +176,30 @@ impl Place {
         }
     }
 }
+
+/// No release has had this number yet.
+const LATER: i64 = 9_999;
+
+fn extend_file(path: &Path) {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'";
+    let mut select = connection.prepare(sql).unwrap();
+    let tables: Vec<String> = select.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    for table in tables {
+        connection.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN later TEXT DEFAULT 'later'")).unwrap();
+    }
+    connection.execute_batch("CREATE TABLE later (what TEXT)").unwrap();
+    connection.pragma_update(None, "user_version", LATER).unwrap();
+}
+
+const EXTEND_SCHEMA: &str = "
+    INSERT INTO migration (version, checksum) VALUES (9999, 0);
+    DO $$ DECLARE t text; BEGIN
+        FOR t IN SELECT c.oid::regclass::text FROM pg_class c
+            WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+        LOOP EXECUTE format('ALTER TABLE %s ADD COLUMN later text DEFAULT ''later''', t); END LOOP;
+    END $$;
+    CREATE TABLE later (what text)";
 
 /// Few connections: many cases run at once against one server.
 async fn postgres_store(url: &str, schema: &str) -> PostgresStore {

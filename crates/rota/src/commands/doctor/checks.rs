@@ -167,10 +167,14 @@ fn version(look: &Look, name: &str) -> Finding {
     let known = look.known;
     match look.schema {
         None => Finding::good("store", format!("{name} answers, and Rota has not used it yet")),
-        Some(found) if found > known => Finding::wrong(
+        Some(found) if !look.may_use() => Finding::wrong(
             "store",
-            format!("{name} has schema {found}, and this release knows {known}: a newer one has used it"),
+            format!("{name} has schema {found}, and this release knows {known}: a later one has changed it"),
             "use the release that did, or a later one",
+        ),
+        Some(found) if found > known => Finding::good(
+            "store",
+            format!("{name} answers, with schema {found} of a later release, which this one ({known}) may use"),
         ),
         Some(found) if found < known => Finding::warning(
             "store",
@@ -289,10 +293,15 @@ mod tests {
 
     #[test]
     fn a_schema_of_another_release_is_told() {
-        let look = |schema| version(&Look { schema, known: 3, clock: None }, "s").grade;
+        let look = |schema, oldest| version(&Look { schema, known: 3, oldest, clock: None }, "s").grade;
         assert_eq!(
-            [look(None), look(Some(3)), look(Some(2)), look(Some(4))],
+            [look(None, None), look(Some(3), None), look(Some(2), None), look(Some(4), None)],
             [Grade::Good, Grade::Good, Grade::Warning, Grade::Wrong]
+        );
+        assert_eq!(
+            [look(Some(4), Some(3)), look(Some(5), Some(4))],
+            [Grade::Good, Grade::Wrong],
+            "a later release says who may use it"
         );
     }
 }
