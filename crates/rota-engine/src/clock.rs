@@ -13,7 +13,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -21,6 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use rota_core::{
     clock::{Bounds, DRIFT_PPM, Offset, STEP_MIN, Sample},
     duration::Span,
@@ -145,7 +146,7 @@ impl SystemClock {
     }
 
     fn follow(&self, truth: Truth, sample: Sample) -> Option<SignedDuration> {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed.lock();
         let known = match followed.take() {
             Some(known) if known.truth == truth => known,
             _ => Followed { truth, offset: Offset::new(if truth == Truth::Store { DRIFT_PPM } else { 0 }) },
@@ -157,7 +158,7 @@ impl SystemClock {
 
     /// Nothing could be measured: less is known as time goes on.
     pub fn hold(&self) {
-        let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let followed = self.followed.lock();
         let bounds = followed.as_ref().and_then(|known| known.offset.bounds(self.own() + HOLDS_FOR));
         self.set(bounds, false);
     }
@@ -282,7 +283,7 @@ impl TestClock {
     /// Sets the clock, either way, as people and daemons do: no time passes.
     pub fn step(&self, by: SignedDuration) {
         let now = {
-            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inner = self.inner.lock();
             inner.ahead += by;
             inner.now.checked_add(by).unwrap_or(inner.now)
         };
@@ -293,7 +294,7 @@ impl TestClock {
     /// Goes on to a time.
     pub fn set(&self, now: Timestamp) {
         let (due, left) = {
-            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inner = self.inner.lock();
             inner.now = now;
             let mut later = inner.waiting.split_off(&(now, u64::MAX));
             std::mem::swap(&mut inner.waiting, &mut later);
@@ -309,7 +310,7 @@ impl TestClock {
 
     /// When the next sleeper wakes.
     pub fn next_wake(&self) -> Option<Timestamp> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner.lock();
         inner.waiting.retain(|_, waker| !waker.is_closed());
         inner.waiting.keys().next().map(|(at, _)| *at)
     }
@@ -325,12 +326,12 @@ impl TestClock {
 #[async_trait]
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).now
+        self.inner.lock().now
     }
 
     async fn sleep_until(&self, at: Timestamp) {
         let woken = {
-            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inner = self.inner.lock();
             if inner.now >= at {
                 return;
             }
@@ -346,7 +347,7 @@ impl Clock for TestClock {
     }
 
     fn uptime(&self) -> Duration {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.lock();
         (inner.now.duration_since(Timestamp::UNIX_EPOCH) - inner.ahead).unsigned_abs()
     }
 

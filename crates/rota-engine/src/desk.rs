@@ -10,13 +10,11 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
     hash::Hash,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     dispatch::{Backlog, Pair, Place, Window},
     ids::{PARTITIONS, Partition, RunId, TenantId},
@@ -213,7 +211,7 @@ impl Desk {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Papers) -> T) -> T {
-        let mut papers = self.papers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut papers = self.papers.lock();
         let done = work(&mut papers);
         self.cancels.store(papers.cancels, Ordering::Relaxed);
         done

@@ -18,16 +18,11 @@
 //! hangs cannot hold a stop up: what it was not told it finds out when the node's
 //! word and its leases run out.
 
-use std::{
-    future::poll_fn,
-    panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
-    task::Poll,
-    time::Duration,
-};
+use std::{future::poll_fn, panic::AssertUnwindSafe, sync::Arc, task::Poll, time::Duration};
 
 use futures_util::FutureExt;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     duration::Span,
     ports::{Heard, Listener, News, Topic},
@@ -124,7 +119,7 @@ impl Driver {
     }
 
     fn keep(&self, task: JoinHandle<()>) {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        self.tasks.lock().push(task);
     }
 
     fn turn(
@@ -185,7 +180,7 @@ impl Driver {
     }
 
     fn take_tasks(&self) -> Vec<JoinHandle<()>> {
-        std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.tasks.lock())
     }
 
     /// Tells the store what is left to tell, when all stages are at rest.
@@ -198,7 +193,7 @@ impl Driver {
     /// up waiting still has to end them.
     async fn stages_at_rest(&self) {
         poll_fn(|context| {
-            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = self.tasks.lock();
             tasks.retain_mut(|task| task.poll_unpin(context).is_pending());
             if tasks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })

@@ -2,13 +2,11 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use rota_core::{
     dispatch::{Doors, Start},
     ids::{Partition, RunId},
@@ -98,7 +96,7 @@ impl Executing {
     }
 
     pub(crate) fn slow<T>(&self, work: impl FnOnce(&mut HashMap<RunId, Slow>) -> T) -> T {
-        work(&mut self.slow.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.slow.lock())
     }
 
     /// Tells an attempt to stop. False where it is not reachable (any more).
@@ -157,7 +155,7 @@ impl Executing {
     }
 
     fn apart(&self) -> MutexGuard<'_, Apart> {
-        self.apart.lock().unwrap_or_else(PoisonError::into_inner)
+        self.apart.lock()
     }
 
     /// Sets a suspect aside until it can be executed alone.

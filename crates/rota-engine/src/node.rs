@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
@@ -11,6 +11,7 @@ use std::{
 
 use futures_util::FutureExt;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     dispatch::{ClaimPlan, Pair},
     ids::{BatchId, NodeId, Partition, TenantId, WorkerId},
@@ -199,7 +200,7 @@ impl Node {
     }
 
     pub(crate) fn claims<T>(&self, work: impl FnOnce(&mut ClaimPlan) -> T) -> T {
-        work(&mut self.claims.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.claims.lock())
     }
 
     /// Whether this node can execute the runs of a lane.

@@ -3,13 +3,11 @@
 //! They survive an outage of the store here: nothing leaves before the store
 //! has answered for it.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::catalog::JobVersion;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     run::{Change, Outcome, Run},
     store::By,
@@ -65,7 +63,7 @@ struct Waiting {
 
 impl Outbox {
     fn with<T>(&self, work: impl FnOnce(&mut Waiting) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.0.lock())
     }
 
     pub fn push(&self, ended: Vec<Ended>) {

@@ -16,12 +16,10 @@
 //! What is allowed is decided in [`rota_core::quota`]. Nothing here is asked for a
 //! tenant without limits.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use rota_core::{
     duration::Span,
     ids::TenantId,
@@ -63,7 +61,7 @@ struct Chunk {
 
 impl Chunks {
     fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Chunk>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Takes up to `most` of what is in hand.
@@ -119,7 +117,7 @@ pub(crate) struct Want {
 
 impl Meter {
     fn schedules(&self) -> MutexGuard<'_, HashMap<TenantId, Counted>> {
-        self.schedules.lock().unwrap_or_else(PoisonError::into_inner)
+        self.schedules.lock()
     }
 
     /// The clock was set: what was learnt by the old one is learnt anew. Tokens in

@@ -10,12 +10,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicI32, AtomicUsize, Ordering},
     },
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     ids::RunId,
     ports::{Clock, Progress, Reports, Stream},
@@ -60,7 +61,7 @@ impl Gathered {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Piles) -> T) -> T {
-        work(&mut self.piles.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.piles.lock())
     }
 
     pub fn take_progress(&self) -> Vec<(Lease, Progress)> {

@@ -4,12 +4,10 @@
 //! node work that would be refused, and stops it from starting runs after its
 //! word ran out, when another may own them.
 
-use std::{
-    sync::{PoisonError, RwLock},
-    time::Duration,
-};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::RwLock;
 use rota_core::{
     ids::{PARTITIONS, Partition},
     store::Epoch,
@@ -47,11 +45,11 @@ impl Default for Territory {
 
 impl Territory {
     fn read<T>(&self, look: impl FnOnce(&Map) -> T) -> T {
-        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.0.read())
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut Map) -> T) -> T {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.write())
     }
 
     pub fn held(&self, part: Partition) -> Option<Held> {

@@ -5,17 +5,14 @@
 //! taken is told so at once and when to come again; nobody is kept waiting in the
 //! dark.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use axum::{
     extract::{Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use parking_lot::Mutex;
 use rota_api::problem::Code;
 use rota_core::ids::TenantId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -86,7 +83,7 @@ impl Place {
 
     /// Makes room for others while the client is waited for.
     pub fn leave(&self) {
-        drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.held.lock().take());
     }
 
     /// Waits for a place, for work that goes on after the answer has begun.
@@ -97,7 +94,7 @@ impl Place {
     /// Takes a place again.
     pub fn back(&self) -> Result<(), Problem> {
         let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Problem::busy())?;
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+        *self.held.lock() = Some(permit);
         Ok(())
     }
 }
@@ -130,7 +127,7 @@ pub struct FeedPlace {
 impl FeedPlace {
     pub fn take(node: &Node, tenant: TenantId) -> Result<Self, Problem> {
         let Bounds { feeds_max, tenant_feeds_max, .. } = node.bounds();
-        let mut feeds = node.feeds().0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut feeds = node.feeds().0.lock();
         if feeds.values().sum::<usize>() >= feeds_max {
             return Err(Problem::busy());
         }
@@ -147,7 +144,7 @@ impl FeedPlace {
 
 impl Drop for FeedPlace {
     fn drop(&mut self) {
-        let mut feeds = self.node.feeds().0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut feeds = self.node.feeds().0.lock();
         if let Some(theirs) = feeds.get_mut(&self.tenant) {
             *theirs -= 1;
             if *theirs == 0 {

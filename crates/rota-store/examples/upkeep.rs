@@ -12,13 +12,14 @@ use std::{
     collections::BTreeMap,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     duration::Span,
     ids::NodeId,
@@ -76,7 +77,7 @@ async fn measure(path: &Path) -> Result<(), Failure> {
     let slices: Arc<Mutex<BTreeMap<&'static str, Vec<Duration>>>> = Arc::default();
     let told = Arc::clone(&slices);
     store.tell_slices(move |name, took| {
-        told.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().push(took);
+        told.lock().entry(name).or_default().push(took);
     });
     let done = Arc::new(AtomicBool::new(false));
     let probe = tokio::spawn(probe(Arc::clone(&store), Arc::clone(&done)));
@@ -96,7 +97,7 @@ async fn measure(path: &Path) -> Result<(), Failure> {
     done.store(true, Ordering::Relaxed);
     let waits = probe.await??;
     println!("{:24} {:>9} {:>9} {:>9} {:>9}", "slice", "count", "p50", "p99", "longest");
-    for (name, times) in slices.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+    for (name, times) in slices.lock().iter_mut() {
         line(name, times);
     }
     line("(a write beside it)", &mut waits.clone());

@@ -12,11 +12,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Display,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use rota_core::{
     ids::{ScheduleId, TokenId, WorkerId},
     store::{Store, StoreError, UnreadableRow},
@@ -78,7 +79,7 @@ impl Notes {
     }
 
     fn put(&self, table: &'static str, key: impl Display, reason: impl Display, is_definition: bool) {
-        let mut notes = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.rows.lock();
         let place = (table, key.to_string());
         if table == RUN {
             if place.1.parse().is_ok_and(|id: Uuid| self.is_unknown(id)) {
@@ -114,7 +115,7 @@ impl Notes {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
-        let mut notes = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.rows.lock();
         if let Some(note) = notes.get_mut(&(table, key.to_string())) {
             note.is_mended |= is_read(note);
         }
@@ -122,7 +123,7 @@ impl Notes {
 
     /// Whether a row was noted, and could not be read when it was last met.
     pub fn is_noted(&self, table: &'static str, key: &str) -> bool {
-        let notes = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = self.rows.lock();
         notes.get(&(table, key.to_owned())).is_some_and(|note| !note.is_mended)
     }
 
@@ -152,7 +153,7 @@ impl Notes {
 
     /// The rows that were noted, those of live runs apart.
     pub fn list(&self) -> Vec<UnreadableRow> {
-        let notes = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = self.rows.lock();
         let row = |((table, key), note): (&(&str, String), &Note)| UnreadableRow {
             table: (*table).to_owned(),
             key: key.clone(),
@@ -164,7 +165,7 @@ impl Notes {
     /// Remembers live runs of an unknown status, in the place of those that were remembered
     /// before or beside them.
     pub fn keep_unknown(&self, runs: impl IntoIterator<Item = Uuid>, beside: bool) {
-        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unknown = self.unknown.lock();
         if !beside {
             unknown.clear();
         }
@@ -175,11 +176,11 @@ impl Notes {
     }
 
     fn is_unknown(&self, run: Uuid) -> bool {
-        self.unknown.lock().unwrap_or_else(PoisonError::into_inner).contains(&run)
+        self.unknown.lock().contains(&run)
     }
 
     pub fn unknown(&self) -> Vec<Uuid> {
-        self.unknown.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        self.unknown.lock().iter().copied().collect()
     }
 
     /// Whether a live run was noted since this was last asked.
@@ -190,7 +191,7 @@ impl Notes {
     /// Takes the live runs from the notes, to be set aside: from then on they are named
     /// by their rows.
     pub fn take_runs(&self) -> Vec<Uuid> {
-        let mut notes = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.rows.lock();
         let runs = notes.extract_if(.., |(table, _), _| *table == RUN);
         runs.filter_map(|((_, key), _)| key.parse().ok()).collect()
     }

@@ -1,10 +1,8 @@
 //! What a worker has in hand, and what it has yet to say.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use parking_lot::Mutex;
 use rota_api::worker::{
     Attempt, AttemptOutcome, FINISHED_MAX, Finished, LeaseRef, LogReport, LogText, ProgressReport, ReportStatus,
     SyncAnswer, WORDS_MAX,
@@ -94,7 +92,7 @@ fn lease(attempt: &Attempt) -> LeaseRef {
 
 impl Desk {
     fn with<T>(&self, work: impl FnOnce(&mut Papers) -> T) -> T {
-        work(&mut self.papers.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.papers.lock())
     }
 
     /// Takes an attempt in hand. None for one that is in hand already, or was: a server

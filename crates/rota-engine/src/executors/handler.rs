@@ -10,13 +10,14 @@ use std::{
     fmt,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     duration::Span,
     ids::{JobId, RunId, TenantId},
@@ -121,7 +122,7 @@ impl Call {
     /// grace to come to an end.
     pub fn cancelled(&self) -> Cancelled {
         self.listens.store(true, Ordering::Relaxed);
-        let mut stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stops = self.stops.lock();
         let told = stops.entry(self.lease).or_insert_with(|| watch::Sender::new(false)).subscribe();
         Cancelled(told)
     }
@@ -130,7 +131,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if *self.listens.get_mut() {
-            self.stops.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.lease);
+            self.stops.lock().remove(&self.lease);
         }
     }
 }
@@ -219,7 +220,7 @@ impl Executor for Handlers {
     }
 
     fn ask_to_stop(&self, lease: Lease) -> bool {
-        let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        let stops = self.stops.lock();
         stops.get(&lease).map(|stop| stop.send_replace(true)).is_some()
     }
 }

@@ -15,13 +15,11 @@ mod sessions;
 
 use std::{
     collections::HashSet,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use rota_core::{
     dispatch::ClaimPlan,
     duration::Span,
@@ -181,11 +179,11 @@ pub struct Remote {
 
 impl Remote {
     pub(crate) fn sessions(&self) -> Held<'_> {
-        Held { remote: self, sessions: self.sessions.lock().unwrap_or_else(PoisonError::into_inner) }
+        Held { remote: self, sessions: self.sessions.lock() }
     }
 
     pub(crate) fn plan<T>(&self, work: impl FnOnce(&mut ClaimPlan) -> T) -> T {
-        work(&mut self.plan.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.plan.lock())
     }
 
     /// Whether any worker speaks to this node.

@@ -3,12 +3,13 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     duration::Span,
     ids::{LaneId, RunId, TenantId, WorkerId},
@@ -56,7 +57,7 @@ impl Slip {
     }
 
     pub fn tell(&self, at: usize, told: Told) {
-        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.told.lock();
         if all[at].replace(told).is_none() && self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.news.notify_waiters();
         }
@@ -67,7 +68,7 @@ impl Slip {
     }
 
     pub fn read(&self) -> Vec<Told> {
-        let all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.told.lock();
         all.iter().map(|told| told.unwrap_or(Told::Pending)).collect()
     }
 }
@@ -104,7 +105,7 @@ pub(crate) struct Group {
 
 impl Group {
     pub fn lanes(&self, gate: &Gate) -> Arc<HashSet<LaneId>> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         if lanes.0 != gate.lanes().len() {
             let mine = gate.lanes().values().filter(|lane| lane.mode == LaneMode::Claimed);
             let mine = mine.filter(|lane| self.offer.takes(&lane.key)).map(|lane| lane.id);

@@ -10,7 +10,7 @@
 //! entry goes to the log instead, as an error, and the answer stands: what was
 //! done was done.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::{
     extract::{MatchedPath, Request, State},
@@ -18,6 +18,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use parking_lot::{Mutex, MutexGuard};
 use rota_core::{
     access::audited,
     ids::{AuditId, TenantId},
@@ -50,8 +51,8 @@ struct Change {
 }
 
 impl Trail {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Written> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        self.0.lock()
     }
 
     pub fn asked_by(&self, caller: &Caller) {

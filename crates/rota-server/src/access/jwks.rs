@@ -6,16 +6,14 @@
 //! new one is there. A fetch that fails leaves the keys as they were: an outage of
 //! the login server does not end the work of those who have logged in.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use jsonwebtoken::{
     Algorithm, DecodingKey,
     jwk::{Jwk, JwkSet, PublicKeyUse},
 };
+use parking_lot::{Mutex, MutexGuard};
 use rota_core::duration::Span;
 
 /// A set that was fetched longer ago is fetched again.
@@ -112,8 +110,8 @@ impl KeySet {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     fn look(&self, id: Option<&str>, algorithm: Algorithm, now: Timestamp) -> (Option<DecodingKey>, bool, bool) {

@@ -4,13 +4,10 @@
 //! Requests are counted for all nodes together, by the engine's meter; tries on each
 //! node by itself, before anybody is known to whom they could be counted.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::HashMap, hash::Hash};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_api::problem::Code;
 use rota_core::{
     ids::TenantId,
@@ -36,7 +33,7 @@ impl<K> Default for Buckets<K> {
 impl<K: Eq + Hash> Buckets<K> {
     /// Takes one token, or says when there will be one.
     pub fn take(&self, key: K, rate: Rate, now: Timestamp) -> Result<(), Timestamp> {
-        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buckets = self.0.lock();
         if buckets.len() >= BUCKETS_MAX {
             buckets.retain(|_, bucket| bucket.full_at > now);
         }
@@ -91,6 +88,6 @@ mod tests {
         assert!((0..BUCKETS_MAX).all(|key| buckets.take(key, rate, at(0)).is_ok()));
         assert!(buckets.take(BUCKETS_MAX, rate, at(0)).is_err());
         assert!(buckets.take(BUCKETS_MAX, rate, at(5_000)).is_ok());
-        assert_eq!(buckets.0.lock().unwrap().len(), 1);
+        assert_eq!(buckets.0.lock().len(), 1);
     }
 }

@@ -3,12 +3,10 @@
 //! A tier that is changed counts after a few seconds at the latest, and at once
 //! on the node that changed it. A tenant never changes its name and never goes.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use rota_core::{
     duration::Span,
     ids::{TenantId, number},
@@ -85,7 +83,7 @@ impl Tenants {
         Ok(find(&known))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock()
     }
 }

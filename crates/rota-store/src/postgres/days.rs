@@ -4,12 +4,10 @@
 //! into a day that this process has not seen yet, so midnight is no event. A
 //! day is made as a table of its own and then attached, which blocks nobody.
 
-use std::{
-    collections::HashSet,
-    sync::{PoisonError, RwLock},
-};
+use std::collections::HashSet;
 
 use jiff::{Timestamp, tz::TimeZone};
+use parking_lot::RwLock;
 
 use super::{PostgresStore, fault::Fault};
 use crate::codec::time;
@@ -25,16 +23,16 @@ pub(super) struct Days(RwLock<HashSet<i64>>);
 
 impl Days {
     fn has(&self, day: i64) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&day)
+        self.0.read().contains(&day)
     }
 
     fn learn(&self, day: i64) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(day);
+        self.0.write().insert(day);
     }
 
     /// Someone dropped a day: look again.
     pub(super) fn forget(&self) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.write().clear();
     }
 }
 

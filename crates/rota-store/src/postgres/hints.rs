@@ -12,13 +12,11 @@
 //! that did not fit or were missed are told as a gap. Losing all of it costs the
 //! second until the next look.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     duration::Span,
     ports::{Clock, Heard, Hints, Listener, News, Relay, Topic},
@@ -84,12 +82,12 @@ struct Words {
 
 impl Saying {
     fn change(&self, change: impl FnOnce(&mut Words)) {
-        change(&mut self.words.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.words.lock());
         self.bell.notify_one();
     }
 
     fn take(&self) -> Words {
-        std::mem::take(&mut *self.words.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.words.lock())
     }
 }
 

@@ -5,13 +5,11 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicI64, Ordering},
-    },
+    sync::atomic::{AtomicI64, Ordering},
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     duration::Span,
     fire::PUT_OFF_MAX,
@@ -334,14 +332,14 @@ impl PostgresStore {
 
     /// Walks through the logs that were moved aside, and drops those of runs that are gone.
     async fn drop_kept_logs(&self, tended: &mut Tended) -> Result<(), Fault> {
-        let place = *self.tending.logs_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = *self.tending.logs_at.lock();
         let sql = "SELECT DISTINCT run FROM log_kept WHERE run > $1 ORDER BY run LIMIT $2";
         let rows = self.read(sql, &[&place, &LOGS_MAX]).await?;
         let runs: Vec<Uuid> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         let full = runs.len() as i64 == LOGS_MAX;
         let last = runs.last().copied().filter(|_| full).unwrap_or_default();
         tended.more |= full;
-        *self.tending.logs_at.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        *self.tending.logs_at.lock() = last;
         if runs.is_empty() {
             return Ok(());
         }

@@ -11,12 +11,13 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
 };
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rusqlite::{Connection, DEFAULT_NAME, wal::CheckpointMode};
 
 /// A log of so many pages is worth moving.
@@ -48,7 +49,7 @@ struct Shared {
 
 impl Shared {
     fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.lock()
     }
 }
 
@@ -119,7 +120,7 @@ fn run(shared: &Shared, connection: &Connection) {
     loop {
         let mut turn = shared.turn();
         while !matches!(*turn, Turn::Thread | Turn::Closed) {
-            turn = shared.ready.wait(turn).unwrap_or_else(PoisonError::into_inner);
+            shared.ready.wait(&mut turn);
         }
         if *turn == Turn::Closed {
             return;

@@ -11,11 +11,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rota_core::{
     fire::PUT_OFF_MAX,
     ids::JobId,
@@ -62,12 +63,12 @@ pub struct Tending {
 
 impl Tending {
     fn place(&self, table: &'static str) -> Option<Vec<Value>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(table).cloned()
+        self.places.lock().get(table).cloned()
     }
 
     /// None: the walk begins again.
     fn go_on(&self, table: &'static str, place: Option<Vec<Value>>) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock();
         match place {
             Some(place) => places.insert(table, place),
             None => places.remove(table),

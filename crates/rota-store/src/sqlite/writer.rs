@@ -13,11 +13,12 @@
 use std::{
     collections::VecDeque,
     panic::{self, AssertUnwindSafe},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Condvar, Mutex};
 use rota_core::store::StoreError;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -201,7 +202,7 @@ impl Writer {
         let (answer, receive) = oneshot::channel();
         let piece = Box::new(Piece { what, work, changed: false, result: None, answer });
         {
-            let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.shared.queue.lock();
             if queue.closed {
                 return Err(not_applied(what, "the store is closed"));
             }
@@ -225,9 +226,9 @@ impl Writer {
 impl Drop for Writer {
     /// Commits what is queued and closes the file before the process goes on.
     fn drop(&mut self) {
-        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.shared.queue.lock().closed = true;
         self.shared.ready.notify_one();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread
             && thread.join().is_err()
         {
@@ -269,7 +270,7 @@ impl Writing<'_> {
     /// The next piece of work; none when the store is closed and all is done.
     /// An idle writer brings the history's indexes up to date.
     fn wait(&mut self, shared: &Shared) -> Option<Box<dyn Work>> {
-        let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = shared.queue.lock();
         loop {
             if let Some(work) = queue.pop() {
                 return Some(work);
@@ -277,12 +278,11 @@ impl Writing<'_> {
             if queue.closed {
                 return None;
             }
-            let (woken, idle) = shared.ready.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
-            queue = woken;
+            let idle = shared.ready.wait_for(&mut queue, IDLE);
             if idle.timed_out() && queue.is_empty() {
                 drop(queue);
                 self.idle_slice();
-                queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                queue = shared.queue.lock();
             }
         }
     }
@@ -310,7 +310,7 @@ impl Writing<'_> {
             good = good && work.run(self.connection);
             done.push(work);
             if good {
-                let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut queue = shared.queue.lock();
                 next = queue.pop_after(started.elapsed());
             }
         }
@@ -400,7 +400,7 @@ mod tests {
         fn pass(&self, _: Moment) {}
 
         fn answer(self: Box<Self>, _: Option<&str>) {
-            self.1.lock().unwrap().push(self.0);
+            self.1.lock().push(self.0);
         }
     }
 
@@ -464,7 +464,7 @@ mod tests {
             work.answer(None);
         }
         let expected = ["stage", "guest", "stage", "guest", "stage", "guest", "guest", "guest", "upkeep"];
-        assert_eq!(*order.lock().unwrap(), expected);
+        assert_eq!(*order.lock(), expected);
         assert!(queue.is_empty());
     }
 }

@@ -25,10 +25,10 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::{ExitStatus, Stdio},
-    sync::{Mutex, PoisonError},
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rota_core::{
     duration::Span,
     job::{
@@ -103,7 +103,7 @@ impl CommandExecutor {
     }
 
     fn going<T>(&self, work: impl FnOnce(&mut HashMap<Lease, Ender>) -> T) -> T {
-        work(&mut self.going.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.going.lock())
     }
 
     fn askable(&self, lease: Lease, group: &Group) -> Askable<'_> {

@@ -6,10 +6,11 @@
 //! whose addresses were judged.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use reqwest::{Certificate, Client, ClientBuilder, Identity, redirect::Policy};
 use rota_core::{
     duration::Span,
@@ -66,7 +67,7 @@ impl Clients {
 
     fn special(&self, tls: &Tls, clearance: Clearance) -> Result<Client, Failure> {
         let key = (digest(tls), clearance);
-        let mut special = self.special.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut special = self.special.lock();
         let client = match special.iter().position(|(known, _)| *known == key) {
             Some(index) => special.remove(index).1,
             None => built(with_tls(self.builder(clearance), tls)?)?,

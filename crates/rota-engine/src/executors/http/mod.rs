@@ -21,10 +21,11 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use reqwest::Response;
 use rota_core::{
     duration::Span,
@@ -96,7 +97,7 @@ impl HttpExecutor {
         self.egress.judge(&call.url).map_err(|denied| fault::denied(&denied))?;
         let host = HostKey { tenant: attempt.tenant, host: call.authority() };
         let now = context.clock.now();
-        let admission = self.breaker.lock().unwrap_or_else(PoisonError::into_inner).admit(&host, now);
+        let admission = self.breaker.lock().admit(&host, now);
         if let Admission::Defer { until } = admission {
             return Ok(deferred(&host, until, now, attempt));
         }
@@ -206,7 +207,7 @@ impl Watch<'_> {
     fn tell(&mut self, health: Health) {
         self.told = true;
         let now = self.clock.now();
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner).record(&self.host, health, now);
+        self.breaker.lock().record(&self.host, health, now);
     }
 }
 

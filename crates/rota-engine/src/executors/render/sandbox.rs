@@ -13,7 +13,7 @@
 use std::{
     collections::HashMap,
     io,
-    sync::{Arc, LazyLock, PoisonError, RwLock},
+    sync::{Arc, LazyLock},
 };
 
 use minijinja::{
@@ -21,6 +21,7 @@ use minijinja::{
     machinery::{Token, tokenize},
     syntax::SyntaxConfig,
 };
+use parking_lot::RwLock;
 
 use super::{Filled, OUTPUT_BYTES_MAX, RenderError, SOURCE_BYTES_MAX, filters, value};
 
@@ -83,7 +84,7 @@ impl Sandbox {
     }
 
     pub(super) fn condition(&self, text: &str, context: &Template) -> Result<bool, RenderError> {
-        let kept = self.conditions.read().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
+        let kept = self.conditions.read().get(text).cloned();
         let expression = match kept {
             Some(expression) => expression,
             None => keep(&self.conditions, text, Arc::new(compile(text)?)),
@@ -96,7 +97,7 @@ impl Sandbox {
     }
 
     fn expression_of(&self, text: &str) -> Compiled {
-        let kept = self.expressions.read().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
+        let kept = self.expressions.read().get(text).cloned();
         kept.unwrap_or_else(|| {
             // What parses between the braces as one expression is one.
             let compiled = inside(text).and_then(|inner| compile(inner).ok()).map(Arc::new);
@@ -106,13 +107,13 @@ impl Sandbox {
 
     fn fill_text(&self, text: &str, context: &Template) -> Result<String, RenderError> {
         let known = {
-            let texts = self.texts.read().unwrap_or_else(PoisonError::into_inner);
+            let texts = self.texts.read();
             texts.get_template(text).is_ok()
         };
         if !known {
             self.keep_text(text)?;
         }
-        let texts = self.texts.read().unwrap_or_else(PoisonError::into_inner);
+        let texts = self.texts.read();
         // Another thread may have forgotten it in between.
         let source = hemmed(text, false);
         let template = texts.get_template(text).or_else(|_| texts.template_from_str(&source));
@@ -128,7 +129,7 @@ impl Sandbox {
 
     fn keep_text(&self, text: &str) -> Result<(), RenderError> {
         let source = hemmed(text, false);
-        let mut texts = self.texts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut texts = self.texts.write();
         if texts.templates().count() >= KEPT_MAX {
             texts.clear_templates();
         }
@@ -138,7 +139,7 @@ impl Sandbox {
 }
 
 fn keep<T: Clone>(kept: &Kept<T>, text: &str, value: T) -> T {
-    let mut kept = kept.write().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = kept.write();
     if kept.len() >= KEPT_MAX {
         kept.clear();
     }
