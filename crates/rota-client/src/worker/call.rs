@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::desk::Desk;
+use super::in_flight::InFlight;
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +78,7 @@ impl<E: std::error::Error> From<E> for HandlerError {
 /// One call of a handler. It reads as the [`Attempt`] that it is for.
 pub struct Call {
     attempt: Attempt,
-    desk: Arc<Desk>,
+    in_flight: Arc<InFlight>,
     stop: watch::Receiver<bool>,
     listens: Arc<AtomicBool>,
 }
@@ -86,11 +86,11 @@ pub struct Call {
 impl Call {
     pub(super) fn new(
         attempt: Attempt,
-        desk: Arc<Desk>,
+        in_flight: Arc<InFlight>,
         stop: watch::Receiver<bool>,
         listens: Arc<AtomicBool>,
     ) -> Self {
-        Self { attempt, desk, stop, listens }
+        Self { attempt, in_flight, stop, listens }
     }
 
     /// The payload as a type of the handler's own.
@@ -101,22 +101,21 @@ impl Call {
 
     /// A line for the attempt's log.
     pub fn log(&self, text: &str) {
-        self.desk.log(&self.attempt, "stdout", text);
+        self.in_flight.log(&self.attempt, "stdout", text);
     }
 
     /// A line of a stream: `stdout`, `stderr` or `system`.
     pub fn log_to(&self, stream: &str, text: &str) {
-        self.desk.log(&self.attempt, stream, text);
+        self.in_flight.log(&self.attempt, stream, text);
     }
 
-    /// How far it has come; only the latest word counts.
+    /// How far it has come; only the latest report counts.
     pub fn progress(&self, percent: Option<u8>, phase: Option<&str>, message: Option<&str>) {
-        self.desk.progress(&self.attempt, percent, phase, message);
+        self.in_flight.progress(&self.attempt, percent, phase, message);
     }
 
-    /// An ear for the cancelling of this run. From the first call on the
-    /// handler is not dropped when its run is cancelled but told, and has its
-    /// grace to come to an end.
+    /// Learns of the cancelling of this run. From the first call on, the handler is not
+    /// dropped when its run is cancelled: it is notified, and has the grace to end.
     pub fn cancelled(&self) -> Cancelled {
         self.listens.store(true, Ordering::Relaxed);
         Cancelled(self.stop.clone())

@@ -1,18 +1,16 @@
-//! A remote worker: fetches attempts, executes them, reports what became of
-//! them.
+//! A remote worker: fetches attempts, executes them and reports their outcomes.
 //!
-//! One exchange waits for work. As soon as there is something to say, a second
-//! one says it and waits in its place; the server answers the first at once. So
-//! at most two are under way, and everything that ends while one is under way
-//! goes together with the next.
+//! One exchange waits for work. As soon as there is something to report, a
+//! second one reports it and waits in its place; the server answers the first at once.
+//! So at most two are in flight, and everything that ends meanwhile goes together with
+//! the next.
 //!
-//! A report is made until the server has said what became of it; the fence sees
-//! to it that it counts once. When the server does not answer, attempts go on:
+//! A report is repeated until the server has answered it; the fence makes it count once. When the server does not answer, attempts go on:
 //! nobody else can have them before their leases have run out, and if somebody
 //! has, the next answer says so and they are broken off.
 
 mod call;
-mod desk;
+mod in_flight;
 
 use std::{
     collections::HashMap,
@@ -29,17 +27,17 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 pub use self::call::{Call, Cancelled, HandlerError, Outcome};
-use self::desk::{Desk, Order, Say};
+use self::in_flight::{InFlight, Stop, Update};
 use crate::{Client, Error};
 
-type Going = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-type Function = Arc<dyn Fn(Call) -> Going + Send + Sync>;
+type Execution = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Function = Arc<dyn Fn(Call) -> Execution + Send + Sync>;
 
 /// The wait after the first exchange that failed; it doubles up to the longest.
 const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// What a worker leaves behind is said so long; then it goes.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a worker that leaves tries to make its last reports.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub struct Worker {
@@ -144,7 +142,7 @@ impl Worker {
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), Error> {
         self.hello.handlers = self.handlers.keys().cloned().collect();
         self.hello.kinds = self.kinds.keys().cloned().collect();
-        let at_work = AtWork { worker: Arc::new(self), desk: Arc::default() };
+        let at_work = AtWork { worker: Arc::new(self), in_flight: Arc::default() };
         tokio::pin!(stop);
         let stopped = at_work.work(stop).await;
         let left = at_work.leave().await;
@@ -154,67 +152,67 @@ impl Worker {
 
 struct AtWork {
     worker: Arc<Worker>,
-    desk: Arc<Desk>,
+    in_flight: Arc<InFlight>,
 }
 
 /// An exchange under way.
-struct Said {
-    say: Say,
+struct Exchanged {
+    update: Update,
     answer: Result<SyncAnswer, Error>,
 }
 
-impl Say {
-    fn says_something(&self) -> bool {
+impl Update {
+    fn has_reports(&self) -> bool {
         !self.finished.is_empty() || !self.logs.is_empty() || !self.progress.is_empty()
     }
 }
 
 impl AtWork {
-    fn request(&self, say: &Say, wait: Duration, free: u32, draining: bool) -> SyncRequest {
+    fn request(&self, update: &Update, wait: Duration, free: u32, draining: bool) -> SyncRequest {
         let hello = WorkerHello { draining, ..self.worker.hello.clone() };
-        let say = say.clone();
+        let update = update.clone();
         SyncRequest {
             worker: hello,
             free,
             wait_ms: (wait.as_millis() as u64).min(WAIT_MS_MAX),
-            leases: say.leases,
-            finished: say.finished,
-            progress: say.progress,
-            logs: say.logs,
+            leases: update.leases,
+            finished: update.finished,
+            progress: update.progress,
+            logs: update.logs,
             leaving: false,
         }
     }
 
-    async fn exchange(&self, say: Say, draining: bool) -> Said {
+    async fn exchange(&self, update: Update, draining: bool) -> Exchanged {
         let wait = Duration::from_millis(WAIT_MS_MAX);
-        let free = if draining { 0 } else { say.free };
-        let answer = self.worker.client.sync(&self.request(&say, wait, free, draining)).await;
-        Said { say, answer }
+        let free = if draining { 0 } else { update.free };
+        let answer = self.worker.client.sync(&self.request(&update, wait, free, draining)).await;
+        Exchanged { update, answer }
     }
 
-    /// Exchanges and executes until told to stop.
+    /// Exchanges and executes until it is to stop.
     async fn work(&self, mut stop: Pin<&mut impl Future<Output = ()>>) -> Result<(), Error> {
-        let mut flights = FuturesUnordered::new();
-        let (mut saying, mut failures) = (false, 0_u32);
-        // Where set, nothing is said before then.
+        let mut exchanges = FuturesUnordered::new();
+        let (mut reporting, mut failures) = (false, 0_u32);
+        // Where set, the next exchange waits for it.
         let mut pause: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(std::future::ready(()));
         let mut paused = false;
         loop {
-            let wants = !saying && (flights.is_empty() || self.desk.has_something_to_say());
-            if wants && !paused && flights.len() < 2 {
-                // What ends at once is said together.
+            let wants = !reporting && (exchanges.is_empty() || self.in_flight.has_reports());
+            if wants && !paused && exchanges.len() < 2 {
+                // What ends at the same time is reported together.
                 tokio::task::yield_now().await;
-                let say = self.desk.say(self.worker.hello.slots);
-                saying = say.says_something();
-                flights.push(self.exchange(say, false));
+                let update = self.in_flight.next_update(self.worker.hello.slots);
+                reporting = update.has_reports();
+                exchanges.push(self.exchange(update, false));
                 continue;
             }
             tokio::select! {
                 biased;
                 () = &mut stop => return Ok(()),
-                Some(said) = flights.next() => {
-                    saying &= !said.say.says_something();
-                    match self.take(said) {
+                Some(done) = exchanges.next() => {
+                    reporting &= !done.update.has_reports();
+                    match self.take(done) {
                         Ok(Some(Next::Drain)) => return Ok(()),
                         Ok(Some(Next::After(wait))) => (pause, paused) = (Box::pin(tokio::time::sleep(wait)), true),
                         Ok(None) => failures = 0,
@@ -228,18 +226,18 @@ impl AtWork {
                     }
                 }
                 () = &mut pause, if paused => paused = false,
-                () = self.desk.moved.notified() => {}
+                () = self.in_flight.moved.notified() => {}
             }
         }
     }
 
     /// Takes in an answer.
-    fn take(&self, said: Said) -> Result<Option<Next>, Error> {
-        let answer = said.answer?;
+    fn take(&self, done: Exchanged) -> Result<Option<Next>, Error> {
+        let answer = done.answer?;
         for attempt in &answer.attempts {
             self.begin(attempt.clone());
         }
-        self.desk.heard(&said.say, &answer);
+        self.in_flight.acknowledged(&done.update, &answer);
         if answer.drain {
             return Ok(Some(Next::Drain));
         }
@@ -247,45 +245,45 @@ impl AtWork {
     }
 
     fn begin(&self, attempt: Attempt) {
-        if let Some(told) = self.desk.begin(&attempt) {
-            tokio::spawn(execute(Arc::clone(&self.worker), Arc::clone(&self.desk), attempt, told));
+        if let Some(stopped) = self.in_flight.begin(&attempt) {
+            tokio::spawn(execute(Arc::clone(&self.worker), Arc::clone(&self.in_flight), attempt, stopped));
         }
     }
 
-    /// Finishes what there is, within the limit; hands the rest back; says all
-    /// that is left to say.
+    /// Finishes what is in flight, within the limit; hands the rest back; reports all that
+    /// is left to report.
     async fn leave(&self) -> Result<(), Error> {
-        let finishing = self.say_until(|| self.desk.is_idle());
+        let finishing = self.report_until(|| self.in_flight.is_idle());
         if tokio::time::timeout(self.worker.drain, finishing).await.is_err() {
-            tracing::warn!(attempts = self.desk.running(), "handing back what has not ended");
+            tracing::warn!(attempts = self.in_flight.running(), "handing back attempts that have not ended");
         }
-        self.desk.hand_back();
+        self.in_flight.hand_back();
         let last = async {
-            self.say_until(|| self.desk.is_idle() && self.desk.is_reported()).await?;
-            let leaving = SyncRequest { leaving: true, ..self.request(&Say::default(), Duration::ZERO, 0, true) };
+            self.report_until(|| self.in_flight.is_idle() && self.in_flight.is_reported()).await?;
+            let leaving = SyncRequest { leaving: true, ..self.request(&Update::default(), Duration::ZERO, 0, true) };
             self.worker.client.sync(&leaving).await.map(drop)
         };
-        if let Ok(said) = tokio::time::timeout(LAST_WORDS, last).await {
-            return said;
+        if let Ok(reported) = tokio::time::timeout(LEAVE_WITHIN, last).await {
+            return reported;
         }
         // Its leases run out by themselves.
-        tracing::warn!("left without having been heard");
+        tracing::warn!("left without an answer to the last reports");
         Ok(())
     }
 
     /// Goes on exchanging, without taking work, until something holds.
-    async fn say_until(&self, done: impl Fn() -> bool) -> Result<(), Error> {
+    async fn report_until(&self, done: impl Fn() -> bool) -> Result<(), Error> {
         let mut failures = 0;
         while !done() {
-            let say = self.desk.say(0);
-            let waits = if say.says_something() { Duration::ZERO } else { Duration::from_secs(1) };
-            let asked = self.request(&say, waits, 0, true);
+            let update = self.in_flight.next_update(0);
+            let waits = if update.has_reports() { Duration::ZERO } else { Duration::from_secs(1) };
+            let asked = self.request(&update, waits, 0, true);
             let answer = tokio::select! {
                 answer = self.worker.client.sync(&asked) => answer,
-                // Something ended: it is said now, and not when the wait is over.
-                () = self.desk.moved.notified(), if !say.says_something() => continue,
+                // Something ended: it is reported now, and not when the wait is over.
+                () = self.in_flight.moved.notified(), if !update.has_reports() => continue,
             };
-            match self.take(Said { say, answer }) {
+            match self.take(Exchanged { update, answer }) {
                 Ok(_) => failures = 0,
                 Err(error) if error.is_passing() => {
                     failures += 1;
@@ -308,18 +306,23 @@ fn backoff(failures: u32) -> Duration {
     (BACKOFF * (1 << failures.saturating_sub(1).min(10))).min(BACKOFF_MAX)
 }
 
-/// Executes one attempt, to its end or until it is told to stop.
-async fn execute(worker: Arc<Worker>, desk: Arc<Desk>, attempt: Attempt, mut told: watch::Receiver<Option<Order>>) {
+/// Executes one attempt, to its end or until it is to stop.
+async fn execute(
+    worker: Arc<Worker>,
+    in_flight: Arc<InFlight>,
+    attempt: Attempt,
+    mut stopped: watch::Receiver<Option<Stop>>,
+) {
     let function = match &attempt.handler {
         Some(name) => worker.handlers.get(name),
         None => worker.kinds.get(&attempt.kind),
     };
     let Some(function) = function else {
-        return desk.end(&attempt, Some(Outcome::HandedBack));
+        return in_flight.end(&attempt, Some(Outcome::HandedBack));
     };
     let (stop, asked) = watch::channel(false);
     let listens = Arc::new(AtomicBool::new(false));
-    let call = Call::new(attempt.clone(), Arc::clone(&desk), asked, Arc::clone(&listens));
+    let call = Call::new(attempt.clone(), Arc::clone(&in_flight), asked, Arc::clone(&listens));
     let going = AssertUnwindSafe(function(call)).catch_unwind();
     tokio::pin!(going);
     let limit = attempt.timeout_ms.map(Duration::from_millis);
@@ -330,30 +333,30 @@ async fn execute(worker: Arc<Worker>, desk: Arc<Desk>, attempt: Attempt, mut tol
         tokio::select! {
             biased;
             ended = &mut going => break Some(ended.unwrap_or_else(|panic| panicked(panic.as_ref()))),
-            order = next_order(&mut told) => match order {
-                Order::Lost => break None,
-                Order::HandBack => break Some(Outcome::HandedBack),
-                Order::Cancel { .. } if !attempt.cancelable => {}
-                Order::Cancel { grace_ms } if listens.load(Ordering::Relaxed) => {
+            stop_asked = next_stop(&mut stopped) => match stop_asked {
+                Stop::Lost => break None,
+                Stop::HandBack => break Some(Outcome::HandedBack),
+                Stop::Cancel { .. } if !attempt.cancelable => {}
+                Stop::Cancel { grace_ms } if listens.load(Ordering::Relaxed) => {
                     stop.send_replace(true);
                     grace = Box::pin(after(Some(Duration::from_millis(grace_ms))));
                 }
-                Order::Cancel { .. } => break Some(Outcome::Cancelled),
+                Stop::Cancel { .. } => break Some(Outcome::Cancelled),
             },
             () = &mut deadline => break Some(timed_out()),
             () = &mut grace => break Some(Outcome::Cancelled),
         }
     };
-    desk.end(&attempt, outcome);
+    in_flight.end(&attempt, outcome);
 }
 
-async fn next_order(told: &mut watch::Receiver<Option<Order>>) -> Order {
+async fn next_stop(stopped: &mut watch::Receiver<Option<Stop>>) -> Stop {
     loop {
-        if told.changed().await.is_err() {
+        if stopped.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-        if let Some(order) = *told.borrow_and_update() {
-            return order;
+        if let Some(stop) = *stopped.borrow_and_update() {
+            return stop;
         }
     }
 }
@@ -380,7 +383,7 @@ fn timed_out() -> Outcome {
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Outcome {
-    let told = panic.downcast_ref::<&str>().map(ToString::to_string);
-    let told = told.or_else(|| panic.downcast_ref::<String>().cloned());
-    failed("panic", told.unwrap_or_else(|| "it panicked".to_owned()))
+    let message = panic.downcast_ref::<&str>().map(ToString::to_string);
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+    failed("panic", message.unwrap_or_else(|| "it panicked".to_owned()))
 }
