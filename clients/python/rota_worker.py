@@ -39,7 +39,16 @@ log = logging.getLogger("rota.worker")
 
 WAIT_MS = 25_000
 ANSWER_SECONDS = 40
-SAY_BYTES = 512 * 1024
+#: What the server takes, in bytes: the body of an exchange, the output of an attempt (as
+#: JSON), the message of an error, a line of a log, a text of progress.
+EXCHANGE_BYTES = 1024 * 1024
+OUTPUT_BYTES = 64 * 1024
+MESSAGE_BYTES = 8 * 1024
+LINE_BYTES = 16 * 1024
+PROGRESS_BYTES = 1024
+#: What an exchange needs beside its reports: its own fields, and so much for each lease.
+FIELDS_BYTES = 4 * 1024
+LEASE_BYTES = 80
 LOG_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 32 * 1024
 FINISHED_MAX = 2_000
@@ -67,7 +76,7 @@ class HandlerError(Exception):
         self.retry = retry
 
     def on_the_wire(self) -> Json:
-        error: Json = {"kind": self.kind, "message": str(self)}
+        error: Json = {"kind": _cut(self.kind, 64), "message": _cut(self, MESSAGE_BYTES)}
         if self.retry_after is not None:
             error["retry_after_ms"] = int(self.retry_after * 1000)
         if self.retry is not None:
@@ -77,6 +86,24 @@ class HandlerError(Exception):
 
 class Refused(Exception):
     """The server refused an exchange for good: a bad token, say."""
+
+
+class _RefusedReports(Exception):
+    """The server refused an exchange for what it reported."""
+
+
+def _json(value: Any) -> bytes:
+    """Strict JSON: no NaN, no half characters, which no server would take."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _cut(text: object, most: int) -> str:
+    """The text as UTF-8 of at most so many bytes, with a mark where it was cut."""
+    data = str(text).encode(errors="replace")
+    if len(data) <= most:
+        return data.decode()
+    mark = " [cut]"
+    return data[: most - len(mark)].decode(errors="ignore") + mark
 
 
 class _Passing(Exception):
@@ -139,8 +166,8 @@ class _Say:
     progress: List[Lease]
     words: List[Json]
 
-    def says_something(self) -> bool:
-        return bool(self.request.get("finished") or self.logs or self.words)
+    def reports(self) -> int:
+        return len(self.request["finished"]) + self.logs + len(self.words)
 
 
 @dataclass
@@ -181,6 +208,9 @@ class Worker:
         self._not_before = 0.0
         self._failures = 0
         self._refused: Optional[Refused] = None
+        # The server refused an exchange: reports go one at a time, until the one that it
+        # refuses is known.
+        self._one_at_a_time = False
 
     def handler(self, name: str) -> Callable[[Handler], Handler]:
         """Registers a function as the handler of this name."""
@@ -224,7 +254,7 @@ class Worker:
             raise self._refused
         try:
             self._ask(dict(self._hello(), leaving=True))
-        except (_Passing, Refused) as error:
+        except (_Passing, _RefusedReports, Refused) as error:
             log.warning("left without having been heard: %s", error)
 
     # --- what is in hand -------------------------------------------------------
@@ -249,12 +279,16 @@ class Worker:
                 output = function(call)
                 outcome = {"outcome": "succeeded"}
                 if output is not None:
-                    json.dumps(output)
+                    size = len(_json(output))
                     outcome["output"] = output
+                    if size > OUTPUT_BYTES:
+                        message = f"its output has {size} bytes, and at most {OUTPUT_BYTES} are kept"
+                        error = HandlerError(message, kind="output_too_large", retry=False)
+                        outcome = {"outcome": "failed", "error": error.on_the_wire()}
         except HandlerError as error:
             outcome = {"outcome": "failed", "error": error.on_the_wire()}
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the attempt's
-            message = f"{type(error).__name__}: {error}"
+            message = _cut(f"{type(error).__name__}: {error}", MESSAGE_BYTES)
             outcome = {"outcome": "failed", "error": {"kind": "handler", "message": message}}
         with self._changed:
             self._end(call, outcome)
@@ -289,11 +323,11 @@ class Worker:
 
     def _log(self, call: Call, stream: str, text: str) -> None:
         with self._changed:
-            size = len(text.encode()) + 64
+            line = {"stream": stream, "text": _cut(text, LINE_BYTES)}
+            size = len(_json(line)) + 1
             if call.lease not in self._running or self._log_bytes + size > LOG_BYTES:
                 return
             self._log_bytes += size
-            line = {"stream": stream, "text": text}
             last = self._pieces[-1] if self._pieces else None
             ours = last is not None and (last.report["run"], last.report["fence"]) == call.lease
             if last is not None and ours and not last.sent and last.bytes < PIECE_BYTES:
@@ -302,12 +336,17 @@ class Worker:
             else:
                 report = {"run": call.run, "fence": call.fence, "seq": call._seq, "lines": [line]}
                 call._seq += 1
-                self._pieces.append(_Piece(report, size))
+                whole = len(_json(report))
+                self._log_bytes += whole - size
+                self._pieces.append(_Piece(report, whole))
             self._changed.notify_all()
 
     def _progress(self, call: Call, percent: Optional[int], phase: Optional[str], message: Optional[str]) -> None:
         word: Json = {"run": call.run, "fence": call.fence}
-        word.update({k: v for k, v in (("percent", percent), ("phase", phase), ("message", message)) if v is not None})
+        if percent is not None:
+            word["percent"] = max(0, min(100, int(percent)))
+        texts = (("phase", phase), ("message", message))
+        word.update({name: _cut(text, PROGRESS_BYTES) for name, text in texts if text is not None})
         with self._changed:
             if call.lease in self._running:
                 self._words[call.lease] = word
@@ -331,25 +370,37 @@ class Worker:
 
     def _say(self) -> _Say:
         self._said_draining = self._draining
-        size = 0
+        held = len(self._running) + len(self._finished)
+        room = EXCHANGE_BYTES - FIELDS_BYTES - len(_json(self._hello())) - held * LEASE_BYTES
+        most = 1 if self._one_at_a_time else FINISHED_MAX + 2 * WORDS_MAX
+
+        def fits(size: int) -> bool:
+            nonlocal room, most
+            if most == 0 or size >= room:
+                return False
+            room, most = room - size - 1, most - 1
+            return True
+
         logs: List[Json] = []
-        for piece in self._pieces:
-            if len(logs) >= WORDS_MAX or size >= SAY_BYTES:
+        for piece in self._pieces[:WORDS_MAX]:
+            if not fits(piece.bytes):
                 break
             piece.sent = True
-            size += piece.bytes
             logs.append(piece.report)
         finished: List[Json] = []
-        for report, behind in self._finished:
-            if len(finished) >= FINISHED_MAX or size >= SAY_BYTES or behind > self._pieces_gone + len(logs):
+        for report, behind in self._finished[:FINISHED_MAX]:
+            if behind > self._pieces_gone + len(logs) or not fits(len(_json(report))):
                 break
-            size += len(json.dumps(report.get("output")))
             finished.append(report)
+        words: List[Json] = []
+        for word in list(self._words.values())[:WORDS_MAX]:
+            if not fits(len(_json(word))):
+                break
+            words.append(word)
         leases = list(self._running)
         leases += [(report["run"], report["fence"]) for report, _ in self._finished[len(finished) :]]
         alone = any(call.alone for call in self._running.values())
         free = 0 if self._draining or alone else max(0, self.slots - len(self._running))
-        words = list(self._words.values())[:WORDS_MAX]
         request = dict(
             self._hello(),
             free=free,
@@ -361,18 +412,47 @@ class Worker:
         )
         return _Say(request, len(logs), [(word["run"], word["fence"]) for word in words], words)
 
+    def _drop_pieces(self, count: int) -> None:
+        for piece in self._pieces[:count]:
+            self._log_bytes -= piece.bytes
+        del self._pieces[:count]
+        self._pieces_gone += count
+
+    def _was_refused(self, say: _Say, why: str) -> bool:
+        """The server refused an exchange; false where that is not because of its reports.
+
+        Refused once more it would be refused for ever, and with it all other reports. So
+        they go one at a time until the one that is refused is known, and that one is given
+        up: of an end it is reported that its report was refused.
+        """
+        reports = say.reports()
+        self._one_at_a_time = reports > 1
+        if reports != 1:
+            return reports > 1
+        log.error("the server refused a report, which is given up: %s", why)
+        if say.logs:
+            self._drop_pieces(1)
+        elif say.words:
+            self._words.pop(say.progress[0], None)
+        else:
+            report, behind = self._finished.pop(0)
+            error = {"message": _cut(f"the server refused the report of its end: {why}", MESSAGE_BYTES)}
+            substitute = {"run": report["run"], "fence": report["fence"], "outcome": "failed", "error": error}
+            # One that was refused as well is not replaced again: its lease runs out.
+            if not str(report.get("error", {}).get("message", "")).startswith("the server refused"):
+                self._finished.insert(0, (substitute, behind))
+        return True
+
     def _heard(self, say: _Say, answer: Json) -> None:
         for attempt in answer.get("attempts", []):
             self._begin(attempt)
-        for piece in self._pieces[: say.logs]:
-            self._log_bytes -= piece.bytes
-        del self._pieces[: say.logs]
-        self._pieces_gone += say.logs
+        self._drop_pieces(say.logs)
         for lease, word in zip(say.progress, say.words):
             if self._words.get(lease) == word:
                 del self._words[lease]
         settled = {(r["run"], r["fence"]) for r in answer.get("reports", []) if r["status"] != "pending"}
         self._finished = [(r, n) for r, n in self._finished if (r["run"], r["fence"]) not in settled]
+        self._one_at_a_time = self._one_at_a_time and bool(self._finished or self._pieces or self._words)
         for order in answer.get("cancel", []):
             call = self._running.get((order["run"], order["fence"]))
             if call is not None and call.attempt_data.get("cancelable", True) and not call.cancelled.is_set():
@@ -411,14 +491,14 @@ class Worker:
                 if self._ended or self._refused:
                     return
                 say = self._say()
-                says = say.says_something()
+                says = say.reports() > 0
                 self._flights += 1
                 self._saying = self._saying or says
             answer: Optional[Json] = None
             failure: Optional[Exception] = None
             try:
                 answer = self._ask(say.request)
-            except (_Passing, Refused) as error:
+            except (_Passing, _RefusedReports, Refused) as error:
                 failure = error
             with self._changed:
                 self._flights -= 1
@@ -427,8 +507,10 @@ class Worker:
                 if answer is not None:
                     self._failures = 0
                     self._heard(say, answer)
-                elif isinstance(failure, Refused):
-                    self._refused = failure
+                elif isinstance(failure, _RefusedReports) and self._was_refused(say, str(failure)):
+                    pass
+                elif isinstance(failure, (_RefusedReports, Refused)):
+                    self._refused = Refused(str(failure))
                     self._draining = True
                 else:
                     self._failures += 1
@@ -442,7 +524,7 @@ class Worker:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         url = self.server.rstrip("/") + "/api/v1/workers/sync"
-        asked = urllib.request.Request(url, json.dumps(request).encode(), headers, method="POST")
+        asked = urllib.request.Request(url, _json(request), headers, method="POST")
         try:
             with urllib.request.urlopen(asked, timeout=ANSWER_SECONDS) as answer:
                 read: Json = json.loads(answer.read())
@@ -451,6 +533,8 @@ class Worker:
             body = error.read(65536).decode(errors="replace")
             if error.code == 429 or error.code >= 500:
                 raise _Passing(f"{error.code} {body}") from None
+            if error.code in (400, 413, 422):
+                raise _RefusedReports(f"{error.code} {body}") from None
             raise Refused(f"{error.code} {body}") from None
         except (OSError, ValueError) as error:
             raise _Passing(str(error)) from None

@@ -93,6 +93,9 @@ export class HandlerError extends Error {
 /** The server refused an exchange for good: a bad token, say. */
 export class Refused extends Error {}
 
+/** The server refused an exchange for what it reported. */
+class RefusedReports extends Error {}
+
 export type Handler = (call: Call) => unknown | Promise<unknown>;
 
 export interface Options {
@@ -112,7 +115,16 @@ export interface Options {
 const WAIT_MS = 25_000;
 const ANSWER_MS = 40_000;
 const LAST_WORDS_MS = 5_000;
-const SAY_BYTES = 512 * 1024;
+/** What the server takes, in bytes: the body of an exchange, the output of an attempt (as
+ * JSON), the message of an error, a line of a log, a text of progress. */
+const EXCHANGE_BYTES = 1024 * 1024;
+const OUTPUT_BYTES = 64 * 1024;
+const MESSAGE_BYTES = 8 * 1024;
+const LINE_BYTES = 16 * 1024;
+const PROGRESS_BYTES = 1024;
+/** What an exchange needs beside its reports: its own fields, and so much for each lease. */
+const FIELDS_BYTES = 4 * 1024;
+const LEASE_BYTES = 80;
 const LOG_BYTES = 4 * 1024 * 1024;
 const PIECE_BYTES = 32 * 1024;
 const FINISHED_MAX = 2_000;
@@ -155,7 +167,7 @@ interface Say {
   request: Record<string, unknown>;
   logs: number;
   words: Word[];
-  says: boolean;
+  reports: number;
 }
 
 /**
@@ -172,7 +184,7 @@ export class Worker {
   readonly #running = new Map<string, Call>();
   /** The last ones that are over, oldest first. */
   readonly #over = new Set<string>();
-  #finished: { report: Finished; behind: number }[] = [];
+  #finished: { report: Finished; behind: number; substitute?: boolean }[] = [];
   #pieces: { report: LogPiece; bytes: number; sent: boolean }[] = [];
   #piecesGone = 0;
   #logBytes = 0;
@@ -185,6 +197,8 @@ export class Worker {
   #notBefore = 0;
   #failures = 0;
   #refused: Refused | undefined;
+  /** The server refused an exchange: reports go one at a time, until the one that it refuses is known. */
+  #oneAtATime = false;
   #waiters: (() => void)[] = [];
 
   constructor(options: Options) {
@@ -269,11 +283,10 @@ export class Worker {
     const function_ = this.#handlers.get(call.attempt.handler ?? "");
     if (!function_) return this.#end(call, { outcome: "handed_back" });
     try {
-      const output = await function_(call);
-      this.#end(call, output === undefined || output === null ? { outcome: "succeeded" } : { outcome: "succeeded", output });
+      this.#end(call, succeeded(await function_(call)));
     } catch (error) {
       const advice = error instanceof HandlerError ? error.advice : {};
-      const message = error instanceof Error ? error.message : String(error);
+      const message = cut(error instanceof Error ? error.message : String(error), MESSAGE_BYTES);
       this.#end(call, { outcome: "failed", error: { kind: "handler", ...advice, message } });
     }
   }
@@ -300,16 +313,19 @@ export class Worker {
 
   /** @internal */
   takeLog(call: Call, stream: string, text: string): void {
-    const bytes = byteLength(text) + 64;
+    const line = { stream, text: cut(text, LINE_BYTES) };
+    const bytes = jsonLength(line) + 1;
     if (!this.#running.has(keyOf(call.attempt)) || this.#logBytes + bytes > LOG_BYTES) return;
     this.#logBytes += bytes;
     const last = this.#pieces[this.#pieces.length - 1];
     if (last && !last.sent && last.bytes < PIECE_BYTES && keyOf(last.report) === keyOf(call.attempt)) {
-      last.report.lines.push({ stream, text });
+      last.report.lines.push(line);
       last.bytes += bytes;
     } else {
-      const report = { ...bare(call.attempt), seq: call.seq++, lines: [{ stream, text }] };
-      this.#pieces.push({ report, bytes, sent: false });
+      const report = { ...bare(call.attempt), seq: call.seq++, lines: [line] };
+      const whole = jsonLength(report);
+      this.#logBytes += whole - bytes;
+      this.#pieces.push({ report, bytes: whole, sent: false });
     }
     this.#changed();
   }
@@ -317,7 +333,11 @@ export class Worker {
   /** @internal */
   takeWord(call: Call, word: Word): void {
     if (!this.#running.has(keyOf(call.attempt))) return;
-    this.#words.set(keyOf(word), word);
+    const kept: Word = bare(word);
+    if (word.percent !== undefined) kept.percent = Math.max(0, Math.min(100, Math.trunc(word.percent) || 0));
+    if (word.phase !== undefined) kept.phase = cut(word.phase, PROGRESS_BYTES);
+    if (word.message !== undefined) kept.message = cut(word.message, PROGRESS_BYTES);
+    this.#words.set(keyOf(word), kept);
     this.#changed();
   }
 
@@ -332,40 +352,83 @@ export class Worker {
 
   #say(): Say {
     this.#saidDraining = this.#draining;
-    let bytes = 0;
+    const held = this.#running.size + this.#finished.length;
+    let room = EXCHANGE_BYTES - FIELDS_BYTES - jsonLength(this.#hello()) - held * LEASE_BYTES;
+    let most = this.#oneAtATime ? 1 : Infinity;
+    const fits = (bytes: number): boolean => {
+      if (most === 0 || bytes >= room) return false;
+      room -= bytes + 1;
+      most -= 1;
+      return true;
+    };
     const logs: LogPiece[] = [];
-    for (const piece of this.#pieces) {
-      if (logs.length >= WORDS_MAX || bytes >= SAY_BYTES) break;
+    for (const piece of this.#pieces.slice(0, WORDS_MAX)) {
+      if (!fits(piece.bytes)) break;
       piece.sent = true;
-      bytes += piece.bytes;
       logs.push(piece.report);
     }
     const finished: Finished[] = [];
-    for (const { report, behind } of this.#finished) {
-      if (finished.length >= FINISHED_MAX || bytes >= SAY_BYTES || behind > this.#piecesGone + logs.length) break;
-      bytes += "output" in report ? (JSON.stringify(report.output) ?? "").length : 0;
+    for (const { report, behind } of this.#finished.slice(0, FINISHED_MAX)) {
+      if (behind > this.#piecesGone + logs.length || !fits(jsonLength(report))) break;
       finished.push(report);
+    }
+    const words: Word[] = [];
+    for (const word of [...this.#words.values()].slice(0, WORDS_MAX)) {
+      if (!fits(jsonLength(word))) break;
+      words.push(word);
     }
     const calls = [...this.#running.values()];
     const unsaid = this.#finished.slice(finished.length).map(({ report }) => bare(report));
     const leases = [...calls.map((call) => bare(call.attempt)), ...unsaid];
     const alone = calls.some((call) => call.attempt.alone);
     const free = this.#draining || alone ? 0 : Math.max(0, this.#slots - calls.length);
-    const words = [...this.#words.values()].slice(0, WORDS_MAX);
     const wait_ms = this.#draining && finished.length > 0 ? 0 : WAIT_MS;
     const request = { ...this.#hello(), free, wait_ms, leases, finished, logs, progress: words };
-    return { request, logs: logs.length, words, says: finished.length + logs.length + words.length > 0 };
+    return { request, logs: logs.length, words, reports: finished.length + logs.length + words.length };
+  }
+
+  #dropPieces(count: number): void {
+    for (const piece of this.#pieces.splice(0, count)) this.#logBytes -= piece.bytes;
+    this.#piecesGone += count;
+  }
+
+  /**
+   * The server refused an exchange; false where that is not because of its reports.
+   *
+   * Refused once more it would be refused for ever, and with it all other reports. So they
+   * go one at a time until the one that is refused is known, and that one is given up: of
+   * an end it is reported that its report was refused.
+   */
+  #wasRefused(say: Say, why: string): boolean {
+    this.#oneAtATime = say.reports > 1;
+    if (say.reports !== 1) return say.reports > 1;
+    console.error(`the server refused a report, which is given up: ${why}`);
+    const [word] = say.words;
+    if (say.logs > 0) {
+      this.#dropPieces(1);
+    } else if (word) {
+      this.#words.delete(keyOf(word));
+    } else {
+      const refused = this.#finished.shift();
+      // One that stands in for another is not replaced again: its lease runs out.
+      if (refused && !refused.substitute) {
+        const message = cut(`the server refused the report of its end: ${why}`, MESSAGE_BYTES);
+        const report: Finished = { ...bare(refused.report), outcome: "failed", error: { message } };
+        this.#finished.unshift({ report, behind: refused.behind, substitute: true });
+      }
+    }
+    return true;
   }
 
   #heard(say: Say, answer: Answer): void {
     for (const attempt of answer.attempts) this.#begin(attempt);
-    for (const piece of this.#pieces.splice(0, say.logs)) this.#logBytes -= piece.bytes;
-    this.#piecesGone += say.logs;
+    this.#dropPieces(say.logs);
     for (const word of say.words) {
       if (this.#words.get(keyOf(word)) === word) this.#words.delete(keyOf(word));
     }
     const settled = new Set(answer.reports.filter(({ status }) => status !== "pending").map(keyOf));
     this.#finished = this.#finished.filter(({ report }) => !settled.has(keyOf(report)));
+    this.#oneAtATime &&= this.#finished.length + this.#pieces.length + this.#words.size > 0;
     for (const order of answer.cancel) {
       const call = this.#running.get(keyOf(order));
       if (!call || !call.attempt.cancelable || call.signal.aborted) continue;
@@ -396,14 +459,15 @@ export class Worker {
       if (this.#ended || this.#refused) return;
       const say = this.#say();
       this.#flights += 1;
-      this.#saying ||= say.says;
+      this.#saying ||= say.reports > 0;
       try {
         const answer = await this.#ask(say.request);
         this.#failures = 0;
         this.#heard(say, answer);
       } catch (error) {
-        if (error instanceof Refused) {
-          this.#refused = error;
+        if (error instanceof RefusedReports && this.#wasRefused(say, error.message)) continue;
+        if (error instanceof Refused || error instanceof RefusedReports) {
+          this.#refused = new Refused(error.message);
           this.#draining = true;
         } else {
           const pause = Math.min(2_000, 50 * 2 ** Math.min(this.#failures++, 10));
@@ -412,7 +476,7 @@ export class Worker {
         }
       } finally {
         this.#flights -= 1;
-        if (say.says) this.#saying = false;
+        if (say.reports > 0) this.#saying = false;
         this.#changed();
       }
     }
@@ -430,10 +494,37 @@ export class Worker {
     if (answer.ok) return (await answer.json()) as Answer;
     const said = `${answer.status} ${(await answer.text()).slice(0, 65_536)}`;
     if (answer.status === 429 || answer.status >= 500) throw new Error(said);
-    throw new Refused(said);
+    throw [400, 413, 422].includes(answer.status) ? new RefusedReports(said) : new Refused(said);
   }
 }
 
-function byteLength(text: string): number {
-  return new TextEncoder().encode(text).length;
+const encoder = new TextEncoder();
+/** Halves of characters, which JSON can write and no server takes. */
+const HALVES = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
+function jsonLength(value: unknown): number {
+  return encoder.encode(JSON.stringify(value)).length;
+}
+
+/** The text in at most so many bytes of UTF-8, with a mark where it was cut. */
+function cut(text: string, most: number): string {
+  const bytes = encoder.encode(text);
+  if (bytes.length <= most) return text.replace(HALVES, "\ufffd");
+  const mark = " [cut]";
+  let end = most - mark.length;
+  // Not within a character.
+  while (((bytes[end] ?? 0) & 0xc0) === 0x80) end -= 1;
+  return new TextDecoder().decode(bytes.subarray(0, end)) + mark;
+}
+
+/** What a handler returned, as JSON can hold it; one that is no JSON is an error. */
+function succeeded(returned: unknown): Outcome {
+  const whole = (_: string, value: unknown): unknown =>
+    typeof value === "string" ? value.replace(HALVES, "\ufffd") : value;
+  const text = JSON.stringify(returned, whole) as string | undefined;
+  if (text === undefined || text === "null") return { outcome: "succeeded" };
+  const bytes = encoder.encode(text).length;
+  if (bytes <= OUTPUT_BYTES) return { outcome: "succeeded", output: JSON.parse(text) as unknown };
+  const message = `its output has ${bytes} bytes, and at most ${OUTPUT_BYTES} are kept`;
+  return { outcome: "failed", error: { kind: "output_too_large", message, retry: false } };
 }

@@ -20,10 +20,16 @@ pub const FINISHED_MAX: usize = 2_000;
 pub const LEASES_MAX: usize = 5_000;
 /// Words of progress, and pieces of log, that one exchange may carry.
 pub const WORDS_MAX: usize = 1_000;
-/// Bytes of an attempt's output.
+/// Bytes of the body of an exchange.
+pub const EXCHANGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of an attempt's output; a larger one is a failure.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
-/// Bytes of an error's message that are kept.
+/// Bytes of an error's message; the rest is cut off.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// Bytes of a line of a log; the rest is cut off.
+pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a phase, and of a message, of progress; the rest is cut off.
+pub const PROGRESS_BYTES_MAX: usize = 1 << 10;
 /// Names that a worker may offer, of each kind.
 pub const NAMES_MAX: usize = 200;
 /// The longest that the server waits before it answers.

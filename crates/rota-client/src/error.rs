@@ -54,6 +54,16 @@ impl Error {
         }
     }
 
+    /// Whether the server refused what was asked, rather than who asked or when.
+    pub fn is_about_the_request(&self) -> bool {
+        match self {
+            Self::Refused(problem) => matches!(problem.status, 400 | 413 | 422),
+            // Something in between may have a bound of its own.
+            Self::Strange { status, .. } => *status == 413,
+            _ => false,
+        }
+    }
+
     /// Whether it certainly did not reach the server.
     pub fn was_not_sent(&self) -> bool {
         matches!(self, Self::Unreachable { sent: false, .. })

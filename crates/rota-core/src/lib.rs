@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod after;
+pub mod bytes;
 pub mod calendar;
 mod choice;
 pub mod clock;

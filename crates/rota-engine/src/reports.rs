@@ -18,6 +18,7 @@ use std::{
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use rota_core::{
+    bytes::{LOG_LINE_BYTES_MAX, kept},
     ids::RunId,
     ports::{Clock, Progress, Reports, Stream},
     run::Lease,
@@ -27,8 +28,6 @@ use serde_json::json;
 
 /// A chunk is closed at this size.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
-/// Of one line so much is kept.
-const LINE_BYTES_MAX: usize = 16 * 1024;
 
 /// The last line of a log that has reached its limit.
 pub(crate) const CUT: &str = "the log of this attempt is cut here: it has reached its limit";
@@ -112,7 +111,7 @@ impl Gathered {
 pub(crate) fn text(progress: &Progress) -> String {
     let mut fields = serde_json::Map::new();
     if let Some(percent) = progress.percent {
-        fields.insert("percent".into(), json!(percent.min(100)));
+        fields.insert("percent".into(), json!(percent));
     }
     for (name, value) in [("phase", &progress.phase), ("message", &progress.message)] {
         if let Some(value) = value {
@@ -159,8 +158,7 @@ impl AttemptReports {
 
 impl Reports for AttemptReports {
     fn log(&self, stream: Stream, text: &str) {
-        let cut = (0..=text.len().min(LINE_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let text = &text[..cut];
+        let text = &*kept(text, LOG_LINE_BYTES_MAX);
         let before = self.bytes.fetch_add(text.len() + 1, Ordering::Relaxed);
         let most = self.gathered.bytes_max;
         if before >= most {
@@ -174,7 +172,7 @@ impl Reports for AttemptReports {
     }
 
     fn progress(&self, progress: Progress) {
-        self.gathered.with(|piles| piles.progress.insert(self.lease.run, (self.lease, progress)));
+        self.gathered.with(|piles| piles.progress.insert(self.lease.run, (self.lease, progress.bounded())));
     }
 }
 

@@ -216,12 +216,13 @@ pub(crate) fn prepare(node: &Node, run: &Run, job: &JobVersion, now: Timestamp) 
 }
 
 fn outcome_of(result: Result<Outcome, Box<dyn Any + Send>>) -> Outcome {
-    result.unwrap_or_else(|panic| {
+    let outcome = result.unwrap_or_else(|panic| {
         let told = panic.downcast_ref::<&str>().map(ToString::to_string);
         let told = told.or_else(|| panic.downcast_ref::<String>().cloned());
         let message = told.unwrap_or_else(|| "it panicked".to_owned());
         Outcome::Failed(Failure::new(ErrorKind::Panic, message))
-    })
+    });
+    outcome.bounded()
 }
 
 /// Goes on with an attempt that did not end at once.

@@ -4,15 +4,21 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use parking_lot::Mutex;
 use rota_api::worker::{
-    Attempt, AttemptOutcome, FINISHED_MAX, Finished, LeaseRef, LogReport, LogText, ProgressReport, ReportStatus,
-    SyncAnswer, WORDS_MAX,
+    Attempt, AttemptError, AttemptOutcome, FINISHED_MAX, Finished, LOG_LINE_BYTES_MAX, LeaseRef, LogReport, LogText,
+    MESSAGE_BYTES_MAX, OUTPUT_BYTES_MAX, PROGRESS_BYTES_MAX, ProgressReport, ReportStatus, SyncAnswer, WORDS_MAX,
 };
 use tokio::sync::{Notify, watch};
 
 use super::Outcome;
 
-/// Maximum bytes of outputs and log lines in one exchange.
-const UPDATE_BYTES_MAX: usize = 512 << 10;
+/// Bytes of an exchange that are left to its own fields.
+const FIELDS_BYTES: usize = 4 << 10;
+/// Bytes of a lease in an exchange: two numbers and their names.
+const LEASE_BYTES: usize = 80;
+/// Ends a text that was cut.
+const CUT_MARK: &str = " [cut]";
+/// Maximum bytes of the name of a kind of failure.
+const NAME_BYTES_MAX: usize = 64;
 /// Number of ended attempts that are remembered: a server that takes its answer for
 /// lost hands them over again.
 const ENDED_MAX: usize = 2_000;
@@ -46,6 +52,8 @@ struct PendingReport {
     report: Finished,
     after_logs: u64,
     bytes: usize,
+    /// It says that the server refused what it stands in for.
+    is_substitute: bool,
 }
 
 #[derive(Debug)]
@@ -67,6 +75,9 @@ struct State {
     logs_sent: u64,
     log_bytes: usize,
     progress: BTreeMap<(uuid::Uuid, i32), ProgressReport>,
+    /// The server refused an exchange: reports go one at a time, until the one that it
+    /// refuses is known.
+    one_at_a_time: bool,
 }
 
 /// What one exchange reports.
@@ -88,6 +99,99 @@ pub(super) struct InFlight {
 
 fn lease(attempt: &Attempt) -> LeaseRef {
     LeaseRef { run: attempt.run, fence: attempt.fence }
+}
+
+impl Update {
+    /// How many reports it carries.
+    pub fn reports(&self) -> usize {
+        self.finished.len() + self.logs.len() + self.progress.len()
+    }
+}
+
+/// What an exchange has room for yet.
+struct Room {
+    bytes: usize,
+    reports: usize,
+}
+
+impl Room {
+    /// Takes up room for a report, if there is any.
+    fn take(&mut self, bytes: usize) -> bool {
+        let fits = self.reports > 0 && bytes < self.bytes;
+        if fits {
+            // And a comma.
+            self.bytes -= bytes + 1;
+            self.reports -= 1;
+        }
+        fits
+    }
+}
+
+impl State {
+    /// The oldest piece of log was sent, or is given up.
+    fn drop_log_piece(&mut self) {
+        if let Some(piece) = self.log_pieces.pop_front() {
+            self.logs_sent += 1;
+            self.log_bytes -= piece.bytes.min(self.log_bytes);
+        }
+    }
+
+    /// Reports a failure in the place of the first report, which was refused. If that was
+    /// one already nothing is reported, and the lease runs out.
+    fn substitute(&mut self, why: &str) {
+        let Some(refused) = self.finished.front_mut().filter(|refused| !refused.is_substitute) else {
+            self.finished.pop_front();
+            return;
+        };
+        let LeaseRef { run, fence } = LeaseRef { run: refused.report.run, fence: refused.report.fence };
+        let message = format!("the server refused the report of its end: {why}");
+        let error = AttemptError {
+            kind: None,
+            message: cut(&message, MESSAGE_BYTES_MAX),
+            status: None,
+            retry_after_ms: None,
+            retry: None,
+        };
+        refused.report = report(LeaseRef { run, fence }, Outcome::Failed(error));
+        refused.bytes = json_bytes(&refused.report);
+        refused.is_substitute = true;
+    }
+}
+
+/// `text` in at most `most` bytes, with a mark where it was cut.
+fn cut(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    format!("{}{CUT_MARK}", &text[..text.floor_char_boundary(most - CUT_MARK.len())])
+}
+
+/// The bytes of a report in an exchange.
+fn json_bytes(report: &impl serde::Serialize) -> usize {
+    serde_json::to_vec(report).map_or(0, |json| json.len())
+}
+
+/// An outcome within the maximum sizes, which the server holds it to as well.
+fn bounded(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Succeeded(Some(output)) => match output.to_string().len() {
+            bytes if bytes > OUTPUT_BYTES_MAX => Outcome::Failed(AttemptError {
+                kind: Some("output_too_large".into()),
+                message: format!("its output has {bytes} bytes, and at most {OUTPUT_BYTES_MAX} are kept"),
+                status: None,
+                retry_after_ms: None,
+                retry: Some(false),
+            }),
+            _ => Outcome::Succeeded(Some(output)),
+        },
+        Outcome::Failed(mut error) => {
+            error.message = cut(&error.message, MESSAGE_BYTES_MAX);
+            error.kind = error.kind.map(|kind| cut(&kind, NAME_BYTES_MAX));
+            Outcome::Failed(error)
+        }
+        Outcome::Deferred { until, reason } => Outcome::Deferred { until, reason: cut(&reason, MESSAGE_BYTES_MAX) },
+        within @ (Outcome::Succeeded(None) | Outcome::Cancelled | Outcome::HandedBack) => within,
+    }
 }
 
 impl InFlight {
@@ -120,10 +224,10 @@ impl InFlight {
             }
             state.progress.remove(&(lease.run, lease.fence));
             if let Some(outcome) = outcome {
-                let report = report(lease, outcome);
-                let bytes = report.output.as_ref().map_or(0, |output| output.to_string().len());
+                let report = report(lease, bounded(outcome));
+                let bytes = json_bytes(&report);
                 let after_logs = state.logs_sent + state.log_pieces.len() as u64;
-                state.finished.push_back(PendingReport { report, after_logs, bytes });
+                state.finished.push_back(PendingReport { report, after_logs, bytes, is_substitute: false });
             }
         });
         self.moved.notify_one();
@@ -133,12 +237,12 @@ impl InFlight {
         let lease = lease(attempt);
         self.with(|state| {
             let Some(running) = state.running.get_mut(&lease) else { return };
-            let bytes = text.len() + 64;
+            let line = LogText { at: None, stream: Some(stream.to_owned()), text: cut(text, LOG_LINE_BYTES_MAX) };
+            let bytes = json_bytes(&line) + 1;
             if state.log_bytes + bytes > LOG_BYTES_MAX {
                 return;
             }
             state.log_bytes += bytes;
-            let line = LogText { at: None, stream: Some(stream.to_owned()), text: text.to_owned() };
             if let Some(last) = state.log_pieces.back_mut()
                 && (last.report.run, last.report.fence) == (lease.run, lease.fence)
                 && last.bytes < PIECE_BYTES_MAX
@@ -150,6 +254,9 @@ impl InFlight {
             }
             let report = LogReport { run: lease.run, fence: lease.fence, seq: running.seq, lines: vec![line] };
             running.seq += 1;
+            let whole = json_bytes(&report);
+            state.log_bytes += whole - bytes;
+            let bytes = whole;
             state.log_pieces.push_back(LogPiece { report, bytes, sent: false });
         });
         self.moved.notify_one();
@@ -157,7 +264,8 @@ impl InFlight {
 
     pub fn progress(&self, attempt: &Attempt, percent: Option<u8>, phase: Option<&str>, message: Option<&str>) {
         let LeaseRef { run, fence } = lease(attempt);
-        let (phase, message) = (phase.map(str::to_owned), message.map(str::to_owned));
+        let cut = |text: &str| cut(text, PROGRESS_BYTES_MAX);
+        let (phase, message) = (phase.map(cut), message.map(cut));
         let report = ProgressReport { run, fence, percent, phase, message };
         self.with(|state| state.progress.insert((run, fence), report));
         self.moved.notify_one();
@@ -180,25 +288,27 @@ impl InFlight {
         self.with(|state| state.finished.is_empty())
     }
 
-    /// What the next exchange reports.
-    pub fn next_update(&self, slots: u32) -> Update {
+    /// What the next exchange reports, within `room` bytes.
+    pub fn next_update(&self, slots: u32, room: usize) -> Update {
         self.with(|state| {
             let mut update = Update { leases: state.running.keys().copied().collect(), ..Update::default() };
-            let mut bytes = 0;
-            for piece in &mut state.log_pieces {
-                if update.logs.len() >= WORDS_MAX || bytes >= UPDATE_BYTES_MAX {
+            let held = state.running.len() + state.finished.len();
+            let mut room = Room {
+                bytes: room.saturating_sub(FIELDS_BYTES + held * LEASE_BYTES),
+                reports: if state.one_at_a_time { 1 } else { usize::MAX },
+            };
+            for piece in state.log_pieces.iter_mut().take(WORDS_MAX) {
+                if !room.take(piece.bytes) {
                     break;
                 }
-                bytes += piece.bytes;
                 piece.sent = true;
                 update.logs.push(piece.report.clone());
             }
             let reached = state.logs_sent + update.logs.len() as u64;
-            for waiting in &state.finished {
-                if update.finished.len() >= FINISHED_MAX || bytes >= UPDATE_BYTES_MAX || waiting.after_logs > reached {
+            for waiting in state.finished.iter().take(FINISHED_MAX) {
+                if waiting.after_logs > reached || !room.take(waiting.bytes) {
                     break;
                 }
-                bytes += waiting.bytes;
                 update.finished.push(waiting.report.clone());
             }
             let reported = update.finished.len();
@@ -207,7 +317,8 @@ impl InFlight {
             update
                 .leases
                 .extend(unreported.map(|waiting| LeaseRef { run: waiting.report.run, fence: waiting.report.fence }));
-            update.progress = state.progress.values().take(WORDS_MAX).cloned().collect();
+            let progress = state.progress.values().take(WORDS_MAX);
+            update.progress = progress.take_while(|one| room.take(json_bytes(one))).cloned().collect();
             let alone = state.running.values().any(|running| running.alone);
             let busy = state.running.len().min(u32::MAX as usize) as u32;
             update.free = if alone { 0 } else { slots.saturating_sub(busy) };
@@ -215,14 +326,37 @@ impl InFlight {
         })
     }
 
+    /// The server refused an exchange. False where that is not because of what it reported.
+    ///
+    /// Refused once more it would be refused for ever, and with it all other reports. So
+    /// they go one at a time until the one that is refused is known, and that one is given
+    /// up: of an end it is reported that its report was refused.
+    pub fn refused(&self, update: &Update, why: &str) -> bool {
+        let reports = update.reports();
+        self.with(|state| {
+            state.one_at_a_time = reports > 1;
+            if reports > 1 {
+                return true;
+            }
+            if let Some(piece) = update.logs.first() {
+                tracing::error!(run = %piece.run, why, "the server refused log lines; they are dropped");
+                state.drop_log_piece();
+            } else if let Some(finished) = update.finished.first() {
+                tracing::error!(run = %finished.run, why, "the server refused the report of an attempt");
+                state.substitute(why);
+            } else if let Some(one) = update.progress.first() {
+                tracing::error!(run = %one.run, why, "the server refused a progress report; it is dropped");
+                state.progress.remove(&(one.run, one.fence));
+            }
+            reports == 1
+        })
+    }
+
     /// The server has answered an exchange.
     pub fn acknowledged(&self, update: &Update, answer: &SyncAnswer) {
         self.with(|state| {
             for _ in 0..update.logs.len() {
-                if let Some(piece) = state.log_pieces.pop_front() {
-                    state.logs_sent += 1;
-                    state.log_bytes -= piece.bytes.min(state.log_bytes);
-                }
+                state.drop_log_piece();
             }
             for one in &update.progress {
                 if state.progress.get(&(one.run, one.fence)) == Some(one) {
@@ -235,6 +369,8 @@ impl InFlight {
                 .filter(|report| report.status != ReportStatus::Pending)
                 .map(|report| LeaseRef { run: report.run, fence: report.fence })
                 .collect();
+            let left = state.finished.len() + state.log_pieces.len() + state.progress.len();
+            state.one_at_a_time &= left > settled.len();
             state.finished.retain(|waiting| {
                 !settled.contains(&LeaseRef { run: waiting.report.run, fence: waiting.report.fence })
             });
@@ -297,7 +433,10 @@ fn report(lease: LeaseRef, outcome: Outcome) -> Finished {
 
 #[cfg(test)]
 mod tests {
-    use rota_api::{run::JobRef, worker::ReportAnswer};
+    use rota_api::{
+        run::JobRef,
+        worker::{EXCHANGE_BYTES_MAX, ReportAnswer, SyncRequest, WorkerHello},
+    };
     use serde_json::{Value, json};
     use uuid::Uuid;
 
@@ -340,10 +479,10 @@ mod tests {
         assert!(in_flight.begin(&one).is_some() && in_flight.begin(&one).is_none());
         in_flight.end(&one, Some(Outcome::Succeeded(None)));
         assert!(in_flight.begin(&one).is_none(), "it is done, and not yet reported");
-        let update = in_flight.next_update(5);
+        let update = in_flight.next_update(5, EXCHANGE_BYTES_MAX);
         assert_eq!((update.finished.len(), update.leases.len(), update.free), (1, 0, 5));
         in_flight.acknowledged(&update, &answer(ReportStatus::Pending, &update.finished));
-        let update = in_flight.next_update(5);
+        let update = in_flight.next_update(5, EXCHANGE_BYTES_MAX);
         assert_eq!(update.finished.len(), 1, "what is pending is reported again");
         in_flight.acknowledged(&update, &answer(ReportStatus::Stale, &update.finished));
         assert!(!in_flight.has_reports() && in_flight.is_reported());
@@ -362,18 +501,18 @@ mod tests {
         let in_flight = InFlight::default();
         let (one, two) = (attempt(1), attempt(2));
         drop((in_flight.begin(&one), in_flight.begin(&two)));
-        for _ in 0..30 {
+        for _ in 0..90 {
             in_flight.log(&one, "stdout", &"x".repeat(30_000));
         }
         in_flight.end(&one, Some(Outcome::Succeeded(Some(json!(1)))));
         in_flight.log(&two, "stdout", "short");
-        let first = in_flight.next_update(5);
+        let first = in_flight.next_update(5, EXCHANGE_BYTES_MAX);
         assert!(!first.logs.is_empty() && first.finished.is_empty());
         assert_eq!(first.leases.len(), 2, "what is not reported is still held");
-        let again = in_flight.next_update(5);
+        let again = in_flight.next_update(5, EXCHANGE_BYTES_MAX);
         assert_eq!(again.logs, first.logs, "what was not answered is sent again, unchanged");
         in_flight.acknowledged(&again, &SyncAnswer::default());
-        let last = in_flight.next_update(5);
+        let last = in_flight.next_update(5, EXCHANGE_BYTES_MAX);
         assert_eq!((last.finished.len(), last.leases.len()), (1, 1));
         let mut seqs: Vec<u32> =
             again.logs.iter().chain(&last.logs).filter(|piece| piece.run == one.run).map(|piece| piece.seq).collect();
@@ -403,6 +542,118 @@ mod tests {
     fn nothing_is_asked_for_beside_one_that_must_be_alone() {
         let in_flight = InFlight::default();
         drop(in_flight.begin(&Attempt { alone: true, ..attempt(1) }));
-        assert_eq!(in_flight.next_update(5).free, 0);
+        assert_eq!(in_flight.next_update(5, EXCHANGE_BYTES_MAX).free, 0);
+    }
+
+    /// An exchange that is refused for its size ends nothing and settles nothing.
+    #[test]
+    fn an_exchange_fits_whatever_is_to_be_reported() {
+        let in_flight = InFlight::default();
+        let worst = "\u{1}".repeat(40_000);
+        let attempts: Vec<Attempt> = (0..300).map(attempt).collect();
+        for (n, one) in attempts.iter().enumerate() {
+            drop(in_flight.begin(one));
+            in_flight.progress(one, Some(50), Some(&worst), Some(&worst));
+            if n % 20 == 0 {
+                in_flight.log(one, "stdout", &worst);
+            }
+            match n % 4 {
+                0 => in_flight.end(one, Some(Outcome::Succeeded(Some(json!("o".repeat(OUTPUT_BYTES_MAX - 2)))))),
+                1 => in_flight.end(one, Some(Outcome::Succeeded(Some(json!("o".repeat(OUTPUT_BYTES_MAX)))))),
+                2 => in_flight.end(
+                    one,
+                    Some(Outcome::Failed(AttemptError {
+                        kind: None,
+                        message: worst.clone(),
+                        status: None,
+                        retry_after_ms: None,
+                        retry: None,
+                    })),
+                ),
+                _ => {}
+            }
+        }
+        let hello = WorkerHello {
+            id: Uuid::nil(),
+            name: "n".repeat(200),
+            version: String::new(),
+            queues: vec!["q".repeat(200); 200],
+            traits: vec!["t".repeat(200); 200],
+            handlers: vec!["h".repeat(200); 200],
+            kinds: Vec::new(),
+            slots: 1_000,
+            draining: false,
+        };
+        let room = EXCHANGE_BYTES_MAX - json_bytes(&hello);
+        let mut kinds = BTreeMap::new();
+        while in_flight.has_reports() {
+            let update = in_flight.next_update(1_000, room);
+            assert!(update.reports() > 0, "it comes to an end");
+            let request = SyncRequest {
+                worker: hello.clone(),
+                free: update.free,
+                wait_ms: 25_000,
+                leases: update.leases.clone(),
+                finished: update.finished.clone(),
+                progress: update.progress.clone(),
+                logs: update.logs.clone(),
+                leaving: false,
+            };
+            let bytes = json_bytes(&request);
+            assert!(bytes <= EXCHANGE_BYTES_MAX, "{bytes}");
+            for one in &update.finished {
+                let kind = one.error.as_ref().map(|error| error.kind.clone().unwrap_or_default());
+                *kinds.entry(kind).or_insert(0) += 1;
+                assert!(one.error.as_ref().is_none_or(|error| error.message.len() <= MESSAGE_BYTES_MAX));
+            }
+            in_flight.acknowledged(&update, &answer(ReportStatus::Applied, &update.finished));
+        }
+        let of = |kind: &str| kinds.get(&Some(kind.to_owned())).copied();
+        assert_eq!((kinds.get(&None).copied(), of("output_too_large"), of("")), (Some(75), Some(75), Some(75)));
+    }
+
+    /// One report that the server does not take must not take the others along, nor the
+    /// worker.
+    #[test]
+    fn a_report_that_is_refused_costs_itself_alone() {
+        let in_flight = InFlight::default();
+        for n in 0..5 {
+            drop(in_flight.begin(&attempt(n)));
+            in_flight.log(&attempt(n), "stdout", if n == 1 { "bad" } else { "good" });
+            in_flight.end(&attempt(n), Some(Outcome::Succeeded(Some(json!(if n == 3 { "bad" } else { "good" })))));
+        }
+        let (mut refusals, mut applied, mut lines) = (0, Vec::new(), 0);
+        while in_flight.has_reports() {
+            let update = in_flight.next_update(5, EXCHANGE_BYTES_MAX);
+            assert!(update.reports() > 0);
+            let text = json!([update.finished, update.logs]).to_string();
+            if text.contains("\"bad\"") {
+                refusals += 1;
+                assert!(refusals < 10, "it comes to an end");
+                assert!(in_flight.refused(&update, "it is bad"));
+                continue;
+            }
+            lines += update.logs.len();
+            applied.extend(update.finished.clone());
+            in_flight.acknowledged(&update, &answer(ReportStatus::Applied, &update.finished));
+        }
+        assert_eq!((applied.len(), lines), (5, 4));
+        let failed: Vec<&Finished> = applied.iter().filter(|one| one.error.is_some()).collect();
+        assert_eq!(failed.len(), 1);
+        assert!(failed[0].error.as_ref().unwrap().message.ends_with("it is bad"));
+        assert!(!in_flight.refused(&Update::default(), "the worker itself"), "nothing was reported");
+    }
+
+    #[test]
+    fn a_substitute_that_is_refused_is_given_up() {
+        let in_flight = InFlight::default();
+        drop(in_flight.begin(&attempt(1)));
+        in_flight.end(&attempt(1), Some(Outcome::Succeeded(None)));
+        for _ in 0..2 {
+            let update = in_flight.next_update(5, EXCHANGE_BYTES_MAX);
+            assert_eq!((update.reports(), in_flight.refused(&update, "no")), (1, true));
+        }
+        assert!(in_flight.is_reported() && in_flight.is_idle());
+        assert!(in_flight.next_update(5, EXCHANGE_BYTES_MAX).leases.is_empty(), "its lease runs out");
     }
 }

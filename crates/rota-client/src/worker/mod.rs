@@ -21,7 +21,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use rota_api::worker::{Attempt, AttemptError, SyncAnswer, SyncRequest, WAIT_MS_MAX, WorkerHello};
+use rota_api::worker::{Attempt, AttemptError, EXCHANGE_BYTES_MAX, SyncAnswer, SyncRequest, WAIT_MS_MAX, WorkerHello};
 use serde_json::Value;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -142,7 +142,9 @@ impl Worker {
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), Error> {
         self.hello.handlers = self.handlers.keys().cloned().collect();
         self.hello.kinds = self.kinds.keys().cloned().collect();
-        let at_work = AtWork { worker: Arc::new(self), in_flight: Arc::default() };
+        let hello = serde_json::to_vec(&self.hello).map_or(0, |json| json.len());
+        let room = EXCHANGE_BYTES_MAX.saturating_sub(hello);
+        let at_work = AtWork { worker: Arc::new(self), in_flight: Arc::default(), room };
         tokio::pin!(stop);
         let stopped = at_work.work(stop).await;
         let left = at_work.leave().await;
@@ -153,18 +155,14 @@ impl Worker {
 struct AtWork {
     worker: Arc<Worker>,
     in_flight: Arc<InFlight>,
+    /// Bytes that an exchange has for reports.
+    room: usize,
 }
 
 /// An exchange under way.
 struct Exchanged {
     update: Update,
     answer: Result<SyncAnswer, Error>,
-}
-
-impl Update {
-    fn has_reports(&self) -> bool {
-        !self.finished.is_empty() || !self.logs.is_empty() || !self.progress.is_empty()
-    }
 }
 
 impl AtWork {
@@ -202,8 +200,8 @@ impl AtWork {
             if wants && !paused && exchanges.len() < 2 {
                 // What ends at the same time is reported together.
                 tokio::task::yield_now().await;
-                let update = self.in_flight.next_update(self.worker.hello.slots);
-                reporting = update.has_reports();
+                let update = self.in_flight.next_update(self.worker.hello.slots, self.room);
+                reporting = update.reports() > 0;
                 exchanges.push(self.exchange(update, false));
                 continue;
             }
@@ -211,7 +209,7 @@ impl AtWork {
                 biased;
                 () = &mut stop => return Ok(()),
                 Some(done) = exchanges.next() => {
-                    reporting &= !done.update.has_reports();
+                    reporting &= done.update.reports() == 0;
                     match self.take(done) {
                         Ok(Some(Next::Drain)) => return Ok(()),
                         Ok(Some(Next::After(wait))) => (pause, paused) = (Box::pin(tokio::time::sleep(wait)), true),
@@ -233,7 +231,12 @@ impl AtWork {
 
     /// Takes in an answer.
     fn take(&self, done: Exchanged) -> Result<Option<Next>, Error> {
-        let answer = done.answer?;
+        let answer = match done.answer {
+            Err(error) if error.is_about_the_request() && self.in_flight.refused(&done.update, &error.to_string()) => {
+                return Ok(None);
+            }
+            answer => answer?,
+        };
         for attempt in &answer.attempts {
             self.begin(attempt.clone());
         }
@@ -275,13 +278,13 @@ impl AtWork {
     async fn report_until(&self, done: impl Fn() -> bool) -> Result<(), Error> {
         let mut failures = 0;
         while !done() {
-            let update = self.in_flight.next_update(0);
-            let waits = if update.has_reports() { Duration::ZERO } else { Duration::from_secs(1) };
+            let update = self.in_flight.next_update(0, self.room);
+            let waits = if update.reports() > 0 { Duration::ZERO } else { Duration::from_secs(1) };
             let asked = self.request(&update, waits, 0, true);
             let answer = tokio::select! {
                 answer = self.worker.client.sync(&asked) => answer,
                 // Something ended: it is reported now, and not when the wait is over.
-                () = self.in_flight.moved.notified(), if !update.has_reports() => continue,
+                () = self.in_flight.moved.notified(), if update.reports() == 0 => continue,
             };
             match self.take(Exchanged { update, answer }) {
                 Ok(_) => failures = 0,

@@ -36,6 +36,8 @@ choices! {
         Sql = "sql",
         File = "file",
         Sftp = "sftp",
+        /// It returned more than is kept.
+        OutputTooLarge = "output_too_large",
     }
 }
 
@@ -114,7 +116,8 @@ mod tests {
             "handler",
             "sql",
             "file",
-            "sftp"
+            "sftp",
+            "output_too_large"
         ]);
         assert_eq!(json!(names), frozen);
         for kind in ErrorKind::ALL {

@@ -193,7 +193,11 @@ const fn retried_by_default(kind: ErrorKind) -> bool {
         | ErrorKind::File
         | ErrorKind::Sftp => true,
         // A status is judged by its number, never by its kind.
-        ErrorKind::HttpStatus | ErrorKind::Tls | ErrorKind::EgressDenied | ErrorKind::InvalidInput => false,
+        ErrorKind::HttpStatus
+        | ErrorKind::Tls
+        | ErrorKind::EgressDenied
+        | ErrorKind::InvalidInput
+        | ErrorKind::OutputTooLarge => false,
     }
 }
 

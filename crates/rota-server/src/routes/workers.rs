@@ -7,11 +7,12 @@ use rota_api::{
     run::JobRef,
     worker::{
         Attempt, AttemptError, AttemptOutcome, CancelOrder, FINISHED_MAX, Finished, LEASES_MAX, LeaseRef, LogReport,
-        MESSAGE_BYTES_MAX, NAMES_MAX, OUTPUT_BYTES_MAX, ProgressReport, ReportAnswer, ReportStatus, SyncAnswer,
-        SyncRequest, WORDS_MAX, Worker, WorkerHello, WorkerState,
+        NAMES_MAX, ProgressReport, ReportAnswer, ReportStatus, SyncAnswer, SyncRequest, WORDS_MAX, Worker, WorkerHello,
+        WorkerState,
     },
 };
 use rota_core::{
+    bytes,
     duration::Span,
     ids::{RunId, TenantId, WorkerId},
     job::{
@@ -59,11 +60,10 @@ pub async fn sync(may: May<JobExecute>, Body(request): Body<SyncRequest>) -> Res
     let leases: Vec<LeaseRef> =
         request.finished.iter().map(|finished| LeaseRef { run: finished.run, fence: finished.fence }).collect();
     let now = may.engine.now();
-    let answer =
-        may.engine.exchange(exchange(request, may.caller.tenant, now)?).await.map_err(|error| match error {
-            ExchangeError::Store(error) => error.into(),
-            ExchangeError::Foreign => Problem::new(Code::Conflict, "the worker's id is taken; make another one"),
-        })?;
+    let answer = may.engine.exchange(exchange(request, may.caller.tenant, now)).await.map_err(|error| match error {
+        ExchangeError::Store(error) => error.into(),
+        ExchangeError::Foreign => Problem::new(Code::Conflict, "the worker's id is taken; make another one"),
+    })?;
     let lease = may.engine.node().options.run_lease;
     Ok(Json(told(answer, &leases, lease, may.engine.now())))
 }
@@ -169,20 +169,17 @@ fn lease(run: Uuid, fence: i32) -> Lease {
     Lease { run: RunId(run), fence: Fence(fence) }
 }
 
-fn exchange(request: SyncRequest, tenant: TenantId, now: jiff::Timestamp) -> Result<Exchange, Problem> {
-    let finished = request.finished.into_iter().enumerate();
-    Ok(Exchange {
+fn exchange(request: SyncRequest, tenant: TenantId, now: jiff::Timestamp) -> Exchange {
+    Exchange {
         hello: hello(request.worker, tenant),
         free: request.free,
         wait: (request.wait_ms > 0).then(|| Span::millis(request.wait_ms)),
         leases: request.leases.iter().map(|held| lease(held.run, held.fence)).collect(),
-        finished: finished
-            .map(|(n, finished)| Ok((lease(finished.run, finished.fence), report(n, finished)?)))
-            .collect::<Result<_, Problem>>()?,
+        finished: request.finished.into_iter().map(|one| (lease(one.run, one.fence), report(one))).collect(),
         progress: request.progress.into_iter().map(progress).collect(),
         logs: request.logs.into_iter().map(|piece| piece_of(piece, now)).collect(),
         leaving: request.leaving,
-    })
+    }
 }
 
 fn hello(hello: WorkerHello, tenant: TenantId) -> Hello {
@@ -207,43 +204,48 @@ fn hello(hello: WorkerHello, tenant: TenantId) -> Hello {
     }
 }
 
-fn report(n: usize, finished: Finished) -> Result<Report, Problem> {
-    let bad = |field: &str, message: &str| {
-        let problem = wrong(&format!("finished[{n}].{field}"), message.to_owned());
-        Problem::bad_document("the exchange", vec![problem])
-    };
+/// What a worker reports of an attempt.
+///
+/// A report that says too little is a failure of its attempt: refused, it would take
+/// along all that is reported beside it, and be made again for ever.
+fn report(finished: Finished) -> Report {
     let outcome = match finished.outcome {
-        AttemptOutcome::Succeeded => succeeded(finished.output.as_ref()),
-        AttemptOutcome::Failed => {
-            let error = finished.error.ok_or_else(|| bad("error", "a failure needs one"))?;
-            let kind = error.kind.as_deref().map_or(Some(ErrorKind::Handler), kind_named);
-            Outcome::Failed(failure(kind.ok_or_else(|| bad("error.kind", "there is no such kind"))?, error))
+        AttemptOutcome::Succeeded => {
+            let output = finished.output.filter(|output| !output.is_null());
+            Outcome::Succeeded { output: output.map(|output| output.to_string().into()) }
         }
+        AttemptOutcome::Failed => match finished.error {
+            Some(error) => failed(error),
+            None => misreported("it failed, and its worker did not report an error"),
+        },
         AttemptOutcome::Cancelled => Outcome::Cancelled,
-        AttemptOutcome::HandedBack => return Ok(Report::HandedBack),
-        AttemptOutcome::Deferred => {
-            let until = finished.until.ok_or_else(|| bad("until", "a deferral needs one"))?;
-            let reason = cut(finished.reason.unwrap_or_else(|| "its worker put it off".to_owned()));
-            Outcome::Deferred { until, reason }
-        }
+        AttemptOutcome::HandedBack => return Report::HandedBack,
+        AttemptOutcome::Deferred => match finished.until {
+            Some(until) => {
+                let reason = finished.reason.unwrap_or_else(|| "its worker put it off".to_owned());
+                Outcome::Deferred { until, reason }
+            }
+            None => misreported("its worker deferred it without `until`"),
+        },
     };
-    Ok(Report::Outcome(outcome))
+    Report::Outcome(outcome.bounded())
+}
+
+fn misreported(message: &str) -> Outcome {
+    Outcome::Failed(Failure::new(ErrorKind::Handler, message))
+}
+
+fn failed(mut error: AttemptError) -> Outcome {
+    let kind = error.kind.take();
+    let known = kind.as_deref().map_or(Some(ErrorKind::Handler), kind_named);
+    if let (None, Some(name)) = (known, kind) {
+        error.message = format!("of the unknown kind `{}`: {}", bytes::kept(&name, 64), error.message);
+    }
+    Outcome::Failed(failure(known.unwrap_or(ErrorKind::Handler), error))
 }
 
 fn kind_named(name: &str) -> Option<ErrorKind> {
     ErrorKind::ALL.iter().copied().find(|kind| kind.as_str() == name)
-}
-
-/// An output that is too large is a failure of its own: refused, it would be
-/// reported again for ever.
-fn succeeded(output: Option<&serde_json::Value>) -> Outcome {
-    let Some(output) = output.filter(|output| !output.is_null()) else { return Outcome::Succeeded { output: None } };
-    let text = output.to_string();
-    if text.len() <= OUTPUT_BYTES_MAX {
-        return Outcome::Succeeded { output: Some(text.into()) };
-    }
-    let message = format!("its output has {} bytes; at most {OUTPUT_BYTES_MAX} are kept", text.len());
-    Outcome::Failed(Failure::new(ErrorKind::Handler, message).advising(RetryAdvice::Never))
 }
 
 fn failure(kind: ErrorKind, error: AttemptError) -> Failure {
@@ -252,22 +254,12 @@ fn failure(kind: ErrorKind, error: AttemptError) -> Failure {
         (_, Some(wait)) => RetryAdvice::After(Span::millis(wait)),
         (_, None) => RetryAdvice::ByPolicy,
     };
-    Failure { kind, status: error.status, message: cut(error.message), advice }
-}
-
-/// Text that a store takes.
-fn cut(mut text: String) -> String {
-    if text.contains('\0') {
-        text = text.replace('\0', "");
-    }
-    let end = (0..=text.len().min(MESSAGE_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    text.truncate(end);
-    text
+    Failure { kind, status: error.status, message: error.message, advice }
 }
 
 fn progress(report: ProgressReport) -> (Lease, Progress) {
-    let (phase, message) = (report.phase.map(cut), report.message.map(cut));
-    (lease(report.run, report.fence), Progress { percent: report.percent, phase, message })
+    let ProgressReport { percent, phase, message, .. } = report;
+    (lease(report.run, report.fence), Progress { percent, phase, message }.bounded())
 }
 
 fn piece_of(piece: LogReport, now: jiff::Timestamp) -> LogPiece {
@@ -279,7 +271,7 @@ fn piece_of(piece: LogReport, now: jiff::Timestamp) -> LogPiece {
         // A clock that is far off must not put lines into another day.
         at: line.at.filter(|at| now.duration_since(*at).abs() < jiff::SignedDuration::from_hours(1)).unwrap_or(now),
         stream: stream(line.stream.as_deref()),
-        text: if line.text.contains('\0') { line.text.replace('\0', "") } else { line.text },
+        text: bytes::kept(&line.text, bytes::LOG_LINE_BYTES_MAX).into_owned(),
     };
     let lines = piece.lines.into_iter().map(line).collect();
     LogPiece { lease: lease(piece.run, piece.fence), seq: piece.seq, lines }

@@ -28,9 +28,12 @@ enum Language {
 /// What the suite's job does: begins, waits for a gate, ends.
 fn job(language: Language) -> Value {
     let script = "echo begun $RUN $PPID >> $LEDGER; until [ -e $GATE ]; do sleep 0.02; done; \
-         echo ended $RUN $PPID >> $LEDGER";
-    let env = json!({ "RUN": "{{ run.id }}", "LEDGER": "{{ payload.ledger }}", "GATE": "{{ payload.gate }}" });
-    let rules = json!({ "name": "suite", "timeout": "5m", "cancel": { "grace": "30s" } });
+         echo ended $RUN $PPID >> $LEDGER; head -c $SIZE /dev/zero | tr '\\0' x; \
+         if [ $FAILS = true ]; then head -c $SIZE /dev/zero | tr '\\0' e >&2; exit 3; fi";
+    let env = json!({ "RUN": "{{ run.id }}", "LEDGER": "{{ payload.ledger }}", "GATE": "{{ payload.gate }}",
+        "SIZE": "{{ payload.size }}", "FAILS": "{{ payload.fails }}" });
+    let rules =
+        json!({ "name": "suite", "timeout": "5m", "cancel": { "grace": "30s" }, "retry": { "max_attempts": 1 } });
     let step = match language {
         Language::Rust => {
             json!({ "requires": ["suite"], "steps": [{ "id": "s", "command": { "shell": script, "env": env } }] })
@@ -190,7 +193,13 @@ impl Suite {
 
     /// Asks for a run that ends when its gate is opened.
     fn trigger(&self, n: u64, gate: &str) -> String {
-        let payload = json!({ "n": n, "ledger": self.place.text("ledger"), "gate": self.place.text(gate) });
+        self.trigger_large(n, gate, 0, false)
+    }
+
+    /// The same of one that logs, returns or complains with so many bytes.
+    fn trigger_large(&self, n: u64, gate: &str, size: usize, fails: bool) -> String {
+        let (ledger, gate) = (self.place.text("ledger"), self.place.text(gate));
+        let payload = json!({ "n": n, "ledger": ledger, "gate": gate, "size": size, "fails": fails });
         let (status, made) = self.ask("POST", "/jobs/suite/trigger", Some(&json!({ "payload": payload })));
         assert_eq!(status, 202, "{made}");
         made["id"].as_str().unwrap().to_owned()
@@ -353,6 +362,45 @@ fn outlives_its_server(language: Language) {
     assert!(suite.node.take().unwrap().stop().0.success());
 }
 
+/// What is too large, or no JSON at all, costs its own attempt and not the worker, nor the
+/// next one that would be given the run.
+fn outlives_what_is_too_large(language: Language) {
+    const SIZE: usize = 2_500_000;
+    let mut suite = Suite::new(language, &[]);
+    let mut worker = suite.worker("one", 30.0);
+    suite.open("open");
+    let large = suite.trigger_large(1, "open", SIZE, false);
+    let failing = suite.trigger_large(2, "open", SIZE, true);
+    let odd = suite.trigger_large(3, "open", 0, language != Language::Rust);
+    let plain: Vec<String> = (4..10).map(|n| suite.trigger(n, "open")).collect();
+    let ended = |suite: &Suite, run: &str| !suite.run(run)["ended_at"].is_null();
+    for run in [&large, &failing, &odd].into_iter().chain(&plain) {
+        suite.wait_for("every run to end", |suite| ended(suite, run));
+        let run = suite.run(run);
+        assert_eq!(run["losses"], json!(0), "{run}");
+    }
+    assert!(plain.iter().all(|run| suite.is(run, "succeeded")));
+    let (large, failing, odd) = (suite.run(&large), suite.run(&failing), suite.run(&odd));
+    if language == Language::Rust {
+        assert_eq!((&large["status"], &large["output"]["truncated"]), (&json!("succeeded"), &json!(true)));
+    } else {
+        assert_eq!((&large["status"], &large["failure"]["kind"]), (&json!("failed"), &json!("output_too_large")));
+        assert_eq!(odd["failure"]["kind"], json!("handler"), "{odd}");
+        let progress = &failing["progress"];
+        assert_eq!((&progress["percent"], progress["phase"].as_str().map(str::len)), (&json!(100), Some(1 << 10)));
+        assert!(failing["failure"]["message"].as_str().unwrap().ends_with("[cut]"));
+    }
+    assert!(failing["failure"]["message"].as_str().unwrap().len() <= 8 << 10);
+    let (_, logs) = suite.ask("GET", &format!("/runs/{}/logs", failing["id"].as_str().unwrap()), None);
+    assert!(logs["items"].as_array().unwrap().iter().any(|line| {
+        let text = line["text"].as_str().unwrap();
+        text.len() <= 16 << 10 && text.ends_with("[cut]")
+    }));
+    assert!(!worker.has_ended(), "it goes on");
+    drop(worker);
+    assert!(suite.node.take().unwrap().stop().0.success());
+}
+
 macro_rules! in_each_language {
     ($($promise:ident),* $(,)?) => {
         mod rust { $(#[test] fn $promise() { super::$promise(super::Language::Rust); })* }
@@ -361,4 +409,10 @@ macro_rules! in_each_language {
     };
 }
 
-in_each_language!(drains, stops_what_is_cancelled, loses_what_another_was_given, outlives_its_server);
+in_each_language!(
+    drains,
+    stops_what_is_cancelled,
+    loses_what_another_was_given,
+    outlives_its_server,
+    outlives_what_is_too_large
+);

@@ -1,7 +1,10 @@
 //! Lines: a program's output cut into log lines, whatever it writes.
 
+use rota_core::bytes::CUT_MARK;
+
 /// Bytes of a line that are kept; the rest of it is dropped.
 pub(super) const LINE_BYTES_MAX: usize = 8_192;
+const _: () = assert!(LINE_BYTES_MAX + CUT_MARK.len() <= rota_core::bytes::LOG_LINE_BYTES_MAX);
 
 /// Gathers bytes until a line is whole.
 #[derive(Default)]
@@ -47,7 +50,7 @@ pub(super) fn text_of(bytes: &[u8], cut: bool) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut text = text.trim_end_matches('\r').replace('\0', "\u{fffd}");
     if cut {
-        text.push_str(" [cut]");
+        text.push_str(CUT_MARK);
     }
     text
 }

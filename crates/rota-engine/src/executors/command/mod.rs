@@ -30,6 +30,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use rota_core::{
+    bytes::{OUTPUT_BYTES_MAX, fit_json},
     duration::Span,
     job::{
         failure::{ErrorKind, Failure},
@@ -50,6 +51,8 @@ use self::{
 
 /// Bytes of standard output that the step's output holds.
 pub const STDOUT_BYTES_MAX: usize = 32 << 10;
+/// Bytes that the output takes beside it.
+const OTHER_FIELDS_BYTES: usize = 128;
 
 /// How long output is still read after everyone who could write it was killed.
 const DRAIN: Span = Span::secs(2);
@@ -285,8 +288,10 @@ fn judged(step: &Command, status: ExitStatus, said: &Said<'_>) -> Result<Outcome
     }
     let mut output = Map::new();
     output.insert("exit_code".to_owned(), json!(code));
-    output.insert("stdout".to_owned(), json!(lines::text_of(&said.stdout, false)));
-    if said.is_cut {
+    let stdout = lines::text_of(&said.stdout, false);
+    let kept = fit_json(&stdout, OUTPUT_BYTES_MAX - OTHER_FIELDS_BYTES);
+    output.insert("stdout".to_owned(), json!(kept));
+    if said.is_cut || kept.len() < stdout.len() {
         output.insert("truncated".to_owned(), json!(true));
     }
     Ok(Outcome::Succeeded { output: Some(serde_json::Value::Object(output).to_string().into()) })

@@ -164,6 +164,16 @@ async fn log_and_output_are_bounded_and_the_program_ends_all_the_same() {
     assert_eq!(output["truncated"], json!(true));
 }
 
+/// Each of these bytes takes six in JSON: 32 KiB of them are no output that is kept.
+#[tokio::test]
+async fn an_output_of_control_characters_is_cut_to_what_is_kept() {
+    let attempt = attempt(&shell("head -c 40000 /dev/zero | tr '\\0' '\\1'"));
+    let options = CommandOptions { policy: CommandPolicy::Any, ..CommandOptions::default() };
+    let outcome = CommandExecutor::new(options).execute(&attempt, &world().context).await;
+    assert_eq!(outcome.clone().bounded(), outcome, "it is within the bound");
+    assert_eq!(output(&outcome)["truncated"], json!(true));
+}
+
 #[tokio::test]
 async fn ends_have_their_kinds() {
     for (command, kind, message) in [

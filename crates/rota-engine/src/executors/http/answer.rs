@@ -7,6 +7,7 @@ use reqwest::{
     header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER},
 };
 use rota_core::{
+    bytes::{OUTPUT_BYTES_MAX, fit_json},
     duration::Span,
     job::{
         failure::{Failure, RetryAdvice},
@@ -19,8 +20,13 @@ use serde_json::{Map, Value, json};
 
 use super::fault;
 
-/// Bytes of headers, names and values, that the output holds.
+/// Bytes that the fields of the body take in the output beside the body itself.
+const BODY_FIELDS_BYTES: usize = 128;
+const QUOTES: usize = 2;
+/// Bytes of headers, as JSON, that the output holds.
 const HEADER_BYTES_MAX: usize = 16_384;
+/// Bytes of JSON that a field takes beside its name and its value.
+const FIELD_BYTES: usize = 6;
 /// Bytes of a refusing answer that its message repeats.
 const EXCERPT_BYTES_MAX: usize = 500;
 /// How long a refusing answer's body is waited for. Its status is the news.
@@ -30,24 +36,68 @@ const EXCERPT_WAIT: Span = Span::secs(2);
 pub(super) async fn take(step: &Http, response: Response) -> Result<Outcome, Failure> {
     let status = response.status().as_u16();
     let headers = response.headers().clone();
-    let bytes = whole(step, response).await?;
+    let received = receive(step, response).await?;
     let mut output = Map::new();
     output.insert("status".to_owned(), json!(status));
     output.insert("headers".to_owned(), shown(&headers));
-    match String::from_utf8(bytes) {
-        Ok(text) => {
-            output.insert("body".to_owned(), body(&headers, text));
-        }
-        Err(error) => {
-            output.insert("body".to_owned(), json!(STANDARD.encode(error.as_bytes())));
-            output.insert("encoding".to_owned(), json!("base64"));
-        }
-    }
+    let used = json!(output).to_string().len() + BODY_FIELDS_BYTES;
+    received.add_to(&mut output, &headers, OUTPUT_BYTES_MAX - used);
     Ok(Outcome::Succeeded { output: Some(Value::Object(output).to_string().into()) })
 }
 
-/// The whole body, read no further than the step allows.
-async fn whole(step: &Http, mut response: Response) -> Result<Vec<u8>, Failure> {
+/// The body of an answer, as far as an output can hold it.
+struct Received {
+    bytes: Vec<u8>,
+    /// What was received in all.
+    total: u64,
+}
+
+impl Received {
+    /// The body as fields of the output, in at most `room` bytes of JSON. One that does not
+    /// fit is cut, and its size told.
+    fn add_to(self, output: &mut Map<String, Value>, headers: &HeaderMap, room: usize) {
+        let mut is_cut = self.total > self.bytes.len() as u64;
+        let body = match text_of(self.bytes, is_cut) {
+            Ok(text) => {
+                whole(headers, &text).filter(|body| !is_cut && body.to_string().len() <= room).unwrap_or_else(|| {
+                    let fits = fit_json(&text, room - QUOTES);
+                    is_cut |= fits.len() < text.len();
+                    json!(fits)
+                })
+            }
+            Err(bytes) => {
+                output.insert("encoding".to_owned(), json!("base64"));
+                let fits = bytes.len().min((room - QUOTES) / 4 * 3);
+                is_cut |= fits < bytes.len();
+                json!(STANDARD.encode(&bytes[..fits]))
+            }
+        };
+        output.insert("body".to_owned(), body);
+        if is_cut {
+            output.insert("truncated".to_owned(), json!(true));
+            output.insert("body_bytes".to_owned(), json!(self.total));
+        }
+    }
+}
+
+/// Bytes as text, if they are. Where the end was cut off, so may have been a part of the
+/// last character.
+fn text_of(bytes: Vec<u8>, is_cut: bool) -> Result<String, Vec<u8>> {
+    String::from_utf8(bytes).or_else(|error| {
+        let (end, whole) = (error.utf8_error().valid_up_to(), error.utf8_error().error_len().is_some());
+        let mut bytes = error.into_bytes();
+        if whole || !is_cut {
+            return Err(bytes);
+        }
+        bytes.truncate(end);
+        String::from_utf8(bytes).map_err(std::string::FromUtf8Error::into_bytes)
+    })
+}
+
+/// Reads the body to its end, and no further than the step allows. Only as much is kept as
+/// an output can hold: a thousand attempts that are answered with megabytes at the same
+/// time must not fill the memory.
+async fn receive(step: &Http, mut response: Response) -> Result<Received, Failure> {
     let most = step.response_bytes_max();
     let status = response.status().as_u16();
     let too_long =
@@ -55,25 +105,25 @@ async fn whole(step: &Http, mut response: Response) -> Result<Vec<u8>, Failure> 
     if response.content_length().is_some_and(|length| length > most) {
         return Err(too_long());
     }
-    let mut bytes = Vec::new();
+    let mut received = Received { bytes: Vec::new(), total: 0 };
     while let Some(chunk) = response.chunk().await.map_err(|error| fault::failure_of(&error))? {
-        if (bytes.len() + chunk.len()) as u64 > most {
+        received.total += chunk.len() as u64;
+        if received.total > most {
             return Err(too_long());
         }
-        bytes.extend_from_slice(&chunk);
+        let room = OUTPUT_BYTES_MAX - received.bytes.len();
+        received.bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
-    Ok(bytes)
+    Ok(received)
 }
 
-fn body(headers: &HeaderMap, text: String) -> Value {
+/// A body that was received whole: as JSON where it is and says so, else as text.
+fn whole(headers: &HeaderMap, text: &str) -> Option<Value> {
     if text.is_empty() {
-        return Value::Null;
+        return Some(Value::Null);
     }
     let is_json = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(says_json);
-    match serde_json::from_str(&text) {
-        Ok(json) if is_json => json,
-        _ => Value::String(text),
-    }
+    is_json.then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 fn says_json(content_type: &str) -> bool {
@@ -86,11 +136,11 @@ fn shown(headers: &HeaderMap) -> Value {
     let mut shown = Map::new();
     let mut bytes = 0;
     for (name, value) in headers {
-        bytes += name.as_str().len() + value.len();
+        let value = json!(String::from_utf8_lossy(value.as_bytes()));
+        bytes += name.as_str().len() + value.to_string().len() + FIELD_BYTES;
         if bytes > HEADER_BYTES_MAX {
             break;
         }
-        let value = json!(String::from_utf8_lossy(value.as_bytes()));
         match shown.get_mut(name.as_str()) {
             None => {
                 shown.insert(name.to_string(), value);

@@ -190,7 +190,8 @@ fn health_of(failure: &Failure) -> Health {
         | ErrorKind::Handler
         | ErrorKind::Sql
         | ErrorKind::File
-        | ErrorKind::Sftp => Health::Unknown,
+        | ErrorKind::Sftp
+        | ErrorKind::OutputTooLarge => Health::Unknown,
     }
 }
 

@@ -23,6 +23,15 @@ def suite(call: Call) -> object:
             write(call, "stopped")
             raise HandlerError("told to stop")
     write(call, "ended")
+    size = call.payload["size"]
+    if size:
+        call.log("x" * size)
+        call.progress(percent=1_000, phase="p" * size, message="m" * size)
+        if call.payload["fails"]:
+            raise HandlerError("e" * size)
+        return "x" * size
+    if call.payload["fails"]:
+        return {"n": float("nan")}  # no JSON
     return {"n": call.payload["n"], "pid": os.getpid()}
 
 

@@ -10,13 +10,15 @@ interface Payload {
   ledger: string;
   gate: string;
   n: number;
+  size: number;
+  fails: boolean;
 }
 
 const [server = "", name = "", drain = "30"] = process.argv.slice(2);
 const worker = new Worker({ server, name, drainLimitMs: Number(drain) * 1_000, slots: 20 });
 
 worker.handler("suite", async (call: Call) => {
-  const { ledger, gate, n } = call.payload as Payload;
+  const { ledger, gate, n, size, fails } = call.payload as Payload;
   const write = (word: string): void => appendFileSync(ledger, `${word} ${call.attempt.run} ${process.pid}\n`);
   write("begun");
   call.log("begun");
@@ -29,6 +31,13 @@ worker.handler("suite", async (call: Call) => {
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
   write("ended");
+  if (size > 0) {
+    call.log("x".repeat(size));
+    call.progress({ percent: 1_000, phase: "p".repeat(size), message: "m".repeat(size) });
+    if (fails) throw new HandlerError("e".repeat(size));
+    return "x".repeat(size);
+  }
+  if (fails) return { n: 10n }; // no JSON
   return { n, pid: process.pid };
 });
 

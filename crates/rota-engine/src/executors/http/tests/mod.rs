@@ -223,6 +223,36 @@ async fn an_answer_beyond_its_bound_is_cut_and_a_failure() {
     output(&ask(&json!({ "url": server.url("/fits"), "response_max": "1KB" })).await);
 }
 
+/// A thousand attempts that are answered with megabytes would fill memory and store.
+#[tokio::test]
+async fn of_a_large_answer_so_much_is_kept_as_an_output_holds() {
+    use rota_core::bytes::OUTPUT_BYTES_MAX;
+    let server = Server::start(|asked| {
+        let (kind, body): (&str, Vec<u8>) = match asked.line.split(' ').nth(1).unwrap_or_default() {
+            "/text" => ("text/html", "\u{1}ü<>".repeat(500_000).into_bytes()),
+            "/json" => ("application/json", format!("[{}1]", "1,".repeat(40_000)).into_bytes()),
+            "/bytes" => ("image/png", vec![0xff; 2_500_000]),
+            _ => ("application/json", json!({ "text": "x".repeat(50_000) }).to_string().into_bytes()),
+        };
+        let headers = format!("content-type: {kind}\r\nx-long: {}\r\n", "é".repeat(4_000));
+        let head = format!("HTTP/1.1 200 OK\r\n{headers}content-length: {}\r\n\r\n", body.len());
+        Some([head.into_bytes(), body].concat())
+    })
+    .await;
+    for (path, bytes) in [("/text", 2_500_000), ("/json", 80_003), ("/bytes", 2_500_000)] {
+        let outcome = ask(&json!({ "url": server.url(path) })).await;
+        let Outcome::Succeeded { output: Some(text) } = &outcome else { panic!("{path}: {outcome:?}") };
+        assert!((50_000..=OUTPUT_BYTES_MAX).contains(&text.len()), "{path}: {}", text.len());
+        assert_eq!(outcome.clone().bounded(), outcome);
+        let output = output(&outcome);
+        assert_eq!((&output["truncated"], &output["body_bytes"]), (&json!(true), &json!(bytes)), "{path}");
+        assert!(output["body"].is_string());
+    }
+    let whole = output(&ask(&json!({ "url": server.url("/whole") })).await);
+    assert_eq!(whole["body"]["text"].as_str().map(str::len), Some(50_000));
+    assert_eq!((&whole["truncated"], &whole["body_bytes"]), (&Value::Null, &Value::Null));
+}
+
 #[tokio::test]
 async fn statuses_are_good_where_expected_and_failures_otherwise() {
     let server = Server::start(|asked| {
