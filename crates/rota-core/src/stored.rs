@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn every_stored_form_is_read_without_what_is_not_known() {
-        assert!(read::<Failure>(r#"{"kind":"http","message":"m","later":1}"#).is_ok());
+        assert!(read::<Failure>(r#"{"kind":"handler","message":"m","later":1}"#).is_ok());
         assert!(read::<ScheduleSpec>(r#"{"name":"s","every":"1h","later":{}}"#).is_ok());
         assert!(read::<Calendar>(r#"{"name":"c","weekdays":["SAT"],"later":true}"#).is_ok());
     }
@@ -83,7 +83,7 @@ mod tests {
         }
         assert!(read::<Failure>(r#"{"kind":"later","message":"m"}"#).is_err());
         let mut many: serde_json::Map<_, _> = (0..=UNKNOWN_MAX).map(|n| (format!("later{n}"), json!(1))).collect();
-        many.extend([("kind".to_owned(), json!("http")), ("message".to_owned(), json!("m"))]);
+        many.extend([("kind".to_owned(), json!("handler")), ("message".to_owned(), json!("m"))]);
         assert!(read::<Failure>(&json!(many).to_string()).is_err());
     }
 }

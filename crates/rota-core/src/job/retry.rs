@@ -450,7 +450,14 @@ mod tests {
         let policy = RetryPolicy::default();
         let refused: Vec<_> =
             ErrorKind::ALL.iter().filter(|kind| !policy.retries(&Failure::new(**kind, "no"))).copied().collect();
-        assert_eq!(refused, [ErrorKind::HttpStatus, ErrorKind::Tls, ErrorKind::EgressDenied, ErrorKind::InvalidInput]);
+        let never = [
+            ErrorKind::HttpStatus,
+            ErrorKind::Tls,
+            ErrorKind::EgressDenied,
+            ErrorKind::InvalidInput,
+            ErrorKind::OutputTooLarge,
+        ];
+        assert_eq!(refused, never);
     }
 
     #[test]

@@ -18,15 +18,16 @@ def suite(call: Call) -> object:
     write(call, "begun")
     call.log("begun")
     call.progress(percent=50)
+    size = call.payload["size"]
+    if size:
+        call.log("x" * size)
+        call.progress(percent=1_000, phase="p" * size, message="m" * size)
     while not os.path.exists(call.payload["gate"]):
         if call.cancelled.wait(0.02):
             write(call, "stopped")
             raise HandlerError("told to stop")
     write(call, "ended")
-    size = call.payload["size"]
     if size:
-        call.log("x" * size)
-        call.progress(percent=1_000, phase="p" * size, message="m" * size)
         if call.payload["fails"]:
             raise HandlerError("e" * size)
         return "x" * size

@@ -23,6 +23,10 @@ worker.handler("suite", async (call: Call) => {
   write("begun");
   call.log("begun");
   call.progress({ percent: 50 });
+  if (size > 0) {
+    call.log("x".repeat(size));
+    call.progress({ percent: 1_000, phase: "p".repeat(size), message: "m".repeat(size) });
+  }
   while (!existsSync(gate)) {
     if (call.signal.aborted) {
       write("stopped");
@@ -32,8 +36,6 @@ worker.handler("suite", async (call: Call) => {
   }
   write("ended");
   if (size > 0) {
-    call.log("x".repeat(size));
-    call.progress({ percent: 1_000, phase: "p".repeat(size), message: "m".repeat(size) });
     if (fails) throw new HandlerError("e".repeat(size));
     return "x".repeat(size);
   }
