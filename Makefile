@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-SCRIPTS := scripts/services scripts/mutants .ci/run
+SCRIPTS := scripts/freeze scripts/services scripts/mutants .ci/run
 
 # nextest where it is installed (it leaves out examples in docs, so those follow);
 # a fresh machine has only cargo.

@@ -85,13 +85,15 @@ async fn a_store_that_is_closed_leaves_no_log_beside_its_file() {
     assert!(!log.exists());
 }
 
-/// An older binary on a newer file could undo what it does not know of.
+/// An older binary could undo what it does not know of.
 #[tokio::test]
-async fn a_file_of_a_newer_release_is_refused() {
+async fn a_file_is_refused_once_a_later_release_says_that_this_one_may_not_use_it() {
     let folder = Folder::new();
     drop(open(&folder).await.unwrap());
     let connection = rusqlite::Connection::open(folder.file()).unwrap();
     connection.pragma_update(None, "user_version", 9_999).unwrap();
+    drop(open(&folder).await.unwrap());
+    connection.execute("UPDATE compatibility SET oldest = 9998", []).unwrap();
     drop(connection);
     let Err(refused) = open(&folder).await else { panic!("opened a newer file") };
     assert!(matches!(refused, OpenError::Newer { found: 9_999, .. }), "{refused:?}");

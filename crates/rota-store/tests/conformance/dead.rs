@@ -82,7 +82,7 @@ fn followed(h: &Harness, left: u16) -> NewRun {
 }
 
 /// The end of a run that is given up.
-fn dies(run: &Run, millis: i64) -> Settlement {
+pub fn dies(run: &Run, millis: i64) -> Settlement {
     Settlement { lease: run.lease(), part: run.part, by: By::Lease, change: run.lose(1, at(millis)).unwrap() }
 }
 

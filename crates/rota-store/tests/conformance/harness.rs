@@ -82,6 +82,20 @@ impl Harness {
         Self::at(backend, Place::open_extended(backend).await).await
     }
 
+    /// A database as a schema left it; none where a store cannot be handed one.
+    pub async fn open_frozen(backend: Backend, schema: i64) -> Option<Self> {
+        let (place, store) = Place::open_frozen(backend, &crate::frozen::folder(schema)).await?;
+        let tenant = store.tenants().await.unwrap().iter().find(|tenant| tenant.name == "acme").unwrap().id;
+        let job = store.find_jobs(&[(tenant, "report".into())]).await.unwrap().remove(0).unwrap().id;
+        let lane =
+            async |handler, mode| store.lanes(&[LaneKey::new("default", handler, &[])], mode).await.unwrap()[0].id;
+        let owned = lane(None, LaneMode::Owned).await;
+        let claimed = lane(Some("remote"), LaneMode::Claimed).await;
+        // Past all the names that the sample was given.
+        let next = AtomicU64::new(1 << 32);
+        Some(Self { backend, store, place, next, tenant, job, owned, claimed })
+    }
+
     async fn at(backend: Backend, (place, store): (Place, Arc<dyn Store>)) -> Self {
         let mut harness = Self {
             backend,

@@ -19,6 +19,7 @@ mod dead;
 mod ends;
 mod enqueue;
 mod fire;
+mod frozen;
 mod harness;
 mod histories;
 mod history;
@@ -455,6 +456,10 @@ promises! {
     histories {
         a_concurrent_history_has_an_explanation,
         owners_that_replace_each_other_settle_each_run_once,
+    }
+    frozen {
+        a_sample_holds_something_of_everything_and_goes_on,
+        a_database_of_every_schema_is_read_and_goes_on,
     }
     workers {
         a_worker_is_listed_as_it_last_said,

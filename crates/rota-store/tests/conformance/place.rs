@@ -34,17 +34,13 @@ impl Place {
                 (Self::Memory { store: store.clone() }, store)
             }
             Backend::SqliteFile => {
-                let directory = std::env::temp_dir().join(format!("rota-{}", uuid::Uuid::now_v7()));
-                std::fs::create_dir_all(&directory).unwrap();
+                let directory = new_directory();
                 let path = directory.join("rota.db");
                 let store = SqliteStore::open(&path, sqlite::Options::default()).await.unwrap();
                 (Self::Directory { path, directory }, Arc::new(store))
             }
             Backend::Postgres => {
-                let url = std::env::var("ROTA_TEST_POSTGRES").expect(
-                    "ROTA_TEST_POSTGRES names no server: run `make test`, or `eval \"$(scripts/services env)\"` first",
-                );
-                let schema = format!("t_{}", uuid::Uuid::now_v7().simple());
+                let (url, schema) = (server(), new_schema());
                 let store = Arc::new(postgres_store(&url, &schema).await);
                 (Self::Schema { url, schema, store: store.clone() }, store)
             }
@@ -70,6 +66,54 @@ impl Place {
             }
         };
         (place, store)
+    }
+
+    /// A database as `folder` holds it, brought up to date. None in memory.
+    pub async fn open_frozen(backend: Backend, folder: &Path) -> Option<(Self, Arc<dyn Store>)> {
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        match backend {
+            Backend::SqliteMemory => None,
+            Backend::SqliteFile => {
+                let directory = new_directory();
+                let path = directory.join("rota.db");
+                rusqlite::Connection::open(&path).unwrap().execute_batch(&read("sqlite.sql")).unwrap();
+                let store = SqliteStore::open(&path, sqlite::Options::default()).await.unwrap();
+                Some((Self::Directory { path, directory }, Arc::new(store)))
+            }
+            Backend::Postgres => {
+                let (url, schema) = (server(), new_schema());
+                let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+                let talking = tokio::spawn(connection);
+                client.batch_execute(&read("postgres.sql").replace(FROZEN_SCHEMA, &schema)).await.unwrap();
+                drop(client);
+                talking.await.unwrap().unwrap();
+                let store = Arc::new(postgres_store(&url, &schema).await);
+                Some((Self::Schema { url, schema, store: store.clone() }, store))
+            }
+        }
+    }
+
+    /// Leaves what is stored for `scripts/freeze`: a file, or the name of a schema.
+    pub async fn freeze(&self, folder: &Path, inventory: &str) {
+        match self {
+            Self::Memory { .. } => {}
+            Self::Directory { path, .. } => {
+                let copy = folder.join("sqlite.db");
+                let connection = rusqlite::Connection::open(path).unwrap();
+                connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+                std::fs::write(folder.join("sqlite.txt"), inventory).unwrap();
+            }
+            Self::Schema { schema, url, .. } => {
+                std::fs::write(folder.join("postgres.txt"), inventory).unwrap();
+                std::fs::write(folder.join("postgres.schema"), schema).unwrap();
+                let dumped = std::process::Command::new("pg_dump")
+                    .args(["--inserts", "--rows-per-insert=50", "--no-owner", "--no-privileges", "--no-comments"])
+                    .args([format!("--schema={schema}"), format!("--dbname={url}")])
+                    .arg(format!("--file={}", folder.join("postgres.dump").display()))
+                    .status();
+                assert!(dumped.unwrap().success(), "pg_dump failed");
+            }
+        }
     }
 
     pub async fn second(&self, first: &Arc<dyn Store>) -> Arc<dyn Store> {
@@ -175,6 +219,24 @@ impl Place {
             }
         }
     }
+}
+
+/// Stands for the schema in a sample.
+const FROZEN_SCHEMA: &str = "frozen_schema";
+
+fn server() -> String {
+    std::env::var("ROTA_TEST_POSTGRES")
+        .expect("ROTA_TEST_POSTGRES names no server: run `make test`, or `eval \"$(scripts/services env)\"` first")
+}
+
+fn new_schema() -> String {
+    format!("t_{}", uuid::Uuid::now_v7().simple())
+}
+
+fn new_directory() -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("rota-{}", uuid::Uuid::now_v7()));
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
 }
 
 /// No release has had this number yet.

@@ -645,6 +645,16 @@ impl Drop for Seed {
     }
 }
 
+/// Plays so many steps on a store, and leaves it as it is then.
+pub async fn some(h: &Harness, seed: u64, steps: usize) {
+    let mut play = Play::new(h, seed).await;
+    play.begin().await;
+    for _ in 0..steps {
+        play.step().await;
+    }
+    play.compare().await;
+}
+
 /// A difference between the stores, or between a store and its promise, that
 /// nobody thought to write a case for.
 pub async fn a_store_agrees_with_the_model(h: &Harness) {
