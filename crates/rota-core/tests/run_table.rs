@@ -320,7 +320,7 @@ fn born_edges() -> BTreeSet<Edge> {
                 Some(Entry::Refused),
             ] {
                 if let Some(state) = born(needs, ready_at, entry) {
-                    edges.insert(("[*]".into(), status_name(state.status()), "made".into()));
+                    edges.insert(("[*]".into(), status_name(state.status()), "created".into()));
                 }
             }
         }
