@@ -52,18 +52,18 @@ const fn only(stores: Stores, bound: Bound) -> Bound {
 }
 
 pub const TABLES: &[Bound] = &[
-    both("after_edge", "A job that starts after others", "With the job, or the edit that no longer names them"),
+    both("after_edge", "A job that starts after others", "With the job, or when an edit no longer names them"),
     both(
         "after_end",
         "An end that a job waits for",
-        "When it has led to a run or is superseded: one per job waited for is held; else with the job",
+        "When it has led to a run or a later end replaces it: one is kept per job waited for; otherwise with the job",
     ),
     both("audit", "Each change through the API", "`audit.keep` after it was written"),
     both("batch", "Each write", "An hour after it was written"),
-    both("bucket", "Each rate limit in use", "When it is full again: an unused bucket says nothing"),
+    both("bucket", "Each rate limit in use", "When it is full again, and so has no effect"),
     kept(Defined, both("calendar", "Calendars that are saved", "Never: one row per name, at most 1,000 of a tenant")),
     kept(Fixed, both("compatibility", "The schema", "One row")),
-    both("cursor", "Each schedule that is armed", "One per enabled schedule; with its schedule"),
+    both("cursor", "Each schedule that is armed", "With its schedule; there is one per enabled schedule"),
     both("dead_mark", "A dead letter that somebody dealt with", "`history.keep` and two days after it was marked"),
     both(
         "history",
@@ -72,18 +72,18 @@ pub const TABLES: &[Bound] = &[
          `going` while it is emptied. PostgreSQL: a partition per day",
     ),
     only(Sqlite, both("history_day", "Each day on which a run ends", "With its day")),
-    both("holder", "Each worker with written leases", "When it has none and its last one ran out"),
-    both("inbox", "Each run asked for inside a caller's transaction", "When it is admitted or refused, within seconds"),
+    both("holder", "Each worker with written leases", "When it has none and its last one has expired"),
+    both("inbox", "Each run requested inside a caller's transaction", "When it is admitted or refused, within seconds"),
     both(
         "job",
         "Jobs that are saved",
         "Once deleted and without live runs: after `history.keep` and a day, or 30 days if that is longer",
     ),
-    only(Sqlite, both("job_tag", "Tags of jobs", "With the job, or the edit that no longer names them")),
+    only(Sqlite, both("job_tag", "Tags of jobs", "With the job, or when an edit no longer names them")),
     both(
         "job_version",
         "Each save that changes a job",
-        "Twice `history.keep` and a day after it was replaced, while no live run and no redrive uses it; else with its job",
+        "Twice `history.keep` and a day after it was replaced, if no live run and no redrive uses it; otherwise with its job",
     ),
     kept(
         Defined,
@@ -98,28 +98,28 @@ pub const TABLES: &[Bound] = &[
         "Log lines of attempts",
         "With their run, when its day of history goes. PostgreSQL: a partition per day of the lines",
     ),
-    only(Postgres, both("log_kept", "Lines of a day of logs that went before their runs", "With their run")),
-    kept(Fixed, both("meta", "Nothing: counters of the store's own", "One row per counter")),
+    only(Postgres, both("log_kept", "Log lines whose day was deleted before their runs were", "With their run")),
+    kept(Fixed, both("meta", "Nothing: internal counters of the store", "One row per counter")),
     kept(Fixed, only(Postgres, both("migration", "Each step of the schema", "One row per step"))),
     both("need", "A run that waits for others", "With either of the runs"),
-    both("node", "Each start of a node", "When it leaves, or a day after it was last heard of"),
-    both("notice", "A run made ready for the owner of another partition", "When it is seen, or with its run"),
-    both("open_dead", "A run that ends as a dead letter", "When somebody deals with it, else with its day of history"),
+    both("node", "Each start of a node", "When it shuts down, or a day after its last heartbeat"),
+    both("notice", "A run that became ready in another owner's partition", "When it is seen, or with its run"),
+    both("open_dead", "A run that ends as a dead letter", "When somebody deals with it, otherwise with its day of history"),
     kept(Fixed, both("partition", "Nothing", "256 rows")),
     both(
         "pause",
         "Pauses of a tenant and of its queues",
         "A year after they ended, once every instant in them is decided; one row per queue, at most 1,000 of a tenant and 10,000 of all",
     ),
-    kept(Defined, both("person", "People who log in with a password", "When deleted")),
+    kept(Defined, both("person", "Users who log in with a password", "When deleted")),
     both("request", "Each request with an `Idempotency-Key`", "24 hours after it was answered"),
     both(
         "rollup",
         "Each hour in which runs of a job end",
         "`history.keep` and 31 days after the hour, or with the job",
     ),
-    both("rollup_delta", "Each batch that settles runs", "When it is folded, within seconds"),
-    both("run", "Each run that is made", "When it ends"),
+    both("rollup_delta", "Each batch that settles runs", "When it is added to `rollup`, within seconds"),
+    both("run", "Each run that is created", "When it ends"),
     both(
         "schedule",
         "Schedules that are saved",
@@ -131,7 +131,7 @@ pub const TABLES: &[Bound] = &[
     kept(Defined, both("tenant", "Tenants that are created", "Never: one row per name, at most 10,000")),
     both("token", "API tokens", "`audit.keep` after they were revoked or expired"),
     both("unique_key", "Each run under a unique key", "When its time is over (`unique.within`)"),
-    both("worker", "Each worker process", "A day after it was last heard of"),
+    both("worker", "Each worker process", "A day after its last heartbeat"),
 ];
 
 /// What bounds a table, those of single days among them.
@@ -165,7 +165,7 @@ mod tests {
             format!("| `{table}`{of} | {grows} | {goes} |\n")
         };
         let rows: String = TABLES.iter().map(row).collect();
-        let rows = format!("| table | grows with | goes |\n|---|---|---|\n{rows}");
+        let rows = format!("| table | grows with | deleted |\n|---|---|---|\n{rows}");
         assert!(page.ends_with(&rows), "docs/tables.md must end with\n\n{rows}");
     }
 

@@ -70,50 +70,50 @@ pub const SETTINGS: &[Setting] = &[
         "data",
         "DIR",
         "`$XDG_DATA_HOME/rota`, `~/.local/share/rota`, or `./rota-data` without a home",
-        "Where this node keeps its files; made if it is not there, for its owner alone",
+        "Where this node keeps its files; created if it does not exist, readable by its owner only",
     ),
-    Setting::one("listen", "ADDR", "127.0.0.1:7070", "Address and port of the HTTP server; port 0 takes a free one"),
-    Setting::switch("insecure_listen", "Listen on an address that other machines reach although no login is asked for"),
-    Setting::many("hosts", "NAME,…", "", "Names this node goes by, besides addresses and localhost"),
+    Setting::one("listen", "ADDR", "127.0.0.1:7070", "Address and port of the HTTP server; port 0 chooses a free one"),
+    Setting::switch("insecure_listen", "Listen on an address that other machines can reach although no login is required"),
+    Setting::many("hosts", "NAME,…", "", "Host names of this node, in addition to IP addresses and localhost"),
     Setting::many(
         "roles",
         "ROLE,…",
         "api,scheduler,worker",
-        "What this node does. A scheduler executes what its partitions hold, so it is a worker too",
+        "What this node does. A scheduler executes the runs of its partitions, so it is also a worker",
     ),
-    Setting::derived("name", "TEXT", "the machine's name", "What people call this node"),
+    Setting::derived("name", "TEXT", "the machine's name", "The name of this node, for people"),
     Setting::derived(
         "jobs",
         "DIR",
         "none",
-        "Job documents to save at start: its files that end in .yaml, .yml or .json",
+        "Directory of job documents to save at start: files that end in .yaml, .yml or .json",
     ),
     Setting::switch("demo", "Save a job named demo that runs every 10 seconds"),
-    Setting::one("attempts_max", "N", "1000", "Attempts under way at once on this node"),
-    Setting::many("traits", "TRAIT,…", "", "What this node offers to jobs that require it"),
-    Setting::one("drain", "DURATION", "30s", "How long attempts may go on after SIGTERM before they are handed back"),
+    Setting::one("attempts_max", "N", "1000", "Maximum number of attempts in flight on this node"),
+    Setting::many("traits", "TRAIT,…", "", "The traits that this node offers to jobs that require them"),
+    Setting::one("drain", "DURATION", "30s", "How long attempts may continue after SIGTERM before they are handed back"),
     Setting::one(
         "http.threads",
         "N",
         "2",
-        "Threads that answer requests; the scheduler has its own, one for each core of the machine",
+        "Threads that answer requests; the scheduler has its own, one per core of the machine",
     ),
-    Setting::one("http.connections", "N", "1024", "Connections at once; the next one is refused with 503"),
-    Setting::one("http.requests", "N", "256", "Requests of the API in work at once; the next one is refused with 503"),
-    Setting::one("leases.node", "DURATION", "3s", "How long a node's word holds; another takes over after that"),
+    Setting::one("http.connections", "N", "1024", "Maximum number of connections at once; further ones are refused with 503"),
+    Setting::one("http.requests", "N", "256", "Maximum number of API requests in progress at once; further ones are refused with 503"),
+    Setting::one("leases.node", "DURATION", "3s", "How long a node's lease holds without a heartbeat; then another node takes over"),
     Setting::one("leases.run", "DURATION", "6s", "How long a written lease of a run holds without being extended"),
     Setting::derived(
         "auth.login",
         "off|required",
-        "`off` on loopback; elsewhere it must be said, or follow from `ROTA_ADMIN_TOKEN` or `[jwt]`",
-        "Whether callers must say who they are; see security.md",
+        "`off` on loopback; elsewhere it must be set, unless `ROTA_ADMIN_TOKEN` or `[jwt]` implies it",
+        "Whether callers must log in; see security.md",
     ),
-    Setting::one("auth.sessions", "DURATION", "12h", "How long somebody who logged in with a password stays logged in"),
+    Setting::one("auth.sessions", "DURATION", "12h", "How long a login with a password is valid"),
     Setting::many(
         "jwt.algorithms",
         "NAME,…",
         "",
-        "Accept JWTs signed by these: HS256 and kin with a secret, RS256, PS256, ES256, EdDSA and kin with a public key",
+        "Signature algorithms of accepted JWTs: the HS256 family with a secret; the RS256, PS256, ES256 and EdDSA families with a public key",
     ),
     Setting::derived(
         "jwt.key_file",
@@ -121,14 +121,14 @@ pub const SETTINGS: &[Setting] = &[
         "none; a secret may also be in `ROTA_JWT_SECRET`",
         "The public key in PEM, or the secret",
     ),
-    Setting::derived("jwt.jwks_url", "URL", "none", "The key set of the login server, instead of a key"),
-    Setting::derived("jwt.issuer", "TEXT", "anybody", "What `iss` must be"),
-    Setting::derived("jwt.audience", "TEXT", "anything", "What `aud` must name"),
+    Setting::derived("jwt.jwks_url", "URL", "none", "The key set of the identity provider, instead of a key"),
+    Setting::derived("jwt.issuer", "TEXT", "any", "The required value of `iss`"),
+    Setting::derived("jwt.audience", "TEXT", "any", "A value that `aud` must contain"),
     Setting::one(
         "jwt.tenant_claim",
         "NAME",
         "tenant",
-        "The claim with the tenant's name; none where everybody belongs to the default tenant",
+        "The claim with the tenant's name; none if all callers belong to the default tenant",
     ),
     Setting::one(
         "jwt.role_claim",
@@ -140,13 +140,13 @@ pub const SETTINGS: &[Setting] = &[
         "jwt.permissions_claim",
         "NAME",
         "permissions",
-        "The claim with single permissions besides the role's",
+        "The claim with single permissions in addition to those of the role",
     ),
     Setting::many(
         "quotas.free",
         "NAME=VALUE,…",
         "",
-        "What the tier allows instead of the table in quotas.md, such as runs_per_minute=200; `none` is without limit",
+        "What this tier allows instead of the values in quotas.md, such as runs_per_minute=200; `none` means no limit",
     ),
     Setting::many("quotas.pro", "NAME=VALUE,…", "", "The same for the tier pro"),
     Setting::many("quotas.enterprise", "NAME=VALUE,…", "", "The same for the tier enterprise"),
@@ -156,35 +156,35 @@ pub const SETTINGS: &[Setting] = &[
         "egress.reach",
         "public|listed|anything",
         "public",
-        "Addresses that http steps reach without being listed",
+        "Addresses that http steps may reach without being listed",
     ),
     Setting::many(
         "egress.allow",
         "HOST|HOST:PORT|NETWORK,…",
         "",
-        "What http steps may reach besides: a private network such as 10.1.0.0/16, a host",
+        "What else http steps may reach: a private network such as 10.1.0.0/16, or a host",
     ),
     Setting::one("commands.policy", "off|listed|any", "off", "Which programs command steps may start"),
     Setting::many(
         "commands.allow",
         "PATH,…",
         "",
-        "The listed programs; a path that ends in / means every program in that directory",
+        "The allowed programs; a path that ends in / means every program in that directory",
     ),
-    Setting::derived("commands.directory", "DIR", "`commands` in `data`", "Where programs are started"),
+    Setting::derived("commands.directory", "DIR", "`commands` in `data`", "The directory in which programs are started"),
     Setting::one(
         "postgres.connections",
         "N",
         "8",
-        "Connections for work; half as many more for the API, and two kept back for leases",
+        "Number of connections for the scheduler; half as many more are for the API, and two are reserved for leases",
     ),
     Setting::derived("postgres.schema", "NAME", "the server's default", "The schema that holds the tables"),
-    Setting::one("log.format", "pretty|json", "pretty", "Form of the log, which goes to standard error"),
+    Setting::one("log.format", "pretty|json", "pretty", "Format of the log, which goes to standard error"),
     Setting::one(
         "log.level",
         "LEVEL",
         "info",
-        "error, warn, info, debug or trace; also by part, such as info,rota::runs=debug for every run",
+        "error, warn, info, debug or trace; also per component: info,rota::runs=debug logs every run",
     ),
 ];
 
@@ -213,18 +213,18 @@ pub fn reference() -> String {
 const HEAD: &str = "\
 # Configuration
 
-*Made by `rota config reference`; a test holds this page to the program.*
+*Generated by `rota config reference`; a test compares this page with the program.*
 
 A setting is given in a TOML file (`--config FILE` or `ROTA_CONFIG`), in the
-environment or as a flag. A flag counts before the environment, the environment
-before the file, the file before the default. `egress.allow` is `allow` in the
+environment or as a flag. A flag takes precedence over the environment, the environment
+over the file, and the file over the default. `egress.allow` is `allow` in the
 section `[egress]` of the file, `ROTA_EGRESS_ALLOW` in the environment and
 `--egress-allow` as a flag; lists are arrays in the file and comma-separated
-elsewhere. An unknown field and a value that cannot be read are refused, with the
-field and where it was given. A variable `ROTA_…` that is no setting is warned of.
+elsewhere. Unknown fields and invalid values are refused; the message names the
+field and where it was set. A variable `ROTA_…` that is not a setting causes a warning.
 
-`rota config check` says whether a configuration can be used, job documents
-included; `rota config show` prints what is in force and where each value came
+`rota config check` checks whether a configuration can be used, including the job
+documents; `rota config show` prints the values in force and where each one comes
 from, with passwords masked. Both take the flags of `rota serve`.
 ";
 
@@ -246,15 +246,15 @@ allow = ["/usr/local/lib/rota/"]
 format = "json"
 ```
 
-A password in `store` is better kept out of the file: set `ROTA_STORE` from a secret.
+Keep a password in `store` out of the file: set `ROTA_STORE` from a secret.
 
-## Secrets that are no settings
+## Secrets
 
-Two variables are read from the environment and from nowhere else, so that they stand
-in no file, no process list and no `rota config show`:
+Two variables are read from the environment only, so that they appear
+in no file, no process list and not in `rota config show`:
 
 | variable | meaning |
 |---|---|
-| `ROTA_ADMIN_TOKEN` | a token of at least 32 characters that speaks for the installation as long as it is set; see [security.md](security.md) |
+| `ROTA_ADMIN_TOKEN` | a token of at least 32 characters that acts for the installation as long as it is set; see [security.md](security.md) |
 | `ROTA_JWT_SECRET` | the secret of JWTs signed by HS256, HS384 or HS512, at least 32 bytes |
 "#;
