@@ -261,11 +261,11 @@ fn hex(bytes: [u8; 32]) -> String {
 pub fn check_name(name: &str) -> Result<(), &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@' | '+');
     if name.is_empty() || name.len() > 100 {
-        Err("a name has 1 to 100 characters")
+        Err("a name must have 1 to 100 characters")
     } else if !name.chars().all(plain) {
-        Err("a name is made of letters, digits and . _ - @ +")
+        Err("a name may contain only letters, digits and . _ - @ +")
     } else if reads_as_number(name) {
-        Err("a name does not read as a number: add a letter")
+        Err("a name must not read as a number; add a letter")
     } else {
         Ok(())
     }

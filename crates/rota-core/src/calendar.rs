@@ -92,7 +92,7 @@ impl Calendar {
         check_name("name", &self.name, &mut problems);
         for (index, range) in self.ranges.iter().enumerate() {
             if range.to < range.from {
-                let message = format!("the range ends on {}, before it begins on {}", range.to, range.from);
+                let message = format!("the range ends on {}, before it starts on {}", range.to, range.from);
                 problems.push(Problem::new(format!("ranges[{index}]"), "bad_range", message));
             }
         }
@@ -103,11 +103,15 @@ impl Calendar {
             ("yearly", self.yearly.len()),
         ] {
             if length > ENTRIES_MAX {
-                problems.push(Problem::new(path, "too_many_entries", format!("at most {ENTRIES_MAX} entries")));
+                problems.push(Problem::new(
+                    path,
+                    "too_many_entries",
+                    format!("may have at most {ENTRIES_MAX} entries"),
+                ));
             }
         }
         if self.is_empty() {
-            problems.push(Problem::new("", "empty_calendar", "the calendar lists no day"));
+            problems.push(Problem::new("", "empty_calendar", "the calendar lists no days; add at least one"));
         }
         problems
     }
@@ -134,7 +138,7 @@ pub fn named<'a>(
     }
     let missing = names.iter().enumerate().filter(|(_, name)| !all.contains_key(*name));
     let problem = |(index, name): (usize, &String)| {
-        let message = format!("there is no calendar `{name}`, or it cannot be read; save it first");
+        let message = format!("the calendar `{name}` does not exist or cannot be read; save it first");
         Problem::new(format!("calendars[{index}]"), "unknown_calendar", message)
     };
     Err(missing.map(problem).collect())
@@ -144,7 +148,7 @@ impl FromStr for YearlyDate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{}` is not a day of the year, write 12-25", text.escape_debug());
+        let bad = || format!("`{}` is not a day of the year: write for example 12-25", text.escape_debug());
         let number = |text: &str| {
             let digits = text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit());
             digits.then(|| text.parse::<i8>().ok()).flatten()
@@ -179,9 +183,9 @@ impl FromStr for WeekdayName {
     fn from_str(text: &str) -> Result<Self, String> {
         let named = |name: &str| name.eq_ignore_ascii_case(text) || name[..3].eq_ignore_ascii_case(text);
         let found = WEEKDAYS.iter().find(|(_, name)| named(name));
-        found
-            .map(|(weekday, _)| Self(*weekday))
-            .ok_or_else(|| format!("`{}` is not a day of the week, write MON or monday", text.escape_debug()))
+        found.map(|(weekday, _)| Self(*weekday)).ok_or_else(|| {
+            format!("`{}` is not a day of the week: write for example MON or monday", text.escape_debug())
+        })
     }
 }
 

@@ -26,7 +26,7 @@ impl HotSecond {
     pub fn warning(&self) -> Problem {
         let more = if self.more { "+" } else { "" };
         let message = format!(
-            "{}{more} schedules are due at {}: spread them by `H` in the expression or by a `jitter`",
+            "{}{more} schedules are due at {}: spread them with `H` in the expression or with `jitter`",
             self.schedules, self.at
         );
         Problem::new("schedules", "hot_second", message)

@@ -52,24 +52,24 @@ impl fmt::Display for LimitReached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let max = self.max;
         match self.what {
-            Limited::Tenants => write!(f, "an installation has at most {max} tenants; use one of those that exist"),
+            Limited::Tenants => write!(f, "an installation may have at most {max} tenants; use an existing one"),
             Limited::Lanes => write!(
                 f,
-                "an installation has at most {max} combinations of queue, handler and required traits; use one that \
-                 another job has"
+                "an installation may have at most {max} combinations of queue, handler and required traits; use one \
+                 that another job has"
             ),
             Limited::Calendars => write!(
                 f,
-                "a tenant has at most {max} calendars; save it under the name of one that is no longer needed"
+                "a tenant may have at most {max} calendars; save this one under the name of one that is no longer needed"
             ),
             Limited::TenantPauses => write!(
                 f,
-                "a tenant has at most {max} queues that are paused or were resumed within the last year; pause the \
+                "a tenant may have at most {max} queues that are paused or were resumed within the last year; pause the \
                  queue's jobs, or the tenant"
             ),
             Limited::Pauses => write!(
                 f,
-                "an installation has at most {max} queues that are paused or were resumed within the last year; \
+                "an installation may have at most {max} queues that are paused or were resumed within the last year; \
                  pause the queue's jobs, or the tenant"
             ),
         }

@@ -52,7 +52,7 @@ impl TryFrom<u8> for Priority {
     type Error = &'static str;
 
     fn try_from(n: u8) -> Result<Self, Self::Error> {
-        Self::new(n).ok_or("a priority is a number from 1 (highest) to 10 (lowest)")
+        Self::new(n).ok_or("a priority must be a number from 1 (most urgent) to 10 (least urgent)")
     }
 }
 

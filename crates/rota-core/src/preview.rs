@@ -96,8 +96,8 @@ pub fn describe_note(note: DstNote) -> String {
         DstNote::Skipped { missing } => {
             format!("skipped before this: {} does not exist", missing.strftime("%Y-%m-%d %H:%M:%S"))
         }
-        DstNote::FirstPass => "the clock shows this time twice: first pass".to_owned(),
-        DstNote::SecondPass => "the clock shows this time twice: second pass".to_owned(),
+        DstNote::FirstPass => "this local time occurs twice: first pass".to_owned(),
+        DstNote::SecondPass => "this local time occurs twice: second pass".to_owned(),
     }
 }
 
@@ -141,8 +141,8 @@ mod tests {
         assert_eq!(
             shown(&both, &[], "2025-11-02T00:00:00Z", 2),
             [
-                "2025-11-02T05:30:00Z Sun 01:30 the clock shows this time twice: first pass",
-                "2025-11-02T06:30:00Z Sun 01:30 the clock shows this time twice: second pass",
+                "2025-11-02T05:30:00Z Sun 01:30 this local time occurs twice: first pass",
+                "2025-11-02T06:30:00Z Sun 01:30 this local time occurs twice: second pass",
             ]
         );
     }
@@ -170,8 +170,8 @@ mod tests {
         assert_eq!(
             shown(&half, &[&saturday], "2010-11-06T12:00:00Z", 2),
             [
-                "2010-11-07T02:30:00Z Sun 00:00 *the clock shows this time twice: first pass",
-                "2010-11-07T03:30:00Z Sun 00:00 *the clock shows this time twice: second pass",
+                "2010-11-07T02:30:00Z Sun 00:00 *this local time occurs twice: first pass",
+                "2010-11-07T03:30:00Z Sun 00:00 *this local time occurs twice: second pass",
             ]
         );
     }

@@ -173,7 +173,7 @@ impl Quotas {
     /// without limit.
     pub fn under(mut self, own: &Value) -> Result<Self, Vec<Problem>> {
         let Some(fields) = own.as_object() else {
-            return Err(vec![Problem::new("", "bad_type", "quotas are an object")]);
+            return Err(vec![Problem::new("", "bad_type", "quotas must be an object")]);
         };
         let wrong = |(name, value): (&String, &Value)| {
             let (code, why) = self.set(name, value).err()?;
@@ -230,7 +230,7 @@ impl Quotas {
         // A better priority is a smaller number.
         (written < best).then(|| {
             let limit = format!("{} (so {0} to 10)", best.get());
-            Refusal::new(Quota::BestPriority, "priority", limit, format!("priority {} is too high", written.get()))
+            Refusal::new(Quota::BestPriority, "priority", limit, format!("priority {} is too urgent", written.get()))
         })
     }
 
@@ -244,7 +244,7 @@ impl Quotas {
         let mut refusals: Vec<Refusal> = Vec::new();
         for (place, attempts) in places.filter(|(_, attempts)| attempts.saturating_sub(1) > max) {
             if refusals.iter().all(|refusal| refusal.path != place) {
-                let asked = format!("{attempts} attempts are {} retries", attempts - 1);
+                let asked = format!("{attempts} attempts mean {} retries", attempts - 1);
                 refusals.push(Refusal::new(Quota::MaxRetries, place, max, asked));
             }
         }
@@ -269,21 +269,21 @@ impl Quotas {
             Kind::AfterFinish(span) => ("after_finish", (span < min).then_some(span)),
             Kind::At(_) => return None,
         };
-        short.map(|span| Refusal::new(Quota::ShortestInterval, path, min, format!("it fires every {span}")))
+        short.map(|span| Refusal::new(Quota::ShortestInterval, path, min, format!("the schedule fires every {span}")))
     }
 
     /// Whether a tenant that has `active` schedules may have `more`.
     pub fn schedules(&self, active: u64, more: u64) -> Option<Refusal> {
         let max = self.active_schedules?;
         (more > 0 && active.saturating_add(more) > max).then(|| {
-            let asked = format!("{more} more on top of {active} are too many");
+            let asked = format!("{more} more schedules in addition to {active} are too many");
             Refusal::new(Quota::ActiveSchedules, "schedules", max, asked)
         })
     }
 
     /// Whether dead letters may be seen and made again.
     pub fn dead_letter_access(&self) -> Option<Refusal> {
-        let asked = "dead letters can neither be listed nor made again";
+        let asked = "dead letters can neither be listed nor redriven";
         (!self.dead_letters).then(|| Refusal::new(Quota::DeadLetters, "", false, asked))
     }
 
@@ -294,8 +294,8 @@ impl Quotas {
 
     /// Runs were asked for by hand, and the rate has a token only at `retry_at`.
     pub fn over_rate(rate: Rate, retry_at: Timestamp) -> Refusal {
-        let limit = format!("{} a minute, in bursts of up to {}", rate.runs, rate.runs.saturating_mul(2));
-        let refusal = Refusal::new(Quota::RunsPerMinute, "", limit, "too many runs were made");
+        let limit = format!("{} per minute, in bursts of up to {}", rate.runs, rate.runs.saturating_mul(2));
+        let refusal = Refusal::new(Quota::RunsPerMinute, "", limit, "too many runs were created");
         Refusal { retry_at: Some(retry_at), ..refusal }
     }
 

@@ -224,7 +224,11 @@ impl ScheduleSpec {
     }
 
     pub(crate) fn kind_problem() -> Problem {
-        Problem::new("", "schedule_kind", "a schedule has exactly one of `cron`, `every`, `after_finish` and `at`")
+        Problem::new(
+            "",
+            "schedule_kind",
+            "a schedule must have exactly one of `cron`, `every`, `after_finish` and `at`",
+        )
     }
 
     fn check_cron(&self, problems: &mut Vec<Problem>) {
@@ -250,7 +254,7 @@ impl ScheduleSpec {
         match Schedule::build(self, self.name.as_bytes()) {
             Err(problem) => problems.push(problem),
             Ok(schedule) if schedule.next(Timestamp::MIN).is_none() => {
-                let message = "no instant lies between `starts_at` and `ends_at` and survives the clock change policy";
+                let message = "the schedule never fires: there is no instant between `starts_at` and `ends_at` that its clock change policy allows";
                 problems.push(Problem::new(path, "never_fires", message));
             }
             Ok(_) => {}
@@ -267,7 +271,7 @@ impl ScheduleSpec {
             }
         }
         if self.anchor.is_some() && self.every.is_none() {
-            problems.push(Problem::new("anchor", "anchor_without_every", "an anchor only belongs to `every`"));
+            problems.push(Problem::new("anchor", "anchor_without_every", "an anchor can be used only with `every`"));
         }
         if let (Some(jitter), Some(every)) = (self.jitter, self.every)
             && jitter >= every
@@ -284,18 +288,22 @@ impl ScheduleSpec {
         }
         for (path, at) in [("at", self.at), ("anchor", self.anchor), ("starts_at", self.starts_at)] {
             if at.is_some_and(|at| at < Timestamp::UNIX_EPOCH || at >= last_instant()) {
-                let message = format!("an instant lies in the years {} to {}", YEARS.start, YEARS.end - 1);
+                let message = format!("an instant must be in the years {} to {}", YEARS.start, YEARS.end - 1);
                 problems.push(Problem::new(path, "instant_out_of_range", message));
             }
         }
         if self.max_runs == Some(0) {
-            problems.push(Problem::new("max_runs", "max_runs_zero", "at least 1; use `enabled: false` to stop"));
+            problems.push(Problem::new(
+                "max_runs",
+                "max_runs_zero",
+                "must be at least 1; use `enabled: false` to stop the schedule",
+            ));
         }
     }
 
     fn check_labels(&self, problems: &mut Vec<Problem>) {
         if self.labels.len() > LABELS_MAX {
-            problems.push(Problem::new("labels", "too_many_labels", format!("at most {LABELS_MAX} labels")));
+            problems.push(Problem::new("labels", "too_many_labels", format!("may have at most {LABELS_MAX} labels")));
         }
         for (key, value) in self.labels.iter().take(LABELS_MAX) {
             if key.is_empty() || key.len() > LABEL_KEY_BYTES_MAX || key.chars().any(char::is_control) {
@@ -303,7 +311,7 @@ impl ScheduleSpec {
                 let message = format!("the key `{shown}` is not 1 to {LABEL_KEY_BYTES_MAX} bytes of plain text");
                 problems.push(Problem::new("labels", "bad_label", message));
             } else if value.len() > LABEL_VALUE_BYTES_MAX {
-                let message = format!("a value has at most {LABEL_VALUE_BYTES_MAX} bytes");
+                let message = format!("a value may have at most {LABEL_VALUE_BYTES_MAX} bytes");
                 problems.push(Problem::new(format!("labels.{key}"), "bad_label", message));
             }
         }
@@ -311,14 +319,14 @@ impl ScheduleSpec {
 
     fn check_calendars(&self, problems: &mut Vec<Problem>) {
         if self.calendars.len() > CALENDARS_MAX {
-            let message = format!("at most {CALENDARS_MAX} calendars");
+            let message = format!("may have at most {CALENDARS_MAX} calendars");
             problems.push(Problem::new("calendars", "too_many_calendars", message));
         }
         let mut seen = BTreeSet::new();
         for (index, name) in self.calendars.iter().enumerate().take(CALENDARS_MAX) {
             check_name(&format!("calendars[{index}]"), name, problems);
             if !seen.insert(name) {
-                problems.push(Problem::new(format!("calendars[{index}]"), "duplicate", "named twice"));
+                problems.push(Problem::new(format!("calendars[{index}]"), "duplicate", "appears twice"));
             }
         }
     }
@@ -334,7 +342,7 @@ pub(crate) fn check_name(path: &str, name: &str, problems: &mut Vec<Problem>) {
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !starts_well || name.len() > NAME_BYTES_MAX || !name.chars().all(plain) {
         let message = format!(
-            "a name is 1 to {NAME_BYTES_MAX} of the characters a-z, A-Z, 0-9, `-`, `_` and `.`, and starts with a letter or digit"
+            "a name must have 1 to {NAME_BYTES_MAX} of the characters a-z, A-Z, 0-9, `-`, `_` and `.`, and start with a letter or digit"
         );
         problems.push(Problem::new(path, "bad_name", message));
     }

@@ -160,7 +160,7 @@ pub(super) fn parse_field(field: Field, text: &str, start: usize, seed: &[u8]) -
     }
     let lone = |item: &str| text.contains(item) && items.len() > 1;
     if lone("?") {
-        let message = "`?` stands alone, it cannot be part of a list";
+        let message = "`?` cannot be part of a list";
         let error = CronError::new(CronErrorKind::NotAllowed, start..start + text.len(), message);
         return Err(CronError { field: Some(field), ..error });
     }
@@ -193,7 +193,9 @@ impl ItemParser<'_> {
             _ if base.starts_with(['H', 'h']) => self.hashed(base, step),
             _ => match (self.special(base)?, step) {
                 (Some(item), None) => Ok(item),
-                (Some(_), Some(_)) => Err(self.error(CronErrorKind::BadStep, "a step needs `*`, a number or a range")),
+                (Some(_), Some(_)) => {
+                    Err(self.error(CronErrorKind::BadStep, "a step needs `*`, a number or a range before the `/`"))
+                }
                 (None, step) => self.range_item(base, step),
             },
         }
@@ -229,7 +231,7 @@ impl ItemParser<'_> {
         let from = self.number_or_name(first)?;
         let to = self.number_or_name(last)?;
         if self.field == Field::Year && from > to {
-            return Err(self.error(CronErrorKind::BadRange, format!("the range {from}-{to} runs backwards")));
+            return Err(self.error(CronErrorKind::BadRange, format!("the range {from}-{to} goes backwards")));
         }
         // Sunday is 7 at the end of a week and 0 at its start.
         match (self.field, from, to) {
@@ -256,13 +258,13 @@ impl ItemParser<'_> {
         }
         if text.bytes().all(|b| b.is_ascii_alphabetic()) {
             let message = match self.field {
-                Field::Month => format!("`{text}` is not a month, write JAN to DEC"),
-                Field::DayOfWeek => format!("`{text}` is not a day of the week, write SUN to SAT"),
+                Field::Month => format!("`{text}` is not a month: write JAN to DEC"),
+                Field::DayOfWeek => format!("`{text}` is not a day of the week: write SUN to SAT"),
                 _ => format!("`{text}` is not a number"),
             };
             return Err(self.error(CronErrorKind::UnknownName, message));
         }
-        Err(self.error(CronErrorKind::BadItem, format!("`{}` is not understood", self.text.escape_debug())))
+        Err(self.error(CronErrorKind::BadItem, format!("`{}` is not valid here", self.text.escape_debug())))
     }
 
     fn in_range(&self, number: u32, min: u16, max: u16) -> Result<u16, CronError> {
@@ -275,11 +277,12 @@ impl ItemParser<'_> {
     fn step(&self, text: &str) -> Result<u16, CronError> {
         let size = self.field.size();
         match digits(text) {
-            Some(0) => Err(self.error(CronErrorKind::BadStep, "a step of 0 never moves")),
+            Some(0) => Err(self.error(CronErrorKind::BadStep, "a step must be at least 1")),
             // A longer step names one value only, which is never what was meant.
-            Some(step) if step > u32::from(size) => {
-                Err(self.error(CronErrorKind::BadStep, format!("a step of {step} is more than the {size} values")))
-            }
+            Some(step) if step > u32::from(size) => Err(self.error(
+                CronErrorKind::BadStep,
+                format!("a step of {step} is larger than the {size} values of the field"),
+            )),
             Some(step) => Ok(step as u16),
             None => Err(self.error(CronErrorKind::BadStep, format!("`{}` is not a step", text.escape_debug()))),
         }
@@ -309,20 +312,20 @@ impl ItemParser<'_> {
         }
         match text.strip_suffix(['W', 'w']).map(digits) {
             Some(Some(day)) => self.in_range(day, 1, 31).map(|day| Some(Item::NearestWeekday(day))),
-            Some(None) => Err(self.error(CronErrorKind::BadItem, "`W` follows one day number, such as 15W")),
+            Some(None) => Err(self.error(CronErrorKind::BadItem, "`W` must follow a single day number, such as 15W")),
             None => Ok(None),
         }
     }
 
     fn special_weekday(&self, text: &str) -> Result<Option<Item>, CronError> {
         if text.eq_ignore_ascii_case("L") {
-            let message = "a bare `L` names no day: write SAT for Saturday, or 5L for the month's last Friday";
+            let message = "a bare `L` does not name a day: write SAT for Saturday, or 5L for the month's last Friday";
             return Err(self.error(CronErrorKind::NotAllowed, message));
         }
         if let Some((weekday, nth)) = text.split_once('#') {
             let weekday = self.value(weekday)?;
-            let nth =
-                digits(nth).ok_or_else(|| self.error(CronErrorKind::BadItem, "`#` is followed by a number, 1 to 5"))?;
+            let nth = digits(nth)
+                .ok_or_else(|| self.error(CronErrorKind::BadItem, "`#` must be followed by a number from 1 to 5"))?;
             return self.in_range(nth, 1, 5).map(|nth| Some(Item::NthOfMonth { weekday, nth }));
         }
         match text.strip_suffix(['L', 'l']) {
@@ -358,7 +361,7 @@ impl ItemParser<'_> {
         };
         let (first, last) = self.range(first, last)?;
         if first > last {
-            return Err(self.error(CronErrorKind::BadRange, format!("the range {first}-{last} of `H` runs backwards")));
+            return Err(self.error(CronErrorKind::BadRange, format!("the range {first}-{last} of `H` goes backwards")));
         }
         Ok((first, last))
     }

@@ -105,7 +105,8 @@ impl Cron {
         };
         let pattern = tree.pattern();
         if pattern.first(0).is_none() {
-            let message = format!("no day from {} to {} matches", YEARS.start, YEARS.end - 1);
+            let message =
+                format!("no day from {} to {} matches, so the expression never fires", YEARS.start, YEARS.end - 1);
             return Err(CronError::new(CronErrorKind::NeverFires, 0..text.len(), message));
         }
         Ok(Self(Rule::Pattern(Box::new(pattern))))
@@ -298,7 +299,7 @@ impl Tree {
 
 fn parse(text: &str, seed: &[u8]) -> Result<Parsed, CronError> {
     if text.len() > EXPRESSION_BYTES_MAX {
-        let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", text.len());
+        let message = format!("the expression has {} bytes; at most {EXPRESSION_BYTES_MAX} are allowed", text.len());
         return Err(CronError::new(CronErrorKind::TooLong, 0..text.len(), message));
     }
     if let Some((at, c)) = text.char_indices().find(|(_, c)| !c.is_ascii()) {
@@ -330,7 +331,7 @@ fn parse_word(word: &str, place: std::ops::Range<usize>, seed: &[u8]) -> Result<
     };
     if fields.is_empty() || !rest.is_empty() {
         let message = format!(
-            "`@{}` is not known, write @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually or @every 90s",
+            "`@{}` is not a known shorthand: write @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually or @every 90s",
             word.escape_debug()
         );
         return Err(CronError::new(CronErrorKind::UnknownWord, place, message));
@@ -360,7 +361,7 @@ fn parse_fields(text: &str, start: usize, seed: &[u8]) -> Result<Tree, CronError
     }
     if !(5..=7).contains(&parts.len()) {
         let message = format!(
-            "{} fields, but an expression has 5 (minute, hour, day of month, month, day of week), 6 with seconds first, or 7 with the year last",
+            "the expression has {} fields, but must have 5 (minute, hour, day of month, month, day of week), 6 with seconds first, or 7 with the year last",
             parts.len()
         );
         return Err(CronError::new(CronErrorKind::FieldCount, start..start + text.len(), message));

@@ -77,7 +77,7 @@ fn compare(path: &Path, written: &Value, read: &Value, problems: &mut Vec<Proble
             }
         }
         (Value::Array(_), Value::Object(_)) if problems.len() < PROBLEMS_MAX => {
-            problems.push(Problem::new(path.to_string(), "wrong_type", "a map is expected here, not a list"));
+            problems.push(Problem::new(path.to_string(), "wrong_type", "expected a map, found a list"));
         }
         _ => {}
     }
@@ -170,14 +170,14 @@ fn check_text(path: &Path, text: &str) -> Result<(), Problem> {
     if !text.contains('\0') {
         return Ok(());
     }
-    let message = "text cannot hold the character NUL, which PostgreSQL does not store";
+    let message = "text cannot contain the character NUL, which PostgreSQL does not store";
     Err(Problem::new(path.to_string(), "invalid_value", message))
 }
 
 /// Keys stand in every path below them, so their length multiplies.
 fn check_key(path: &Path, key: &str) -> Result<(), Problem> {
     if key.len() > KEY_BYTES_MAX {
-        let message = format!("a key has at most {KEY_BYTES_MAX} bytes");
+        let message = format!("a key may have at most {KEY_BYTES_MAX} bytes");
         return Err(Problem::new(path.to_string(), "too_long", message));
     }
     check_text(path, key)

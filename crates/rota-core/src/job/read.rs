@@ -53,8 +53,8 @@ pub fn yaml(text: &[u8]) -> Result<Value, Problem> {
     let mut values = yaml_values(text, DOCUMENT_BYTES_MAX)?;
     match (values.pop(), values.is_empty()) {
         (Some(value), true) => Ok(value),
-        (Some(_), false) => Err(Problem::new("", "several_documents", "one document is expected here, not several")),
-        (None, _) => Err(Problem::new("", "empty", "there is no document in this text")),
+        (Some(_), false) => Err(Problem::new("", "several_documents", "expected one document, found several")),
+        (None, _) => Err(Problem::new("", "empty", "the text contains no document")),
     }
 }
 
@@ -75,7 +75,7 @@ fn bounded(text: &[u8], bytes_max: usize) -> Result<(), Problem> {
     if text.len() <= bytes_max {
         return Ok(());
     }
-    let message = format!("the text has {} bytes; at most {bytes_max} are read", text.len());
+    let message = format!("the text has {} bytes; at most {bytes_max} are allowed", text.len());
     Err(Problem::new("", "too_large", message))
 }
 
@@ -148,7 +148,7 @@ impl Level {
         if self.0 < DEPTH_MAX {
             Ok(Self(self.0 + 1))
         } else {
-            Err(E::custom(format_args!("too deep: lists and maps nest at most {DEPTH_MAX} levels")))
+            Err(E::custom(format_args!("too deep: lists and maps may be nested at most {DEPTH_MAX} levels")))
         }
     }
 }

@@ -246,9 +246,9 @@ fn only_one(kinds: [Option<StepKind>; 10]) -> Result<StepKind, String> {
     match (written.next(), written.next()) {
         (Some(kind), None) => Ok(kind),
         (Some(first), Some(second)) => {
-            Err(format!("a step has exactly one kind; this one has `{}` and `{}`", first.name(), second.name()))
+            Err(format!("a step must have exactly one kind; this one has `{}` and `{}`", first.name(), second.name()))
         }
-        (None, _) => Err(format!("a step has exactly one kind: {}", StepKind::NAMES.join(", "))),
+        (None, _) => Err(format!("a step must have exactly one kind: {}", StepKind::NAMES.join(", "))),
     }
 }
 

@@ -19,7 +19,7 @@ pub const CODE: &str = "not_supported_yet";
 pub fn unbuilt(job: &JobDocument) -> Vec<Problem> {
     let mut found = Vec::new();
     if job.steps.len() > 1 {
-        found.push(problem("steps", "a job has one step for now; let jobs start after each other by `triggers.after`"));
+        found.push(problem("steps", "jobs of several steps are not supported yet; use several jobs that start after each other (`triggers.after`)"));
     }
     for (index, step) in job.steps.iter().enumerate() {
         let at = format!("steps[{index}]");
@@ -28,11 +28,11 @@ pub fn unbuilt(job: &JobDocument) -> Vec<Problem> {
     if job.triggers.as_ref().is_some_and(|triggers| triggers.webhook.is_some()) {
         found.push(problem(
             "triggers.webhook",
-            "webhooks start nothing yet; call `POST /jobs/{job}/trigger` with a token",
+            "webhooks are not supported yet; call `POST /jobs/{job}/trigger` with a token",
         ));
     }
     if !job.notify.is_empty() {
-        found.push(problem("notify", "nobody is notified yet; follow the events or the metrics"));
+        found.push(problem("notify", "notifications are not supported yet; use the event feed or the metrics"));
     }
     found.extend(secrets(job));
     found
@@ -45,13 +45,16 @@ fn problem(path: &str, message: &str) -> Problem {
 fn in_step(step: &Step) -> Vec<Problem> {
     let mut found = Vec::new();
     if step.foreach.is_some() {
-        found.push(problem("foreach", "steps do not fan out yet; trigger a run for each item"));
+        found.push(problem("foreach", "`foreach` is not supported yet; trigger one run per item"));
     }
     if step.condition.is_some() {
-        found.push(problem("if", "conditions are not looked at yet"));
+        found.push(problem("if", "`if` is not supported yet"));
     }
     if step.on_failure.is_some() {
-        found.push(problem("on_failure", "a failed step fails its run for now; start another job by `triggers.after`"));
+        found.push(problem(
+            "on_failure",
+            "`on_failure` is not supported yet: a failed step fails its run; start another job with `triggers.after`",
+        ));
     }
     found.extend(in_kind(&step.kind).into_iter().map(|problem| problem.within(step.kind.name())));
     found
@@ -61,14 +64,14 @@ fn in_kind(kind: &StepKind) -> Vec<Problem> {
     match kind {
         StepKind::Command(_) | StepKind::Handler(_) | StepKind::Sleep(Sleep::For(_)) => Vec::new(),
         StepKind::Http(http) => in_http(http),
-        StepKind::Sleep(Sleep::Until(_)) => vec![problem("until", "sleeps only `for` a time yet")],
+        StepKind::Sleep(Sleep::Until(_)) => vec![problem("until", "`until` is not supported yet; use `for`")],
         StepKind::Sql(_)
         | StepKind::File(_)
         | StepKind::Sftp(_)
         | StepKind::Job(_)
         | StepKind::Approval(_)
         | StepKind::Wait(_) => {
-            let message = format!("`{}` steps are not executed yet; use `http`, `command` or `handler`", kind.name());
+            let message = format!("`{}` steps are not supported yet; use `http`, `command` or `handler`", kind.name());
             vec![problem("", &message)]
         }
     }
@@ -77,10 +80,10 @@ fn in_kind(kind: &StepKind) -> Vec<Problem> {
 fn in_http(http: &Http) -> Vec<Problem> {
     let mut found = Vec::new();
     if matches!(http.auth, Some(HttpAuth::OAuth2(_))) {
-        found.push(problem("auth.oauth2", "OAuth2 is not spoken yet; use `bearer` or `basic`"));
+        found.push(problem("auth.oauth2", "OAuth2 is not supported yet; use `bearer` or `basic`"));
     }
     if http.callback.is_some() {
-        found.push(problem("callback", "callbacks are not waited for yet"));
+        found.push(problem("callback", "callbacks are not supported yet"));
     }
     found
 }
@@ -91,7 +94,7 @@ fn secrets(job: &JobDocument) -> impl Iterator<Item = Problem> {
     templates(job)
         .into_iter()
         .filter(move |template| refers(&template.text))
-        .map(|template| problem(&template.path, "there are no secrets yet; a run's payload can bring the value"))
+        .map(|template| problem(&template.path, "secrets are not supported yet; pass the value in the run's payload"))
 }
 
 #[cfg(test)]

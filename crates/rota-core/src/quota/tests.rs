@@ -83,7 +83,7 @@ fn a_document_is_held_to_every_limit_and_each_refusal_names_its_place() {
 #[test]
 fn a_refusal_says_what_was_asked_and_what_is_allowed() {
     let refusal = free().run(None, Priority::new(2)).unwrap();
-    let words = "priority: priority 2 is too high; the tenant's quota best_priority is 8 (so 8 to 10)";
+    let words = "priority: priority 2 is too urgent; the tenant's quota best_priority is 8 (so 8 to 10)";
     assert_eq!(refusal.to_string(), words);
     assert_eq!(refusal.problem().code, "best_priority");
     let refusal = free().run(Some(&json!("x".repeat(999))), None).unwrap();

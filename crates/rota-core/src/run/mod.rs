@@ -388,7 +388,7 @@ pub enum Refusal {
     LeaseLost,
     #[error("the run has ended")]
     Ended,
-    #[error("the run is in no state for this")]
+    #[error("the state of the run does not allow this")]
     WrongState,
     #[error("it is not time yet")]
     NotYet,

@@ -123,14 +123,16 @@ impl Run {
         };
         let trail = Some(TrailEntry { at: now, kind: TrailKind::WorkerLost { worker, losses } });
         if losses >= policy_losses_max {
-            let failure = Failure::new(ErrorKind::Lost, format!("its worker vanished {losses} times"));
+            let failure = Failure::new(ErrorKind::Lost, format!("its worker was lost {losses} times"));
             return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..self.dead(now) }));
         }
         let delay = Span::millis(LOSS_DELAY.as_millis() << losses.saturating_sub(1).min(6));
         let ready_at = delay.after(now);
         if self.is_over_at(ready_at) {
-            let failure =
-                Failure::new(ErrorKind::Lost, "its worker vanished, and its deadline leaves no time for more");
+            let failure = Failure::new(
+                ErrorKind::Lost,
+                "its worker was lost, and its deadline leaves no time for another attempt",
+            );
             let end = self.finish(Verdict::TimedOut, now);
             return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..end }));
         }

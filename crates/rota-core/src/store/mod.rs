@@ -77,17 +77,17 @@ pub enum StoreError {
     NotApplied { what: &'static str, source: Box<dyn Error + Send + Sync> },
     /// The commit's answer was lost: it may have happened. Ask again under the
     /// same [`Write`].
-    #[error("the store may or may not have done it: {what}")]
+    #[error("the store may or may not have completed this: {what}")]
     OutcomeUnknown { what: &'static str, source: Box<dyn Error + Send + Sync> },
     /// The request key was used before with another body.
-    #[error("the request key was used before with another body")]
+    #[error("the idempotency key was used before with another body")]
     RequestDiffers,
     /// What the write was decided by has changed since it was read. Nothing was
     /// changed: read again, and decide again.
-    #[error("what it was decided by has changed meanwhile: {what}")]
+    #[error("the data that this depends on has changed meanwhile: {what}")]
     Moved { what: &'static str },
     /// What is stored cannot be read.
-    #[error("the store holds something it cannot read: {0}")]
+    #[error("the store contains data that cannot be read: {0}")]
     Corrupt(String),
 }
 

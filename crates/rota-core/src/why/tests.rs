@@ -170,7 +170,7 @@ fn a_run_that_nobody_can_execute_says_what_is_missing() {
     let run = run_in(RunState::Queued);
     let lane = LaneKey::new("gpu", Some("train"), &["gpu".to_owned()]);
     let reasons = asked(&run, |facts| RunFacts { lane: Some(&lane), offered: false, ..facts });
-    let words = "no worker that is known offers the handler `train` and the traits gpu on the queue `gpu`";
+    let words = "no known worker offers the handler `train` and the traits gpu on the queue `gpu`; start one, or change the job";
     assert_eq!(reasons[0].text(), words);
     let offered = asked(&run, |facts| RunFacts { lane: Some(&lane), ..facts });
     assert_eq!(offered, [Reason::Place { ahead: 0 }]);
@@ -183,7 +183,7 @@ fn a_run_that_is_to_be_alone_says_so() {
     let run = Run { losses: 2, ..run_in(RunState::Queued) };
     let reasons = asked(&run, |facts| RunFacts { alone: true, ..facts });
     assert_eq!(reasons, [Reason::Alone { losses: 2 }, Reason::Place { ahead: 0 }]);
-    assert!(reasons[0].text().starts_with("its worker was lost 2 times while it ran"), "{}", reasons[0].text());
+    assert!(reasons[0].text().starts_with("its worker was lost 2 times while it was running"), "{}", reasons[0].text());
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_run_that_waits_for_its_tenants_quota_says_so() {
     let run = Run { trigger, ..run_in(RunState::Scheduled) };
     let reasons = asked(&run, |facts| facts);
     assert_eq!(reasons, [over_quota(100, at(30))]);
-    let words = format!("its tenant's quota runs_per_minute (100) is used up; there is room at {}", at(30));
+    let words = format!("its tenant's quota runs_per_minute (100) is used up until {}", at(30));
     assert_eq!(reasons[0].text(), words);
     let put_off_again = Run { ready_at: at(40), ..run };
     assert_eq!(asked(&put_off_again, |facts| facts), [Reason::NotYet { at: at(40) }]);
@@ -325,7 +325,7 @@ fn an_overdue_schedule_says_whether_anybody_looks_after_it() {
     let owed = input(&schedule, at(-600));
     let reasons = schedule_asked(&schedule, Some(owed), |facts| ScheduleFacts { scheduler: false, ..facts });
     assert_eq!(reasons[0], Reason::Overdue { since: at(-600), scheduler: false });
-    assert!(reasons[0].text().contains("no scheduler holds its partition"));
+    assert!(reasons[0].text().contains("no scheduler owns its partition"));
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn check_http(path: &str, http: &Http, report: &mut Report) {
     if let Some(method) = &http.method
         && !is_token(method)
     {
-        report.add(format!("{path}.method"), "bad_method", "a method is a word such as GET or POST");
+        report.add(format!("{path}.method"), "bad_method", "a method must be a word such as GET or POST");
     }
     check_headers(&format!("{path}.headers"), &http.headers, report);
     check_scalars(&format!("{path}.query"), &http.query, report);
@@ -72,7 +72,7 @@ fn check_http(path: &str, http: &Http, report: &mut Report) {
     if let Some(sign) = &http.sign {
         report.secret(&format!("{path}.sign.secret"), &sign.secret);
         if sign.header.as_deref().is_some_and(|header| !is_token(header)) {
-            report.add(format!("{path}.sign.header"), "bad_header", "a header is a word such as X-Signature");
+            report.add(format!("{path}.sign.header"), "bad_header", "a header name must be a word such as X-Signature");
         }
     }
 }
@@ -85,7 +85,7 @@ fn check_url(path: &str, url: &str, report: &mut Report) {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let has_host = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['/', '?', '#', ':', '@']));
     if !has_host || url.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        report.add(path, "bad_url", "an address starts with http:// or https:// and a host, and has no spaces");
+        report.add(path, "bad_url", "a URL must start with http:// or https:// and a host, and have no spaces");
     }
 }
 
@@ -99,10 +99,10 @@ fn check_headers(path: &str, headers: &BTreeMap<String, String>, report: &mut Re
     report.at_most(path, headers.len(), ENTRIES_MAX);
     for (name, value) in headers {
         if !is_token(name) {
-            report.add(path, "bad_header", format!("`{}` is not the name of a header", Shown(name)));
+            report.add(path, "bad_header", format!("`{}` is not a valid header name", Shown(name)));
         } else if value.contains(['\r', '\n']) {
             // A line break in a value would begin a header of its own.
-            report.add(format!("{path}.{name}"), "bad_header", "the value of a header is one line");
+            report.add(format!("{path}.{name}"), "bad_header", "the value of a header must be one line");
         }
     }
 }
@@ -113,7 +113,7 @@ fn check_scalars(path: &str, fields: &BTreeMap<String, Value>, report: &mut Repo
     for (name, value) in fields {
         let fits = value.as_array().map_or_else(|| is_scalar(value), |items| items.iter().all(is_scalar));
         if !fits {
-            let message = "a text, a number, true or false, or a list of these";
+            let message = "must be a text, a number, true or false, or a list of these";
             report.add(format!("{path}.{}", Shown(name)), "wrong_type", message);
         }
     }
@@ -145,7 +145,7 @@ fn check_sql(path: &str, sql: &Sql, report: &mut Report) {
     let statement = format!("{path}.statement");
     report.filled_text(&statement, &sql.statement, STATEMENT_BYTES_MAX);
     if means_a_template(&sql.statement) {
-        report.add(statement, "template_in_statement", "bind values through `params`; nothing is spliced into SQL");
+        report.add(statement, "template_in_statement", "use `params` for values; templates are not rendered in SQL");
     }
     report.at_most(&format!("{path}.params"), sql.params.len(), ENTRIES_MAX);
     check_rows(path, sql.rows_max, report);
@@ -183,7 +183,8 @@ fn check_place(path: &str, place: &FilePlace, report: &mut Report) {
     check_path(&format!("{path}.path"), &place.path, report);
     let by_path = FileFormat::of_path(&place.path);
     let Some(format) = place.format.or(by_path) else {
-        let message = "the ending of the path names no format; write one of csv, ndjson, json, xlsx, parquet";
+        let message =
+            "the ending of the path is not a known format; set `format` to csv, ndjson, json, xlsx or parquet";
         return report.add(format!("{path}.format"), "missing_field", message);
     };
     let is_table = matches!(format, FileFormat::Csv | FileFormat::Xlsx);
@@ -205,7 +206,7 @@ fn check_place(path: &str, place: &FilePlace, report: &mut Report) {
 fn check_path(path: &str, text: &str, report: &mut Report) {
     report.filled_text(path, text, PATH_BYTES_MAX);
     if text.split(['/', '\\']).any(|part| part == "..") {
-        report.add(path, "bad_path", "a path has no `..` in it");
+        report.add(path, "bad_path", "a path must not contain `..`");
     }
 }
 
@@ -262,7 +263,7 @@ fn check_command(path: &str, command: &Command, report: &mut Report) {
 fn check_shell(path: &str, text: &str, report: &mut Report) {
     report.filled_text(path, text, STATEMENT_BYTES_MAX);
     if has_tags(text) {
-        report.add(path, "template_in_shell", "give values to a shell through `env`, where they cannot become code");
+        report.add(path, "template_in_shell", "pass values to a shell through `env`, where they cannot become code");
     }
 }
 

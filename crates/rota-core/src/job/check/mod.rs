@@ -64,7 +64,7 @@ fn check_heading(job: &JobDocument, report: &mut Report) {
     report.name("name", &job.name);
     if reads_as_number(&job.name) {
         let message = format!(
-            "`{0}` reads as a number, and jobs are found by number too; add a letter, as in job-{0}",
+            "`{0}` reads as a number, which would be taken for the id of a job; add a letter, as in job-{0}",
             Shown(&job.name)
         );
         report.add("name", "bad_name", message);
@@ -83,7 +83,7 @@ fn check_heading(job: &JobDocument, report: &mut Report) {
     if let Some(schema) = job.input.as_ref().and_then(|input| input.schema.as_ref())
         && !(schema.is_object() || schema.is_boolean())
     {
-        report.add("input.schema", "wrong_type", "a JSON Schema is a map, or true or false");
+        report.add("input.schema", "wrong_type", "a JSON Schema must be a map, true or false");
     }
     report.at_most("vars", job.vars.len(), VARS_MAX);
     for name in job.vars.keys() {
@@ -121,7 +121,7 @@ fn check_concurrency(concurrency: &Concurrency, report: &mut Report) {
     if let Some(queued) = concurrency.max_queued {
         report.within("concurrency.max_queued", queued, 1..=QUEUED_MAX);
         if concurrency.when_full() != WhenFull::Queue {
-            let message = format!("with `when_full: {}` no runs queue up", concurrency.when_full());
+            let message = format!("has no effect with `when_full: {}`, because no runs wait", concurrency.when_full());
             report.add("concurrency.max_queued", "no_meaning", message);
         }
     }
@@ -132,7 +132,7 @@ fn check_unique(unique: &Unique, report: &mut Report) {
     report.no_duplicates("unique.by", &unique.by);
     for (index, path) in unique.by.iter().enumerate() {
         if !is_run_path(path) {
-            let message = "a path starts with `payload` or `labels` and goes on with names, as in payload.account";
+            let message = "a path must start with `payload` or `labels`, followed by names, as in payload.account";
             report.add(format!("unique.by[{index}]"), "bad_reference", message);
         }
     }
@@ -168,7 +168,7 @@ fn check_triggers(job: &str, triggers: &Triggers, report: &mut Report) {
         let path = format!("triggers.after.jobs[{index}]");
         report.name(&path, name);
         if name == job {
-            report.add(path, "cycle", "a job cannot start after itself; `after_finish` is a schedule");
+            report.add(path, "cycle", "a job cannot start after itself; use a schedule with `after_finish`");
         }
     }
 }
@@ -188,7 +188,7 @@ fn check_templates(job: &JobDocument, report: &mut Report) {
     report.at_most("", templates.len(), TEMPLATES_MAX);
     for template in templates {
         if let Some(tag) = open_tag(&template.text) {
-            report.add(template.path, "bad_template", format!("a `{tag}` is never closed"));
+            report.add(template.path, "bad_template", format!("a `{tag}` is not closed"));
         }
     }
 }

@@ -57,7 +57,7 @@ impl Report {
         let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !starts_well || !plain || name.len() > WORD_BYTES_MAX {
             let message = format!(
-                "`{}` is not 1 to {WORD_BYTES_MAX} of the characters a-z, A-Z, 0-9 and `_`, beginning with no digit",
+                "`{}` must have 1 to {WORD_BYTES_MAX} of the characters a-z, A-Z, 0-9 and `_`, and not start with a digit",
                 Shown(name)
             );
             self.add(path, code, message);
@@ -70,7 +70,7 @@ impl Report {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '=' | '/');
         for (index, text) in traits.iter().enumerate() {
             if text.is_empty() || text.len() > WORD_BYTES_MAX || !text.chars().all(plain) {
-                let message = format!("a trait is 1 to {WORD_BYTES_MAX} letters, digits and any of - _ . : = /");
+                let message = format!("a trait must have 1 to {WORD_BYTES_MAX} letters, digits and any of - _ . : = /");
                 self.add(format!("{path}[{index}]"), "bad_name", message);
             }
         }
@@ -83,21 +83,21 @@ impl Report {
         range: RangeInclusive<T>,
     ) {
         if !range.contains(&value) {
-            let message = format!("{value} is not from {} to {}", range.start(), range.end());
+            let message = format!("{value} is not between {} and {}", range.start(), range.end());
             self.add(path, "out_of_range", message);
         }
     }
 
     pub(super) fn at_most(&mut self, path: &str, count: usize, count_max: usize) {
         if count > count_max {
-            self.add(path, "too_many", format!("{count} are written; at most {count_max} are allowed"));
+            self.add(path, "too_many", format!("there are {count}; at most {count_max} are allowed"));
         }
     }
 
     /// At least one, and at most so many.
     pub(super) fn filled(&mut self, path: &str, count: usize, count_max: usize) {
         if count == 0 {
-            self.add(path, "empty", "at least one is needed");
+            self.add(path, "empty", "must have at least one entry");
         }
         self.at_most(path, count, count_max);
     }
@@ -110,7 +110,7 @@ impl Report {
 
     pub(super) fn filled_text(&mut self, path: &str, text: &str, bytes_max: usize) {
         if text.trim().is_empty() {
-            self.add(path, "empty", "a text is needed");
+            self.add(path, "empty", "must not be empty");
         }
         self.text(path, text, bytes_max);
     }
@@ -118,28 +118,28 @@ impl Report {
     pub(super) fn expression(&mut self, path: &str, text: &str) {
         self.filled_text(path, text, EXPRESSION_BYTES_MAX);
         if has_tags(text) {
-            self.add(path, "bad_template", "an expression stands without {{ }}");
+            self.add(path, "bad_template", "an expression is written without {{ }}");
         }
     }
 
     /// A secret is referred to. Versions of a document are kept and shown for ever.
     pub(super) fn secret(&mut self, path: &str, text: &str) {
         if !has_tags(text) {
-            let message = "write a reference such as {{ secrets.name }}, never the secret itself";
+            let message = "use a reference such as {{ secrets.name }}, not the secret itself";
             self.add(path, "secret_in_document", message);
         }
     }
 
     pub(super) fn no_duplicates<T: Ord>(&mut self, path: &str, values: &[T]) {
         for index in repeated(values) {
-            self.add(format!("{path}[{index}]"), "duplicate", "named twice");
+            self.add(format!("{path}[{index}]"), "duplicate", "appears twice");
         }
     }
 
     /// The same for one field of each item of a list.
     pub(super) fn no_duplicates_in<T: Ord>(&mut self, path: &str, field: &str, values: &[T]) {
         for index in repeated(values) {
-            self.add(format!("{path}[{index}].{field}"), "duplicate", format!("another one has the same {field}"));
+            self.add(format!("{path}[{index}].{field}"), "duplicate", format!("another entry has the same {field}"));
         }
     }
 }

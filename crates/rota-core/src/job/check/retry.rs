@@ -18,7 +18,11 @@ pub(super) fn check(path: &str, rule: &RetryRule, report: &mut Report) {
     if let Some(Backoff::Delays(delays)) = &rule.backoff {
         report.filled(&format!("{path}.backoff"), delays.len(), DELAYS_MAX);
         if rule.initial.is_some() {
-            report.add(format!("{path}.initial"), "no_meaning", "a list of delays has no initial one");
+            report.add(
+                format!("{path}.initial"),
+                "no_meaning",
+                "has no effect with a list of delays; write the first delay into the list",
+            );
         }
     }
     if let Some(on) = &rule.on {
@@ -34,7 +38,11 @@ pub(super) fn check_cap(path: &str, rule: &RetryRule, report: &mut Report) {
     let longest = rule.backoff.as_ref().map_or(initial, |backoff| backoff.longest_written(initial));
     let is_written = rule.initial.is_some() || matches!(rule.backoff, Some(Backoff::Delays(_)));
     if is_written && longest > max {
-        report.add(format!("{path}.max"), "above_cap", format!("a delay of {longest} is above this cap of {max}"));
+        report.add(
+            format!("{path}.max"),
+            "above_cap",
+            format!("the delay of {longest} is longer than `max`, which is {max}"),
+        );
     }
 }
 
@@ -46,7 +54,7 @@ fn check_on(path: &str, on: &RetryOn, report: &mut Report) {
     report.at_most(&format!("{path}.on.kinds"), kinds.len(), PATTERNS_MAX);
     for (index, kind) in kinds.iter().enumerate() {
         if *kind == ErrorKind::HttpStatus {
-            let message = "statuses are chosen by number in `on.status`, as in [429, 5xx]";
+            let message = "use `on.status` for HTTP statuses, as in [429, 5xx]";
             report.add(format!("{path}.on.kinds[{index}]"), "use_status", message);
         }
     }

@@ -91,7 +91,11 @@ fn check_foreach(path: &str, foreach: &Foreach, report: &mut Report) {
     match &foreach.items {
         Value::Array(list) => report.at_most(&items, list.len(), FOREACH_ITEMS_MAX),
         Value::String(text) if has_tags(text) => {}
-        _ => report.add(items, "wrong_type", "a list, or a template that yields one, as in {{ payload.accounts }}"),
+        _ => report.add(
+            items,
+            "wrong_type",
+            "must be a list, or a template that yields one, as in {{ payload.accounts }}",
+        ),
     }
 }
 
@@ -104,7 +108,7 @@ fn check_parked(path: &str, step: &Step, report: &mut Report) {
         ("requires", step.requires.is_some()),
     ] {
         if is_written {
-            let message = format!("no worker executes a `{}` step, so this has no meaning here", step.kind.name());
+            let message = format!("has no effect, because no worker executes a `{}` step", step.kind.name());
             report.add(format!("{path}.{field}"), "no_meaning", message);
         }
     }

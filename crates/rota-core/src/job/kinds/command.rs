@@ -51,7 +51,7 @@ impl TryFrom<CommandFields> for Command {
 
     fn try_from(fields: CommandFields) -> Result<Self, String> {
         if fields.shell.is_some() && !fields.args.is_empty() {
-            return Err("`args` only belong to a `program`".to_owned());
+            return Err("`args` can be used only with `program`".to_owned());
         }
         let args = fields.args;
         let program = exactly_one([

@@ -28,7 +28,7 @@ fn at_most_one<T, const N: usize>(written: [(&str, Option<T>); N]) -> Result<Opt
     for (name, value) in written {
         let Some(value) = value else { continue };
         if let Some((first, _)) = found {
-            return Err(format!("`{first}` and `{name}` exclude each other"));
+            return Err(format!("`{first}` and `{name}` cannot be combined"));
         }
         found = Some((name, value));
     }

@@ -74,7 +74,7 @@ impl TryFrom<SftpFields> for Sftp {
 
     fn try_from(fields: SftpFields) -> Result<Self, String> {
         if fields.passphrase.is_some() && fields.key.is_none() {
-            return Err("a `passphrase` only belongs to a `key`".to_owned());
+            return Err("a `passphrase` can be used only with a `key`".to_owned());
         }
         let passphrase = fields.passphrase;
         let login = exactly_one([
