@@ -38,9 +38,9 @@ use crate::{
     node::{Bells, Node},
     remote,
     stages::{
-        PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
-        lend::Lend, look::Look, measure::Measure, promote::Promote, reap::Reap, scan::Scan, settle::Settle,
-        sweep::Sweep, tell::Tell, tend::Tend, trigger::Trigger, withdraw::Withdraw,
+        PassReport, Stage, admit::Admit, assign::Assign, chain::Chain, claim::Claim, dispatch::Dispatch, fire::Fire,
+        forward::Forward, heartbeat::Heartbeat, lead::Lead, look::Look, measure::Measure, promote::Promote, reap::Reap,
+        scan::Scan, settle::Settle, sweep::Sweep, upkeep::Upkeep, withdraw::Withdraw,
     },
 };
 
@@ -96,24 +96,24 @@ impl Driver {
             self.turn(Fire::new(node()), Phase::Stopped, Some(|bells| &bells.fire), Some(Topic::Schedules));
             self.turn(Promote::new(node()), Phase::Stopped, Some(|bells| &bells.promote), Some(Topic::Delayed));
             self.turn(Admit::new(node()), Phase::Draining, None, Some(Topic::Inbox));
-            self.turn(Trigger::new(node()), Phase::Draining, None, Some(Topic::Ends));
+            self.turn(Chain::new(node()), Phase::Draining, None, Some(Topic::Ends));
             self.turn(Reap::new(node()), Phase::Draining, None, None);
             self.turn(Sweep::new(node()), Phase::Draining, None, None);
             self.turn(Scan::new(node()), Phase::Draining, Some(|bells| &bells.scan), None);
-            self.turn(Tend::new(node()), Phase::Draining, None, None);
+            self.turn(Upkeep::new(node()), Phase::Draining, None, None);
         }
         if self.node.options.executes {
             self.turn(Dispatch::new(node()), Phase::Stopped, Some(|bells| &bells.dispatch), None);
             self.turn(Claim::new(node()), Phase::Stopped, Some(|bells| &bells.claim), Some(Topic::Ready));
             self.turn(Withdraw::new(node()), Phase::Stopped, Some(|bells| &bells.withdraw), None);
-            self.turn(Execute::new(node()), Phase::Stopped, Some(|bells| &bells.execute), None);
+            self.turn(Heartbeat::new(node()), Phase::Stopped, Some(|bells| &bells.execute), None);
         }
-        self.turn(Lend::new(node()), Phase::Stopped, Some(|bells| &bells.lend), Some(Topic::Ready));
+        self.turn(Assign::new(node()), Phase::Stopped, Some(|bells| &bells.lend), Some(Topic::Ready));
         for _ in 0..self.node.options.settlers.max(1) {
             self.turn(Settle::new(node()), Phase::Stopped, Some(|bells| &bells.settle), None);
         }
         if let Some(relay) = &self.node.relay {
-            self.turn(Tell::new(node(), Arc::clone(relay)), Phase::Stopped, None, Some(Topic::Followers));
+            self.turn(Forward::new(node(), Arc::clone(relay)), Phase::Stopped, None, Some(Topic::Followers));
             self.keep(tokio::spawn(hear(node(), relay.hear(), self.phase.subscribe())));
         }
     }
@@ -239,7 +239,7 @@ pub fn is_settled(node: &Node) -> bool {
 
 /// Tells the store what is left to tell, and that the node leaves. No stage is at work.
 pub async fn leave(node: &Arc<Node>) -> Result<(), StoreError> {
-    Execute::new(Arc::clone(node)).write_reports().await?;
+    Heartbeat::new(Arc::clone(node)).write_reports().await?;
     node.store.release(&node.write(node.clock.now()), node.worker).await?;
     node.store.forget_workers(&[node.worker]).await?;
     Lead::new(Arc::clone(node)).leave().await

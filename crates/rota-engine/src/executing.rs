@@ -15,7 +15,7 @@ use rota_core::{
 };
 use tokio::sync::{Notify, watch};
 
-use crate::desk::Ready;
+use crate::runs::Ready;
 
 /// Why an attempt is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

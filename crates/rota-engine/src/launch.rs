@@ -24,12 +24,12 @@ use serde_json::Value;
 
 use crate::{
     catalog::JobVersion,
-    desk::{Begin, Ready},
     making::rate_key,
     node::Node,
     outbox::{End, Ended, Origin},
     planted::{self, Bug},
     render::Scope,
+    runs::{Begin, Ready},
     stages::is_unknown,
     supervise::{self, Start, running},
 };

@@ -26,7 +26,6 @@ use tokio::sync::Notify;
 use crate::{
     catalog::Catalog,
     clock::SystemClock,
-    desk::{Desk, Known, pair_of},
     events::{Event, Events},
     executing::Executing,
     executors::{Executors, render::Renderer},
@@ -35,6 +34,7 @@ use crate::{
     quota::Meter,
     remote::Remote,
     reports::Gathered,
+    runs::{Desk, Known, pair_of},
     stats::Stats,
     territory::Territory,
 };
@@ -343,7 +343,7 @@ impl Node {
     /// tests that watch by what right attempts go on.
     #[cfg(feature = "planted")]
     pub fn may_keep(&self, lease: Lease) -> bool {
-        self.desk.kept(lease) == crate::desk::Kept::Asked
+        self.desk.kept(lease) == crate::runs::Kept::Asked
     }
 
     /// Runs that are ready for others, or to be claimed.

@@ -31,7 +31,6 @@ use tokio::sync::watch;
 
 use crate::{
     catalog::JobVersion,
-    desk::Kept,
     events::Event,
     executing::{Slow, Why},
     making::refusal,
@@ -39,6 +38,7 @@ use crate::{
     outbox::{End, Ended, Origin},
     render::Scope,
     reports::AttemptReports,
+    runs::Kept,
 };
 
 /// Attempts that share a task while they end at once.

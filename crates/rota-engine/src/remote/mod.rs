@@ -7,7 +7,7 @@
 //! there and goes on.
 //!
 //! All workers of a node share one [`ClaimPlan`], so that order, fairness and
-//! pauses are decided as for the node's own lanes; the `lend` stage claims for
+//! pauses are decided as for the node's own lanes; the `assign` stage claims for
 //! all that wait in one write.
 
 mod exchange;

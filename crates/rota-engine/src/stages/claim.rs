@@ -22,9 +22,9 @@ use rota_core::{
 
 use super::{PassReport, Stage, is_unknown};
 use crate::{
-    desk::{Ready, pair_of},
     launch::Launch,
     node::Node,
+    runs::{Ready, pair_of},
 };
 
 /// One claim takes at most so many times what is started at once.

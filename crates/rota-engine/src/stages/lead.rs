@@ -34,10 +34,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{PassReport, Stage, is_unknown};
 use crate::{
-    desk::{InFlight, Kept},
     events::Event,
     node::Node,
     planted::{self, Bug},
+    runs::{InFlight, Kept},
 };
 
 /// Leases for attempts in flight.

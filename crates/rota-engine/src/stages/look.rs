@@ -26,10 +26,10 @@ use rota_core::{
 
 use super::{PassReport, Stage};
 use crate::{
-    desk::{CancelFound, Known},
     executing::Why,
     node::Node,
     outbox::{End, Ended, Origin},
+    runs::{CancelFound, Known},
 };
 
 /// Notices and inherited runs read in one go.

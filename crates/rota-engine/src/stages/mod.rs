@@ -6,12 +6,14 @@
 //! was, or remembers the one write whose answer it must ask for again.
 
 pub mod admit;
+pub mod assign;
+pub mod chain;
 pub mod claim;
 pub mod dispatch;
-pub mod execute;
 pub mod fire;
+pub mod forward;
+pub mod heartbeat;
 pub mod lead;
-pub mod lend;
 pub mod look;
 pub mod measure;
 pub mod promote;
@@ -19,9 +21,7 @@ pub mod reap;
 pub mod scan;
 pub mod settle;
 pub mod sweep;
-pub mod tell;
-pub mod tend;
-pub mod trigger;
+pub mod upkeep;
 pub mod withdraw;
 
 use async_trait::async_trait;

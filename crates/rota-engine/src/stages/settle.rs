@@ -26,11 +26,11 @@ use rota_core::{
 
 use super::{PassReport, Stage};
 use crate::{
-    desk::Kept,
     events::Event,
     node::Node,
     outbox::{End, Ended, Origin},
     planted::{self, Bug},
+    runs::Kept,
 };
 
 /// A batch that is refused so often, with a beat that the store took between

@@ -27,9 +27,9 @@ use rota_engine::{
     making,
     node::Node,
     stages::{
-        PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
-        look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, tend::Tend,
-        trigger::Trigger, withdraw::Withdraw,
+        PassReport, Stage, admit::Admit, chain::Chain, claim::Claim, dispatch::Dispatch, fire::Fire,
+        heartbeat::Heartbeat, lead::Lead, look::Look, promote::Promote, reap::Reap, scan::Scan, settle::Settle,
+        sweep::Sweep, upkeep::Upkeep, withdraw::Withdraw,
     },
 };
 use rota_store::sqlite::SqliteStore;
@@ -344,13 +344,13 @@ pub struct Hands {
     pub admit: Admit,
     pub dispatch: Dispatch,
     pub claim: Claim,
-    pub execute: Execute,
+    pub heartbeat: Heartbeat,
     pub settle: Settle,
     pub reap: Reap,
     pub sweep: Sweep,
     pub scan: Scan,
-    pub tend: Tend,
-    pub trigger: Trigger,
+    pub upkeep: Upkeep,
+    pub chain: Chain,
     pub withdraw: Withdraw,
 }
 
@@ -374,20 +374,21 @@ impl Hands {
             admit: Admit::new(of()),
             dispatch: Dispatch::new(of()),
             claim: Claim::new(of()),
-            execute: Execute::new(of()),
+            heartbeat: Heartbeat::new(of()),
             settle: Settle::new(of()),
             reap: Reap::new(of()),
             sweep: Sweep::new(of()),
             scan: Scan::new(of()),
-            tend: Tend::new(of()),
-            trigger: Trigger::new(of()),
+            upkeep: Upkeep::new(of()),
+            chain: Chain::new(of()),
             withdraw: Withdraw::new(of()),
             node,
         }
     }
 
     passes!(
-        lead, look, fire, promote, admit, dispatch, claim, execute, settle, reap, sweep, scan, tend, trigger, withdraw
+        lead, look, fire, promote, admit, dispatch, claim, heartbeat, settle, reap, sweep, scan, upkeep, chain,
+        withdraw
     );
 
     /// What people ask this node for.

@@ -150,7 +150,7 @@ async fn a_leased_attempt_is_told_by_the_extension_of_its_lease() {
     bed.work.wait_for_going(1).await;
     bed.cancel(id).await;
     bed.go(2_000);
-    node.execute().await;
+    node.heartbeat().await;
     node.drain().await;
     node.settle().await;
     assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));
@@ -167,7 +167,7 @@ async fn a_leased_attempt_of_the_node_that_is_asked_is_told_at_once() {
     node.claim().await;
     bed.work.wait_for_going(1).await;
     assert_eq!(node.handle().cancel(&[id], &ask()).await.unwrap(), [CancelAnswer::Asked]);
-    node.execute().await;
+    node.heartbeat().await;
     node.drain().await;
     node.settle().await;
     assert_eq!(bed.status(id).await, ended(Verdict::Cancelled));

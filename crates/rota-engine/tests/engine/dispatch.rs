@@ -340,7 +340,7 @@ async fn runs_that_lost_a_worker_are_not_claimed_ahead() {
     // The leases run out, and what was lost comes back after a delay.
     for _ in 0..60 {
         node.beat_for(&bed, 500).await;
-        node.execute().await;
+        node.heartbeat().await;
         node.reap().await;
         node.promote().await;
         tokio::task::yield_now().await;

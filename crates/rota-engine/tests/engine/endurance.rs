@@ -27,7 +27,7 @@ fn long(leased: bool) -> Value {
 async fn watch(nodes: &mut [&mut Hands]) {
     for node in nodes {
         node.lead().await;
-        node.execute().await;
+        node.heartbeat().await;
         node.look().await;
         node.promote().await;
         node.reap().await;
@@ -80,7 +80,7 @@ async fn a_node_that_stood_still_extends_its_leases_before_it_reaps() {
     bed.go(30_000);
     node.lead().await;
     assert_eq!(node.reap().await.done, 0);
-    node.execute().await;
+    node.heartbeat().await;
     node.reap().await;
     bed.work.open();
     node.drain().await;
@@ -96,7 +96,7 @@ async fn a_node_that_stood_still_extends_its_leases_before_it_reaps() {
 async fn a_clock_that_is_set_ahead_makes_nothing_old_until_it_is_believed() {
     async fn tend(bed: &Bed, node: &mut Hands) -> usize {
         node.lead().await;
-        while node.tend().await.more {}
+        while node.upkeep().await.more {}
         bed.runs().await.len()
     }
     let bed = Bed::new().await;
@@ -142,7 +142,7 @@ async fn half_a_minute_without_the_store_ends_nothing_and_repeats_nothing() {
                 let now = bed.now();
                 assert!(node.lead.pass(now).await.is_err());
                 node.reap.pass(now).await.ok();
-                node.execute.pass(now).await.ok();
+                node.heartbeat.pass(now).await.ok();
                 node.look.pass(now).await.ok();
                 node.dispatch.pass(now).await.ok();
                 node.claim.pass(now).await.ok();

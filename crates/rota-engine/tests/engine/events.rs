@@ -10,7 +10,7 @@ use rota_core::{
 };
 use rota_engine::{
     Cancel, Event, JobRef, Made, Options, RunAsk, Told,
-    stages::{Stage, tell::Tell},
+    stages::{Stage, forward::Forward},
 };
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{self, Receiver, error::TryRecvError};
@@ -108,7 +108,7 @@ async fn a_cancel_before_the_start_is_told_and_counted() {
     assert_eq!(engine.stats().ended_as(Verdict::Cancelled), 1);
 }
 
-/// A relay inside one process: each end hears what the others tell.
+/// A relay inside one process: each end hears what the others forward.
 struct Hub(broadcast::Sender<(usize, Heard)>);
 
 struct HubEnd {
@@ -157,21 +157,21 @@ async fn one_follower_hears_of_every_node_and_nobody_tells_without_one() {
     let end = |own| Arc::new(HubEnd { own, hub: Arc::clone(&hub) });
     let one = bed.builder(Options::default()).relay(end(1)).start().await.unwrap();
     let other = bed.node_with(Options::default()).await;
-    let mut tell = Tell::new(Arc::clone(&other.node), end(2));
+    let mut forward = Forward::new(Arc::clone(&other.node), end(2));
     bed.save(&other.node, job("hello", "noop")).await;
 
     other.node.events.subscribe();
     other.enqueue(&bed, "hello").await;
-    tell.pass(bed.now()).await.unwrap();
+    forward.pass(bed.now()).await.unwrap();
     assert!(lines.try_recv().is_err(), "nobody follows");
 
     let mut feed = one.follow();
     // The hint that somebody follows.
-    tell.doubt();
-    tell.pass(bed.now()).await.unwrap();
+    forward.doubt();
+    forward.pass(bed.now()).await.unwrap();
     let id = other.enqueue(&bed, "hello").await;
     other.node.events.tell(|| Event::PartitionsLost { parts: Vec::new() });
-    tell.pass(bed.now()).await.unwrap();
+    forward.pass(bed.now()).await.unwrap();
     match feed.next().await.unwrap() {
         Told::There(Event::RunMade { run, .. }) => assert_eq!(run, id),
         told => panic!("{told:?}"),
@@ -181,9 +181,9 @@ async fn one_follower_hears_of_every_node_and_nobody_tells_without_one() {
 
     drop(feed);
     bed.go(31_000);
-    tell.pass(bed.now()).await.unwrap();
+    forward.pass(bed.now()).await.unwrap();
     while lines.try_recv().is_ok() {}
     other.enqueue(&bed, "hello").await;
-    tell.pass(bed.now()).await.unwrap();
+    forward.pass(bed.now()).await.unwrap();
     assert!(lines.try_recv().is_err(), "its follower is gone");
 }

@@ -144,10 +144,10 @@ async fn an_attempt_that_lasts_is_marked_as_running_and_settles() {
     bed.work.wait_for_going(1).await;
     bed.clock.wait_for_sleepers(1).await;
     bed.go(199);
-    node.execute().await;
+    node.heartbeat().await;
     assert_eq!(bed.status(id).await, Status::Queued);
     bed.go(1);
-    node.execute().await;
+    node.heartbeat().await;
     assert_eq!(bed.status(id).await, Status::Running);
     bed.work.open();
     node.drain().await;
@@ -259,7 +259,7 @@ async fn a_node_that_does_not_own_a_run_does_not_say_that_it_waits() {
     bed.clock.wait_for_sleepers(1).await;
     assert_eq!(said(&other).await, Reason::PlaceElsewhere { ahead: 0 });
     bed.go(200);
-    node.execute().await;
+    node.heartbeat().await;
     assert!(matches!(said(&other).await, Reason::Running { .. }));
 }
 
@@ -274,7 +274,7 @@ async fn a_leased_attempt_outlives_many_leases() {
     bed.work.wait_for_going(1).await;
     for _ in 0..60 {
         node.beat_for(&bed, 1_000).await;
-        node.execute().await;
+        node.heartbeat().await;
         assert_eq!(node.reap().await.done, 0);
     }
     assert_eq!(bed.status(id).await, Status::Running);
@@ -302,7 +302,7 @@ async fn log_lines_and_progress_reach_the_store() {
     let id = node.enqueue(&bed, "talks").await;
     node.dispatch().await;
     bed.clock.wait_for_sleepers(1).await;
-    node.execute().await;
+    node.heartbeat().await;
     let logs = bed.store.logs(&LogQuery { run: id, attempt: None, after: None, limit: 10 }).await.unwrap();
     let lines: Vec<&str> = logs.iter().flat_map(|chunk| chunk.lines.lines()).collect();
     assert!(lines.len() == 2 && lines[0].contains("first") && lines[1].contains("second"), "{lines:?}");
@@ -460,7 +460,7 @@ async fn only_exclusive_attempts_stop_when_the_store_is_away() {
         while bed.now() < away_at + jiff::SignedDuration::from_millis(millis) {
             let now = bed.go(100);
             assert!(node.lead.pass(now).await.is_err());
-            drop(node.execute.pass(now).await);
+            drop(node.heartbeat.pass(now).await);
             node.withdraw().await;
             node.let_run().await;
         }
@@ -523,7 +523,7 @@ async fn what_the_store_refused_to_mark_is_not_begun_again_by_the_same_right() {
     bed.clock.wait_for_sleepers(1).await;
     bed.take_from(&node.node, id).await;
     bed.go(1_000);
-    node.execute().await;
+    node.heartbeat().await;
     node.drain().await;
     node.look.stepped(bed.now());
     node.look().await;
@@ -545,14 +545,14 @@ async fn an_exclusive_run_does_not_begin_by_a_lease_that_has_run_out() {
     for _ in 0..6 {
         bed.go(1_000);
         node.lead().await;
-        node.execute().await;
+        node.heartbeat().await;
     }
     node.claim().await;
     node.drain().await;
     assert_eq!(bed.work.count(), 0, "its lease has run out");
     bed.go(2_000);
     node.lead().await;
-    node.execute().await;
+    node.heartbeat().await;
     node.claim().await;
     node.drain().await;
     assert_eq!(bed.work.count(), 1, "its lease was extended");

@@ -80,7 +80,7 @@ async fn a_partition_is_given_to_whom_it_falls_although_attempts_are_in_flight_i
     assert!(held(&second) > 80, "{}", held(&second));
     second.look().await;
     second.dispatch().await;
-    first.execute().await;
+    first.heartbeat().await;
     finish(&bed, &mut first).await;
     assert_eq!(first.node.stats.ended_as(Verdict::Succeeded), 256);
     assert!(runs.iter().all(|run| bed.work.calls_of(*run) == 1));
@@ -130,10 +130,10 @@ async fn a_cancel_reaches_an_attempt_before_and_after_the_hand_over() {
         assert_eq!(next.settle().await.done, 0, "it is not the next owner's to end");
         assert_eq!(bed.status(runs[0]).await, Status::Cancelling);
         if !before {
-            leaving.execute().await;
+            leaving.heartbeat().await;
             bed.go(2_000);
         }
-        leaving.execute().await;
+        leaving.heartbeat().await;
         leaving.drain().await;
         leaving.settle().await;
         assert_eq!((bed.status(runs[0]).await, bed.work.calls_of(runs[0])), (ended(Verdict::Cancelled), 1));
@@ -151,7 +151,7 @@ async fn a_partition_is_kept_until_the_store_has_answered_for_its_attempts() {
     assert!(leaving.lead.pass(bed.now()).await.is_err());
     assert_eq!(held(&leaving), 256);
     bed.go(300);
-    leaving.execute().await;
+    leaving.heartbeat().await;
     leaving.let_run().await;
     assert_eq!(leaving.node.executing.running(), 2, "a mark that comes too late stops nobody");
     bed.work.open();

@@ -206,7 +206,7 @@ async fn upkeep_folds_what_was_settled() {
     let saved = bed.save(&node.node, job("hello", "noop")).await;
     node.enqueue(&bed, "hello").await;
     node.work().await;
-    while node.tend().await.more {}
+    while node.upkeep().await.more {}
     let hour = at(0).as_second() / 3_600;
     let rollups = bed.store.rollups(saved.job, hour, hour + 1).await.unwrap();
     assert_eq!(rollups.iter().map(|(_, rollup)| rollup.ended[0]).sum::<u64>(), 1);
@@ -258,7 +258,7 @@ async fn the_scanner_settles_as_lost_what_nobody_executes() {
     bed.work.wait_for_going(1).await;
     bed.clock.wait_for_sleepers(1).await;
     bed.go(1_000);
-    node.execute().await;
+    node.heartbeat().await;
     assert_eq!(node.scan().await.done, 0, "it is under way");
     node.abort_all().await;
     assert_eq!((node.scan().await.done, node.scan().await.done), (0, 0), "it may be on its way");

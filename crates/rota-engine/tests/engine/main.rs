@@ -8,6 +8,7 @@ mod bed;
 mod faulty;
 
 mod cancel;
+mod chain;
 mod clock;
 mod dispatch;
 mod driver;
@@ -23,6 +24,5 @@ mod quotas;
 mod remote;
 mod scan;
 mod simulation;
-mod trigger;
 mod unknown;
 mod unreadable;

@@ -71,7 +71,7 @@ async fn a_marked_run_of_a_dead_owner_is_lost_and_comes_back() {
     first.dispatch().await;
     bed.work.wait_for_going(1).await;
     bed.go(1_000);
-    first.execute().await;
+    first.heartbeat().await;
     assert_eq!(bed.status(id).await, Status::Running);
     die(&bed, first).await;
     let mut second = bed.node().await;
@@ -156,7 +156,7 @@ async fn a_suspect_that_does_not_end_holds_up_nobody() {
     first.dispatch().await;
     bed.work.wait_for_going(1).await;
     bed.go(1_000);
-    first.execute().await;
+    first.heartbeat().await;
     die(&bed, first).await;
     let mut second = bed.node_with(options()).await;
     second.settle().await;
@@ -193,7 +193,7 @@ async fn a_run_that_lost_two_workers_is_executed_alone() {
     first.dispatch().await;
     bed.work.wait_for_going(1).await;
     bed.go(1_000);
-    first.execute().await;
+    first.heartbeat().await;
     die(&bed, first).await;
     let mut second = bed.node_with(options()).await;
     second.settle().await;

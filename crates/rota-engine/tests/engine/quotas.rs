@@ -147,7 +147,7 @@ async fn runs_that_come_after_others_wait_for_the_rate() {
         node.enqueue(&bed, "load").await;
     }
     node.work().await;
-    node.trigger().await;
+    node.chain().await;
     let made: Vec<_> = bed.runs().await.into_iter().filter(|record| record.run.job == report.job).collect();
     let mut ready: Vec<_> = made.iter().map(|record| (record.run.ready_at, record.run.expires_at)).collect();
     ready.sort_unstable();

@@ -13,7 +13,7 @@ use rota_engine::{
     Cancel,
     node::Node,
     remote::{self, Answer, Exchange, Hello, Line, LogPiece, Offer, Told},
-    stages::{Stage, lend::Lend},
+    stages::{Stage, assign::Assign},
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -23,14 +23,14 @@ use crate::bed::*;
 /// A node, and the stage that serves remote workers.
 struct Far {
     hands: Hands,
-    lend: Lend,
+    assign: Assign,
 }
 
 impl Far {
     async fn new(bed: &Bed) -> Self {
         let hands = bed.node().await;
-        let lend = Lend::new(Arc::clone(&hands.node));
-        Self { hands, lend }
+        let assign = Assign::new(Arc::clone(&hands.node));
+        Self { hands, assign }
     }
 
     fn begin(&self, exchange: Exchange) -> JoinHandle<Answer> {
@@ -42,7 +42,7 @@ impl Far {
     async fn turn(&mut self) {
         let now = self.hands.node.clock.now();
         tokio::task::yield_now().await;
-        self.lend.pass(now).await.unwrap();
+        self.assign.pass(now).await.unwrap();
         self.hands.settle().await;
     }
 
@@ -305,7 +305,7 @@ async fn what_another_node_handed_over_meanwhile_is_not_handed_over_again() {
     let second = given(&bed, &mut two, 1).await;
     for _ in 0..5 {
         bed.go(400);
-        one.lend.doubt();
+        one.assign.doubt();
         one.turn().await;
     }
     let answer = one.answered(waiting).await;
@@ -446,7 +446,7 @@ async fn a_cancel_reaches_a_worker_that_waits() {
     far.unanswered(&waiting).await;
     bed.cancel(lease.run).await;
     bed.go(400);
-    far.lend.doubt();
+    far.assign.doubt();
     let answer = far.answered(waiting).await;
     assert_eq!((answer.stops.len(), answer.stops[0].lease), (1, lease));
     assert!(answer.lost.is_empty());
@@ -676,7 +676,7 @@ async fn in_the_mail(bed: &Bed, far: &mut Far) -> RunId {
     let id = far.hands.enqueue(bed, "far").await;
     let now = far.hands.node.clock.now();
     while far.hands.node.stats.started.get() == 0 {
-        far.lend.pass(now).await.unwrap();
+        far.assign.pass(now).await.unwrap();
     }
     waiting.abort();
     assert!(waiting.await.is_err());

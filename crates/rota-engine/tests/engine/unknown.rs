@@ -169,8 +169,8 @@ async fn a_mark_whose_answer_was_lost_leaves_the_attempt_alone() {
     bed.clock.wait_for_sleepers(1).await;
     bed.go(1_500);
     bed.faults.lose_answers(1);
-    assert!(node.execute.pass(bed.now()).await.is_err());
-    node.execute().await;
+    assert!(node.heartbeat.pass(bed.now()).await.is_err());
+    node.heartbeat().await;
     assert_eq!(node.node.executing.running(), 1);
     bed.work.open();
     node.drain().await;

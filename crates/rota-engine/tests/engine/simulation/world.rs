@@ -23,9 +23,9 @@ use rota_engine::{
     executors::Call,
     node::Node,
     stages::{
-        PassReport, Stage, admit::Admit, claim::Claim, dispatch::Dispatch, execute::Execute, fire::Fire, lead::Lead,
-        lend::Lend, look::Look, measure::Measure, promote::Promote, reap::Reap, scan::Scan, settle::Settle,
-        sweep::Sweep, tend::Tend, trigger::Trigger, withdraw::Withdraw,
+        PassReport, Stage, admit::Admit, assign::Assign, chain::Chain, claim::Claim, dispatch::Dispatch, fire::Fire,
+        heartbeat::Heartbeat, lead::Lead, look::Look, measure::Measure, promote::Promote, reap::Reap, scan::Scan,
+        settle::Settle, sweep::Sweep, upkeep::Upkeep, withdraw::Withdraw,
     },
 };
 use rota_store::sqlite::SqliteStore;
@@ -838,9 +838,9 @@ fn posts(node: &Arc<Node>, worker: bool, measures: bool) -> Vec<Post> {
         post(Look::new(of()), false, Some(Topic::Ready)),
         post(Dispatch::new(of()), true, None),
         post(Claim::new(of()), true, Some(Topic::Ready)),
-        post(Lend::new(of()), true, Some(Topic::Ready)),
+        post(Assign::new(of()), true, Some(Topic::Ready)),
         post(Withdraw::new(of()), true, None),
-        post(Execute::new(of()), true, None),
+        post(Heartbeat::new(of()), true, None),
         post(Settle::new(of()), true, None),
         post(Settle::new(of()), true, None),
     ];
@@ -855,8 +855,8 @@ fn posts(node: &Arc<Node>, worker: bool, measures: bool) -> Vec<Post> {
             post(Reap::new(of()), false, None),
             post(Sweep::new(of()), false, None),
             post(Scan::new(of()), false, None),
-            post(Tend::new(of()), false, None),
-            post(Trigger::new(of()), false, Some(Topic::Ends)),
+            post(Upkeep::new(of()), false, None),
+            post(Chain::new(of()), false, Some(Topic::Ends)),
         ];
         for post in &mut schedules {
             post.ends_early = true;

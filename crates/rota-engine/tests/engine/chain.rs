@@ -35,14 +35,14 @@ async fn a_job_starts_after_another_with_its_own_payload_and_says_after_which_ru
     let report = bed.save(&node.node, report).await;
     let load = node.enqueue(&bed, "load").await;
     node.work().await;
-    node.trigger().await;
+    node.chain().await;
     node.work().await;
     let made = runs_of(&bed, report).await;
     assert_eq!(made.len(), 1);
     assert_eq!((made[0].run.trigger.source, upstreams(&made[0])), (Source::Job, vec![load]));
     assert_eq!(made[0].run.state.status(), ended(Verdict::Succeeded));
     assert_eq!(made[0].output.as_deref(), Some("{\"seen\":{\"kind\":\"sales\"}}"));
-    node.trigger().await;
+    node.chain().await;
     assert_eq!(runs_of(&bed, report).await.len(), 1, "an end counts once");
 }
 
@@ -59,7 +59,7 @@ async fn all_waits_for_the_last_and_any_for_none() {
     for name in ["a", "a", "b", "b"] {
         node.enqueue(&bed, name).await;
         node.work().await;
-        node.trigger().await;
+        node.chain().await;
         made.push((runs_of(&bed, all).await.len(), runs_of(&bed, any).await.len()));
     }
     assert_eq!(made, [(0, 1), (0, 2), (1, 3), (1, 4)], "the second b waits for another a");
@@ -79,9 +79,9 @@ async fn a_crash_between_the_end_and_the_start_loses_nothing_and_makes_nothing_t
     node.node.store.leave(node.node.id).await.unwrap();
     let mut next = bed.node().await;
     bed.faults.lose_answers(1);
-    assert!(rota_engine::stages::Stage::pass(&mut next.trigger, bed.now()).await.is_err());
-    next.trigger().await;
-    next.trigger().await;
+    assert!(rota_engine::stages::Stage::pass(&mut next.chain, bed.now()).await.is_err());
+    next.chain().await;
+    next.chain().await;
     assert_eq!(runs_of(&bed, report).await.len(), 1);
 }
 
@@ -101,7 +101,7 @@ async fn a_paused_disabled_or_deleted_job_is_kept_as_skipped() {
     node.enqueue(&bed, "load").await;
     node.work().await;
     bed.store.delete_jobs(&node.node.write(bed.now()), &[deletion(deleted.job)]).await.unwrap();
-    node.trigger().await;
+    node.chain().await;
     for (saved, why) in [(paused, "paused"), (disabled, "paused"), (deleted, "deleted")] {
         let made = runs_of(&bed, saved).await;
         assert_eq!(made.len(), 1, "{why}");

@@ -1,4 +1,4 @@
-//! Execute: looks after the attempts under way.
+//! Heartbeat: tells the store about the attempts under way, and hears what it has to say.
 //!
 //! Attempts run by themselves (see `supervise`); a pass does for all of them
 //! together what each would need: those that last get a written mark, written
@@ -24,14 +24,14 @@ use rota_core::{
 
 use super::{PassReport, Stage, is_unknown};
 use crate::{
-    desk::Kept,
     executing::Why,
     node::Node,
     outbox::{End, Ended, Origin},
     reports,
+    runs::Kept,
 };
 
-pub struct Execute {
+pub struct Heartbeat {
     node: Arc<Node>,
     extended_at: Option<Timestamp>,
     marking: Option<(Write, Vec<RunningMark>)>,
@@ -39,7 +39,7 @@ pub struct Execute {
     strangers: HashSet<Lease>,
 }
 
-impl Execute {
+impl Heartbeat {
     pub fn new(node: Arc<Node>) -> Self {
         Self { node, extended_at: None, marking: None, strangers: HashSet::new() }
     }
@@ -203,9 +203,9 @@ impl Execute {
 }
 
 #[async_trait]
-impl Stage for Execute {
+impl Stage for Heartbeat {
     fn name(&self) -> &'static str {
-        "execute"
+        "heartbeat"
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {

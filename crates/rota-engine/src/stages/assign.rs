@@ -1,4 +1,4 @@
-//! Lend: leases runs of claimed lanes to remote workers.
+//! Assign: leases runs of claimed lanes to remote workers.
 //!
 //! A pass claims for all workers that wait, in one write; what each may have is
 //! decided by the same shares as for the node's own lanes. A run that its rate
@@ -46,7 +46,7 @@ const ALONE_LOOK: Span = Span::millis(200);
 /// A step of a kind that its worker does not execute is put off for so long.
 const PUT_OFF: Span = Span::secs(5);
 
-pub struct Lend {
+pub struct Assign {
     node: Arc<Node>,
     look_at: Timestamp,
     beat_at: Timestamp,
@@ -67,7 +67,7 @@ enum Sent {
     Ended(Ended),
 }
 
-impl Lend {
+impl Assign {
     pub fn new(node: Arc<Node>) -> Self {
         let (look_at, beat_at) = (Timestamp::MIN, Timestamp::MIN);
         Self { node, look_at, beat_at, pending: None, held: BTreeMap::new(), suspects: Vec::new(), doubts: false }
@@ -318,7 +318,7 @@ impl Lend {
     }
 
     /// Claims for those who wait. True where there may be more.
-    async fn lend(&mut self, now: Timestamp) -> Result<(usize, bool), StoreError> {
+    async fn assign(&mut self, now: Timestamp) -> Result<(usize, bool), StoreError> {
         let waiting = if self.held.len() >= HELD_MAX { Vec::new() } else { self.node.remote.sessions().waiting(now) };
         let asked = match self.pending.take() {
             Some((write, claims)) => (write, claims),
@@ -419,9 +419,9 @@ fn own_beat(node: &Node, until: Timestamp) -> WorkerBeat {
 }
 
 #[async_trait]
-impl Stage for Lend {
+impl Stage for Assign {
     fn name(&self) -> &'static str {
-        "lend"
+        "assign"
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
@@ -444,8 +444,8 @@ impl Stage for Lend {
         if self.node.remote.sessions().take_news() || now >= self.look_at {
             self.look(now).await?;
         }
-        let (lent, more) = self.lend(now).await?;
-        done += lent;
+        let (assigned, more) = self.assign(now).await?;
+        done += assigned;
         let held_at = self.held.keys().next().map(|(at, _)| *at);
         let alone_at = (!self.suspects.is_empty()).then(|| ALONE_LOOK.after(now));
         let next_at = [Some(self.look_at), Some(self.beat_at), held_at, alone_at].into_iter().flatten().min();

@@ -1,4 +1,4 @@
-//! Tend: gives upkeep its slices.
+//! Upkeep: has the store keep itself in order, slice by slice.
 //!
 //! Roll-ups are folded, indexes put in order, what is too old goes. A slice is
 //! short, and the next comes at once only while there is more to do.
@@ -12,27 +12,27 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     clock::Ahead,
-    store::{StoreError, Tend as TendAsk},
+    store::{StoreError, Tend},
 };
 
 use super::{PassReport, Stage};
 use crate::node::Node;
 
-pub struct Tend {
+pub struct Upkeep {
     node: Arc<Node>,
     ahead: Ahead,
 }
 
-impl Tend {
+impl Upkeep {
     pub fn new(node: Arc<Node>) -> Self {
         Self { node, ahead: Ahead::default() }
     }
 }
 
 #[async_trait]
-impl Stage for Tend {
+impl Stage for Upkeep {
     fn name(&self) -> &'static str {
-        "tend"
+        "upkeep"
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
@@ -42,7 +42,7 @@ impl Stage for Tend {
         if !self.node.territory.is_steward() {
             return Ok(PassReport { next_at, ..PassReport::idle() });
         }
-        let ask = TendAsk {
+        let ask = Tend {
             now,
             history_keep: self.ahead.kept(options.history_keep),
             skips_keep: self.ahead.kept(options.skips_keep),

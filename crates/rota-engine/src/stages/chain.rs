@@ -1,4 +1,4 @@
-//! Trigger: starts the jobs that come after others.
+//! Chain: starts the jobs that come after others.
 //!
 //! The end of a run is written down, in its own transaction, for each job that
 //! waits for it. A pass reads what was written down, asks
@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use rota_core::{
     after::{self, JobEnd},
     ids::JobId,
-    run::{Labels, NewRun, Source, Trigger as RunTrigger},
+    run::{Labels, NewRun, Source, Trigger},
     store::{FollowEnds, Followed, JobRecord, StoreError, Write},
 };
 use serde_json::json;
@@ -34,12 +34,12 @@ use crate::{
 /// Ends looked at in one go.
 const BATCH: u32 = 500;
 
-pub struct Trigger {
+pub struct Chain {
     node: Arc<Node>,
     pending: Option<(Write, Vec<FollowEnds>)>,
 }
 
-impl Trigger {
+impl Chain {
     pub fn new(node: Arc<Node>) -> Self {
         Self { node, pending: None }
     }
@@ -156,10 +156,10 @@ fn set_aside(record: &JobRecord, ends: &[JobEnd]) -> FollowEnds {
 }
 
 /// Where a run that comes after others comes from.
-fn trigger(ends: &[JobEnd]) -> RunTrigger {
+fn trigger(ends: &[JobEnd]) -> Trigger {
     let after = ends.iter().map(|end| json!({ "job": end.upstream, "run": end.run, "verdict": end.verdict }));
     let metadata = json!({ "after": after.collect::<Vec<_>>() });
-    RunTrigger { metadata: Some(metadata), ..RunTrigger::plain(Source::Job) }
+    Trigger { metadata: Some(metadata), ..Trigger::plain(Source::Job) }
 }
 
 /// Why a job does not start anything now.
@@ -174,9 +174,9 @@ fn standstill(record: &JobRecord, now: Timestamp) -> Option<&'static str> {
 }
 
 #[async_trait]
-impl Stage for Trigger {
+impl Stage for Chain {
     fn name(&self) -> &'static str {
-        "trigger"
+        "chain"
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {

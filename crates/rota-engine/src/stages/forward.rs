@@ -1,4 +1,4 @@
-//! Tell: has other nodes know what happens here, while somebody follows it.
+//! Forward: sends the events of this node to the others, while somebody follows them.
 //!
 //! A node that has followers says so now and then, by a hint; the others then
 //! send it what happens on them, as far as there is room. Nobody follows most of
@@ -24,11 +24,11 @@ const ASK_EVERY: Span = Span::secs(10);
 /// Followers that were not heard of for this long are gone.
 const WANTED_FOR: Span = Span::secs(30);
 /// What happened is sent on this often.
-const TELL_EVERY: Span = Span::millis(100);
+const FORWARD_EVERY: Span = Span::millis(100);
 /// Events sent on in one pass: more than the relay has room for.
 const BATCH: usize = 2_000;
 
-pub struct Tell {
+pub struct Forward {
     node: Arc<Node>,
     relay: Arc<dyn Relay>,
     feed: Option<broadcast::Receiver<Event>>,
@@ -38,7 +38,7 @@ pub struct Tell {
     asks_at: Timestamp,
 }
 
-impl Tell {
+impl Forward {
     pub fn new(node: Arc<Node>, relay: Arc<dyn Relay>) -> Self {
         Self { node, relay, feed: None, asked: false, wanted_until: Timestamp::MIN, asks_at: Timestamp::MIN }
     }
@@ -61,9 +61,9 @@ impl Tell {
 }
 
 #[async_trait]
-impl Stage for Tell {
+impl Stage for Forward {
     fn name(&self) -> &'static str {
-        "tell"
+        "forward"
     }
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
@@ -80,7 +80,7 @@ impl Stage for Tell {
         }
         let feed = self.feed.get_or_insert_with(|| self.node.events.subscribe());
         let (done, more) = Self::send(self.relay.as_ref(), feed);
-        Ok(PassReport { done, more, next_at: Some(TELL_EVERY.after(now)) })
+        Ok(PassReport { done, more, next_at: Some(FORWARD_EVERY.after(now)) })
     }
 
     fn doubt(&mut self) {
