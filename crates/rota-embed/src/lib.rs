@@ -50,7 +50,7 @@ pub use rota_core::{
     store::{CancelAnswer, RunRecord},
 };
 pub use rota_engine::{
-    Engine, Event, Feed, Made, Options, Told,
+    Engine, Event, Feed, FeedItem, Made, Options,
     definitions::Saved,
     executors::{
         Call, HandlerError,

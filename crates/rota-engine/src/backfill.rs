@@ -213,9 +213,9 @@ impl Handle {
     }
 }
 
-type Found = (std::sync::Arc<ScheduleEntry>, std::sync::Arc<JobEntry>);
+type FoundSchedule = (std::sync::Arc<ScheduleEntry>, std::sync::Arc<JobEntry>);
 
-async fn read(node: &Node, schedule: ScheduleId) -> Result<Result<Found, Refusal>, StoreError> {
+async fn read(node: &Node, schedule: ScheduleId) -> Result<Result<FoundSchedule, Refusal>, StoreError> {
     let unread = |why: &str| Ok(Err(Refusal::NoSchedule(why.to_owned())));
     let record = node.store.schedules(&[schedule]).await?.pop().flatten();
     let Some(record) = record.filter(|record| !record.deleted) else { return unread("it was deleted") };

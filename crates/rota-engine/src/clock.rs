@@ -93,7 +93,7 @@ pub struct SystemClock {
     least: AtomicI64,
     most: AtomicI64,
     steps: AtomicU64,
-    /// Rung whenever `least` changed by enough to matter to who sleeps.
+    /// Notified whenever `least` changed by enough to matter to who sleeps.
     moved: Notify,
 }
 

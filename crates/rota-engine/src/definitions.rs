@@ -423,7 +423,7 @@ impl Saver<'_> {
             node.hints.wake(topic);
         }
         let Saved { job, version, changed, .. } = saved;
-        node.events.tell(|| Event::JobSaved { job, tenant, version, changed });
+        node.events.emit(|| Event::JobSaved { job, tenant, version, changed });
         let cursors = put.schedules.iter().flat_map(|schedules| &schedules.saved).filter_map(|put| put.stored.cursor);
         Saved { hot: hot_second(node, cursors.map(|cursor| cursor.due_at).collect()).await, ..saved }
     }

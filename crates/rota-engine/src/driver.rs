@@ -1,7 +1,7 @@
 //! The driver: the only loop.
 //!
 //! Each stage has a task that calls its pass, waits for the time the pass
-//! named, a bell, a hint or a clock that was set, and calls again. A store that does not answer is
+//! named, a wake-up, a hint or a clock that was set, and calls again. A store that does not answer is
 //! asked again after a while that doubles and is spread by chance, so that a
 //! fleet does not come back as one. What to do is the stages' business.
 //!
@@ -16,7 +16,7 @@
 //! end within a limit, and what is left of them is
 //! handed back; what has ended is settled before the node leaves. A store that
 //! hangs cannot hold a stop up: what it was not told it finds out when the node's
-//! word and its leases run out.
+//! lease and those of its runs run out.
 
 use std::{future::poll_fn, panic::AssertUnwindSafe, sync::Arc, task::Poll, time::Duration};
 
@@ -35,7 +35,7 @@ use tokio::{
 
 use crate::{
     executing::Why,
-    node::{Bells, Node},
+    node::{Node, WakeUps},
     remote,
     stages::{
         PassReport, Stage, admit::Admit, assign::Assign, chain::Chain, claim::Claim, dispatch::Dispatch, fire::Fire,
@@ -58,8 +58,8 @@ enum Phase {
 }
 
 /// What wakes a stage besides the time.
-struct Calls {
-    bell: Option<fn(&Bells) -> &Notify>,
+struct Wakers {
+    wake_up: Option<fn(&WakeUps) -> &Notify>,
     listener: Option<Box<dyn Listener>>,
 }
 
@@ -83,8 +83,8 @@ impl Driver {
         let (phase, broken) = (watch::Sender::new(Phase::Running), Arc::new(watch::Sender::new(None)));
         let driver = Self { phase, broken, tasks: Mutex::default(), node };
         driver.turn(measure, Phase::Stopped, None, None);
-        driver.turn(lead, Phase::Stopped, Some(|bells| &bells.lead), Some(Topic::Partitions));
-        driver.turn(look, Phase::Stopped, Some(|bells| &bells.look), Some(Topic::Ready));
+        driver.turn(lead, Phase::Stopped, Some(|wake| &wake.lead), Some(Topic::Partitions));
+        driver.turn(look, Phase::Stopped, Some(|wake| &wake.look), Some(Topic::Ready));
         driver.start_the_rest();
         Ok(driver)
     }
@@ -93,24 +93,24 @@ impl Driver {
         let node = || Arc::clone(&self.node);
         if self.node.options.schedules {
             // Nothing may be late for a stop: these go on for as long as there are partitions.
-            self.turn(Fire::new(node()), Phase::Stopped, Some(|bells| &bells.fire), Some(Topic::Schedules));
-            self.turn(Promote::new(node()), Phase::Stopped, Some(|bells| &bells.promote), Some(Topic::Delayed));
+            self.turn(Fire::new(node()), Phase::Stopped, Some(|wake| &wake.fire), Some(Topic::Schedules));
+            self.turn(Promote::new(node()), Phase::Stopped, Some(|wake| &wake.promote), Some(Topic::Delayed));
             self.turn(Admit::new(node()), Phase::Draining, None, Some(Topic::Inbox));
             self.turn(Chain::new(node()), Phase::Draining, None, Some(Topic::Ends));
             self.turn(Reap::new(node()), Phase::Draining, None, None);
             self.turn(Sweep::new(node()), Phase::Draining, None, None);
-            self.turn(Scan::new(node()), Phase::Draining, Some(|bells| &bells.scan), None);
+            self.turn(Scan::new(node()), Phase::Draining, Some(|wake| &wake.scan), None);
             self.turn(Upkeep::new(node()), Phase::Draining, None, None);
         }
         if self.node.options.executes {
-            self.turn(Dispatch::new(node()), Phase::Stopped, Some(|bells| &bells.dispatch), None);
-            self.turn(Claim::new(node()), Phase::Stopped, Some(|bells| &bells.claim), Some(Topic::Ready));
-            self.turn(Withdraw::new(node()), Phase::Stopped, Some(|bells| &bells.withdraw), None);
-            self.turn(Heartbeat::new(node()), Phase::Stopped, Some(|bells| &bells.execute), None);
+            self.turn(Dispatch::new(node()), Phase::Stopped, Some(|wake| &wake.dispatch), None);
+            self.turn(Claim::new(node()), Phase::Stopped, Some(|wake| &wake.claim), Some(Topic::Ready));
+            self.turn(Withdraw::new(node()), Phase::Stopped, Some(|wake| &wake.withdraw), None);
+            self.turn(Heartbeat::new(node()), Phase::Stopped, Some(|wake| &wake.heartbeat), None);
         }
-        self.turn(Assign::new(node()), Phase::Stopped, Some(|bells| &bells.lend), Some(Topic::Ready));
+        self.turn(Assign::new(node()), Phase::Stopped, Some(|wake| &wake.assign), Some(Topic::Ready));
         for _ in 0..self.node.options.settlers.max(1) {
-            self.turn(Settle::new(node()), Phase::Stopped, Some(|bells| &bells.settle), None);
+            self.turn(Settle::new(node()), Phase::Stopped, Some(|wake| &wake.settle), None);
         }
         if let Some(relay) = &self.node.relay {
             self.turn(Forward::new(node(), Arc::clone(relay)), Phase::Stopped, None, Some(Topic::Followers));
@@ -126,12 +126,12 @@ impl Driver {
         &self,
         stage: impl Stage + 'static,
         until: Phase,
-        bell: Option<fn(&Bells) -> &Notify>,
+        wake_up: Option<fn(&WakeUps) -> &Notify>,
         topic: Option<Topic>,
     ) {
-        let calls = Calls { bell, listener: topic.map(|topic| self.node.hints.listen(topic)) };
+        let wakers = Wakers { wake_up, listener: topic.map(|topic| self.node.hints.listen(topic)) };
         let name = stage.name();
-        let turning = turn(Arc::clone(&self.node), Box::new(stage), calls, self.phase.subscribe(), until);
+        let turning = turn(Arc::clone(&self.node), Box::new(stage), wakers, self.phase.subscribe(), until);
         let (phase, broken) = (self.phase.clone(), Arc::clone(&self.broken));
         let task = async move {
             if AssertUnwindSafe(turning).catch_unwind().await.is_err() {
@@ -162,8 +162,8 @@ impl Driver {
         let node = &self.node;
         drain(node);
         self.phase.send_replace(Phase::Draining);
-        for bell in [&node.bells.dispatch, &node.bells.claim, &node.bells.lend, &node.bells.lead] {
-            bell.notify_one();
+        for wake_up in [&node.wake.dispatch, &node.wake.claim, &node.wake.assign, &node.wake.lead] {
+            wake_up.notify_one();
         }
         self.wait_until(limit, || node.executing.running() == 0).await;
         hand_back(node);
@@ -265,7 +265,7 @@ async fn hear(node: Arc<Node>, mut news: Box<dyn News>, mut phase: watch::Receiv
 async fn turn(
     node: Arc<Node>,
     mut stage: Box<dyn Stage>,
-    mut calls: Calls,
+    mut wakers: Wakers,
     mut phase: watch::Receiver<Phase>,
     until: Phase,
 ) {
@@ -283,7 +283,7 @@ async fn turn(
             }
             Ok(report) => {
                 failures = 0;
-                if calls.wait(&node, &mut phase, report.next_at, steps).await {
+                if wakers.wait(&node, &mut phase, report.next_at, steps).await {
                     stage.doubt();
                 }
             }
@@ -305,7 +305,7 @@ async fn turn(
     }
 }
 
-impl Calls {
+impl Wakers {
     /// Waits for whatever comes first, a clock that is set among it; true where it
     /// was a hint.
     async fn wait(
@@ -315,10 +315,10 @@ impl Calls {
         next_at: Option<Timestamp>,
         steps: u64,
     ) -> bool {
-        let bell = self.bell.map(|bell| bell(&node.bells));
+        let wake_up = self.wake_up.map(|wake_up| wake_up(&node.wake));
         tokio::select! {
             _ = phase.changed() => false,
-            () = ring(bell) => false,
+            () = notified(wake_up) => false,
             () = heard(self.listener.as_deref_mut()) => true,
             () = time(node, next_at) => false,
             () = node.clock.stepped(steps) => false,
@@ -326,9 +326,9 @@ impl Calls {
     }
 }
 
-async fn ring(bell: Option<&Notify>) {
-    match bell {
-        Some(bell) => bell.notified().await,
+async fn notified(wake_up: Option<&Notify>) {
+    match wake_up {
+        Some(wake_up) => wake_up.notified().await,
         None => std::future::pending().await,
     }
 }

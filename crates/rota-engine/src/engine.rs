@@ -34,7 +34,7 @@ use crate::{
     node::{Node, Parts},
     options::Options,
     quota,
-    remote::{self, Answer, Exchange, ExchangeError},
+    remote::{self, Exchange, ExchangeAnswer, ExchangeError},
     stats::Stats,
 };
 
@@ -401,7 +401,7 @@ impl Handle {
         let wanted = |status| query.statuses.contains(&status);
         // Where a filter takes queued and running alike, what is known here changes nothing.
         let tells_apart = wanted(Status::Queued) != wanted(Status::Running);
-        let begun = if tells_apart { self.node.desk.begun() } else { Vec::new() };
+        let begun = if tells_apart { self.node.runs.begun() } else { Vec::new() };
         let mut page = self.node.store.list_runs(&RunQuery { begun, ..query.clone() }).await?;
         page.runs = self.as_they_stand(page.runs).await?;
         page.runs.retain(|record| query.statuses.is_empty() || wanted(record.run.state.status()));
@@ -411,13 +411,13 @@ impl Handle {
     /// What was read from the store, corrected by what this node knows of runs in its
     /// hands. One that was settled after it was read is read again.
     async fn as_they_stand(&self, mut records: Vec<RunRecord>) -> Result<Vec<RunRecord>, StoreError> {
-        let settled = self.node.desk.correct(records.iter_mut());
+        let settled = self.node.runs.correct(records.iter_mut());
         if settled.is_empty() {
             return Ok(records);
         }
         let again = self.node.store.runs(&settled).await?.into_iter().flatten();
         let mut again: HashMap<RunId, RunRecord> = again.map(|record| (record.run.id, record)).collect();
-        self.node.desk.correct(again.values_mut());
+        self.node.runs.correct(again.values_mut());
         for record in &mut records {
             if let Some(newer) = again.remove(&record.run.id) {
                 *record = newer;
@@ -523,9 +523,9 @@ impl Handle {
         // Before the answer: whoever was told that a run is to stop does not see this node
         // start it.
         let asked = runs.iter().zip(&answers).filter(|(_, answer)| **answer == CancelAnswer::Asked);
-        self.node.desk.ask_to_stop(asked.map(|(run, _)| *run), &ask.request(write.now));
+        self.node.runs.ask_to_stop(asked.map(|(run, _)| *run), &ask.request(write.now));
         self.node.cancel_asked.store(true, Ordering::Relaxed);
-        self.node.bells.execute.notify_one();
+        self.node.wake.heartbeat.notify_one();
         if self.node.remote.is_used() {
             let unheard = self.node.remote.sessions().cancel_asked(runs);
             remote::cancel_unheard(&self.node, unheard, write.now);
@@ -548,7 +548,7 @@ impl Handle {
     }
 
     /// Hears a remote worker out and answers it; waits as long as it wishes.
-    pub async fn exchange(&self, exchange: Exchange) -> Result<Answer, ExchangeError> {
+    pub async fn exchange(&self, exchange: Exchange) -> Result<ExchangeAnswer, ExchangeError> {
         remote::exchange(&self.node, exchange).await
     }
 
@@ -621,7 +621,7 @@ impl Handle {
 
     fn changed_pauses(&self, targets: &[PauseTarget], done: &[bool], event: fn(PauseTarget) -> Event) {
         for (target, _) in targets.iter().zip(done).filter(|(_, done)| **done) {
-            self.node.events.tell(|| event(target.clone()));
+            self.node.events.emit(|| event(target.clone()));
         }
         for target in targets {
             if let PauseTarget::Job(job) = target {

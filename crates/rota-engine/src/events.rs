@@ -158,7 +158,7 @@ pub enum Finding {
 
 /// What a follower is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum FeedItem {
     /// It happened on this node.
     Here(Event),
     /// It happened on another.
@@ -173,20 +173,20 @@ pub enum Told {
 pub struct Feed {
     here: broadcast::Receiver<Event>,
     there: broadcast::Receiver<Option<Event>>,
-    _counted: Counted,
+    _counted: Follower,
 }
 
 impl Feed {
     /// What happened next; none once the engine is gone.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<FeedItem> {
         use broadcast::error::RecvError::{Closed, Lagged};
-        let told = tokio::select! {
-            here = self.here.recv() => here.map(Told::Here),
-            there = self.there.recv() => there.map(|event| event.map_or(Told::Reset, Told::There)),
+        let item = tokio::select! {
+            here = self.here.recv() => here.map(FeedItem::Here),
+            there = self.there.recv() => there.map(|event| event.map_or(FeedItem::Reset, FeedItem::There)),
         };
-        match told {
-            Ok(told) => Some(told),
-            Err(Lagged(_)) => Some(Told::Reset),
+        match item {
+            Ok(item) => Some(item),
+            Err(Lagged(_)) => Some(FeedItem::Reset),
             Err(Closed) => None,
         }
     }
@@ -194,9 +194,9 @@ impl Feed {
 
 /// One who follows, for as long as this lives.
 #[derive(Debug)]
-struct Counted(Arc<AtomicUsize>);
+struct Follower(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for Follower {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -225,7 +225,7 @@ impl Events {
     }
 
     /// Tells those who listen, if there are any.
-    pub fn tell(&self, event: impl FnOnce() -> Event) {
+    pub fn emit(&self, event: impl FnOnce() -> Event) {
         if self.heard() {
             // The last listener may have just gone.
             drop(self.feed.send(event()));
@@ -245,7 +245,7 @@ impl Events {
     /// What happens here and on other nodes.
     pub fn follow(&self) -> Feed {
         self.followers.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(Arc::clone(&self.followers));
+        let counted = Follower(Arc::clone(&self.followers));
         Feed { here: self.subscribe(), there: self.there.subscribe(), _counted: counted }
     }
 
@@ -255,9 +255,9 @@ impl Events {
     }
 
     /// Passes on what another node told; none for what was missed of it.
-    pub(crate) fn hear(&self, told: impl FnOnce() -> Option<Event>) {
+    pub(crate) fn hear(&self, item: impl FnOnce() -> Option<Event>) {
         if self.is_followed() {
-            drop(self.there.send(told()));
+            drop(self.there.send(item()));
         }
     }
 }

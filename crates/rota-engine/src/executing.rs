@@ -15,7 +15,7 @@ use rota_core::{
 };
 use tokio::sync::{Notify, watch};
 
-use crate::runs::Ready;
+use crate::runs::TakenRun;
 
 /// Why an attempt is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) struct Slow {
 /// Suspects, each to be executed with nothing beside it.
 #[derive(Debug, Default)]
 struct Apart {
-    waiting: VecDeque<Ready>,
+    waiting: VecDeque<TakenRun>,
     doors: Doors,
 }
 
@@ -57,7 +57,7 @@ pub struct Executing {
     slow: Mutex<HashMap<RunId, Slow>>,
     apart: Mutex<Apart>,
     draining: AtomicBool,
-    /// Rung when attempts end or are settled, for one who waits for the last.
+    /// Notified when attempts end or are settled, for one who waits for the last.
     pub(crate) moved: Notify,
 }
 
@@ -148,7 +148,7 @@ impl Executing {
         })
     }
 
-    /// Drops all attempts under way without a word, as the death of their
+    /// Drops all attempts under way unannounced, as the death of their
     /// process would: for tests and the simulator.
     pub fn forget_all(&self) {
         self.stop_all(Why::Lost, |_| true);
@@ -159,7 +159,7 @@ impl Executing {
     }
 
     /// Sets a suspect aside until it can be executed alone.
-    pub(crate) fn set_apart(&self, ready: Ready) {
+    pub(crate) fn set_apart(&self, ready: TakenRun) {
         self.apart().waiting.push_back(ready);
     }
 
@@ -170,7 +170,7 @@ impl Executing {
     }
 
     /// The suspect whose turn it is.
-    pub(crate) fn next_alone(&self, now: Timestamp) -> Option<Ready> {
+    pub(crate) fn next_alone(&self, now: Timestamp) -> Option<TakenRun> {
         let Apart { waiting, doors } = &mut *self.apart();
         let busy = self.unsettled() > 0;
         if doors.look(!waiting.is_empty(), busy, now) != Start::Suspect {
@@ -196,7 +196,7 @@ impl Executing {
         self.apart().doors = Doors::default();
     }
 
-    pub(crate) fn take_apart(&self) -> Vec<Ready> {
+    pub(crate) fn take_apart(&self) -> Vec<TakenRun> {
         self.apart().waiting.drain(..).collect()
     }
 }

@@ -29,19 +29,19 @@ use crate::{
     outbox::{End, Ended, Origin},
     planted::{self, Bug},
     render::Scope,
-    runs::{Begin, Ready},
+    runs::{Begin, TakenRun},
     stages::is_unknown,
     supervise::{self, Start, running},
 };
 
 /// A run that waits for nothing but its start.
 struct Able {
-    ready: Ready,
+    ready: TakenRun,
     job: Arc<JobVersion>,
 }
 
 /// Leases asked for whose answer was lost.
-struct Asked {
+struct PendingLeases {
     write: Write,
     until: Timestamp,
     /// The uptime when they were first asked for.
@@ -57,8 +57,8 @@ const UNSURE_FOR: Span = Span::millis(250);
 pub struct Launch {
     node: Arc<Node>,
     /// Runs in hand that may go on at a later time.
-    held: BTreeMap<(Timestamp, RunId), Ready>,
-    pending: Option<Asked>,
+    held: BTreeMap<(Timestamp, RunId), TakenRun>,
+    pending: Option<PendingLeases>,
 }
 
 impl Launch {
@@ -119,20 +119,20 @@ impl Launch {
 
     /// Whether a run that waited here may still be started by this node. One
     /// whose lease or partition was lost meanwhile is let go of.
-    pub fn is_ours(&self, ready: &Ready) -> bool {
+    pub fn is_ours(&self, ready: &TakenRun) -> bool {
         let lease = ready.run.lease();
         let right = match ready.by {
             By::Owner(epoch) => self.node.territory.held(ready.run.part).is_some_and(|held| held.epoch == epoch),
             By::Lease => true,
         };
         if !right {
-            self.node.drop_flights([lease]);
+            self.node.drop_in_flight([lease]);
         }
-        right && self.node.desk.is_flying(ready.run.id) == Some(lease)
+        right && self.node.runs.in_flight(ready.run.id) == Some(lease)
     }
 
     /// Ends those that must not be started any more.
-    fn without_overdue(&self, mut taken: Vec<Ready>, now: Timestamp) -> Vec<Ready> {
+    fn without_overdue(&self, mut taken: Vec<TakenRun>, now: Timestamp) -> Vec<TakenRun> {
         let mut ended = Vec::new();
         taken.retain(|ready| match overdue(&ready.run, ready.by, now) {
             Some(end) => {
@@ -146,7 +146,7 @@ impl Launch {
     }
 
     /// Starts runs that were taken in hand; answers how many.
-    pub async fn start(&mut self, taken: Vec<Ready>, now: Timestamp) -> Result<usize, StoreError> {
+    pub async fn start(&mut self, taken: Vec<TakenRun>, now: Timestamp) -> Result<usize, StoreError> {
         let taken = self.without_overdue(taken, now);
         if taken.is_empty() {
             return Ok(0);
@@ -164,9 +164,9 @@ impl Launch {
         Ok(done)
     }
 
-    fn asked(&self, runs: Vec<Able>, alone: bool, now: Timestamp) -> Asked {
+    fn asked(&self, runs: Vec<Able>, alone: bool, now: Timestamp) -> PendingLeases {
         let (until, began) = (self.node.options.run_lease.after(now), self.node.clock.uptime());
-        Asked { write: self.node.write(now), until, began, runs, alone }
+        PendingLeases { write: self.node.write(now), until, began, runs, alone }
     }
 
     /// Sets apart what must be executed alone. It is not leased while it waits:
@@ -181,7 +181,7 @@ impl Launch {
                 ended.push(put_off(&self.node, ready, now));
             } else {
                 self.node.executing.set_apart(ready);
-                self.node.bells.dispatch.notify_one();
+                self.node.wake.dispatch.notify_one();
             }
         }
         self.node.post(ended);
@@ -189,12 +189,12 @@ impl Launch {
     }
 
     /// Holds a run back, no longer than it may be started at all.
-    fn hold(&mut self, ready: Ready, until: Timestamp) {
+    fn hold(&mut self, ready: TakenRun, until: Timestamp) {
         let until = ready.run.start_by().map_or(until, |by| until.min(by));
         self.held.insert((until, ready.run.id), ready);
     }
 
-    async fn with_versions(&mut self, taken: Vec<Ready>, now: Timestamp) -> Result<Vec<Able>, StoreError> {
+    async fn with_versions(&mut self, taken: Vec<TakenRun>, now: Timestamp) -> Result<Vec<Able>, StoreError> {
         let mut found = self.node.catalog.versions(taken.iter().map(|ready| (ready.run.job, ready.run.version)));
         let missing: Vec<usize> = (0..found.len()).filter(|n| found[*n].is_none()).collect();
         for n in missing {
@@ -245,7 +245,7 @@ impl Launch {
 
     /// Leases suspects in writing, so that a process that dies of one of them
     /// names it.
-    async fn ask_for_leases(&mut self, asked: Asked, now: Timestamp) -> Result<usize, StoreError> {
+    async fn ask_for_leases(&mut self, asked: PendingLeases, now: Timestamp) -> Result<usize, StoreError> {
         let leases: Vec<OwnLease> = asked.runs.iter().filter_map(own_lease).collect();
         let node = Arc::clone(&self.node);
         let answers = match node.store.lease_owned(&asked.write, node.worker, asked.until, &leases).await {
@@ -269,13 +269,13 @@ impl Launch {
             match (answer, run.claim(node.worker, asked.write.now)) {
                 (Guarded::Applied, Ok(change)) => {
                     run.apply(&change);
-                    node.desk.leased(run.lease());
+                    node.runs.leased(run.lease());
                     one.ready.by = By::Lease;
                     able.push(one);
                 }
                 (Guarded::CancelAsked, _) => ended.push(cancelled(one.ready, now)),
                 // Another's by now.
-                (Guarded::Applied | Guarded::Stale, _) => node.drop_flights([run.lease()]),
+                (Guarded::Applied | Guarded::Stale, _) => node.drop_in_flight([run.lease()]),
             }
         }
         node.post(ended);
@@ -304,7 +304,7 @@ impl Launch {
     /// Begins attempts, but for those that must be alone.
     fn begin(&mut self, able: Vec<Able>, now: Timestamp) -> usize {
         let able = self.without_unsure(able, now);
-        let begun = self.node.desk.begin(able.iter().map(|able| &able.ready), &self.node.territory, now);
+        let begun = self.node.runs.begin(able.iter().map(|able| &able.ready), &self.node.territory, now);
         let mut starts = Vec::with_capacity(able.len());
         let mut ended = Vec::new();
         for (Able { ready, job }, begun) in able.into_iter().zip(begun) {
@@ -322,7 +322,7 @@ impl Launch {
         count
     }
 
-    async fn start_alone(&mut self, ready: Ready, now: Timestamp) -> Result<usize, StoreError> {
+    async fn start_alone(&mut self, ready: TakenRun, now: Timestamp) -> Result<usize, StoreError> {
         if !self.is_ours(&ready) {
             return Ok(0);
         }
@@ -345,7 +345,7 @@ impl Launch {
 
     /// Ends what was asked to stop while it was held.
     fn end_cancelled(&mut self, now: Timestamp) {
-        let cancels = self.node.desk.cancels(self.held.keys().map(|(_, id)| id));
+        let cancels = self.node.runs.cancels(self.held.keys().map(|(_, id)| id));
         if cancels.is_empty() {
             return;
         }
@@ -358,17 +358,17 @@ impl Launch {
     pub fn hand_back(&mut self, now: Timestamp) {
         let held = std::mem::take(&mut self.held).into_values();
         let pending = self.pending.take().into_iter().flat_map(|asked| asked.runs).map(|able| able.ready);
-        let all: Vec<Ready> = held.chain(pending).chain(self.node.executing.take_apart()).collect();
+        let all: Vec<TakenRun> = held.chain(pending).chain(self.node.executing.take_apart()).collect();
         self.give_back(all, now);
     }
 
     /// Gives back runs that were not started.
-    pub fn give_back(&self, runs: impl IntoIterator<Item = Ready>, now: Timestamp) {
+    pub fn give_back(&self, runs: impl IntoIterator<Item = TakenRun>, now: Timestamp) {
         let mut ended = Vec::new();
         for ready in runs {
             match ready.by {
                 // It lies queued in the store, where its next owner finds it.
-                By::Owner(_) => self.node.drop_flights([ready.run.lease()]),
+                By::Owner(_) => self.node.drop_in_flight([ready.run.lease()]),
                 By::Lease => ended.push(Ended {
                     run: ready.run,
                     by: By::Lease,
@@ -435,7 +435,7 @@ pub(crate) fn overdue(run: &Run, by: By, now: Timestamp) -> Option<Ended> {
 }
 
 /// Whether a process may have died of it, so that the next death must name it.
-fn is_suspect(ready: &Ready) -> bool {
+fn is_suspect(ready: &TakenRun) -> bool {
     (ready.suspect || ready.run.losses > 0) && ready.by != By::Lease && !planted::is(Bug::SuspectNotLeased)
 }
 
@@ -444,7 +444,7 @@ fn own_lease(able: &Able) -> Option<OwnLease> {
     Some(OwnLease { lease: able.ready.run.lease(), part: able.ready.run.part, epoch })
 }
 
-fn start_of(node: &Node, ready: Ready, job: Arc<JobVersion>, now: Timestamp) -> Start {
+fn start_of(node: &Node, ready: TakenRun, job: Arc<JobVersion>, now: Timestamp) -> Start {
     let hold = match ready.by {
         By::Owner(_) => Hold::Owned,
         By::Lease => Hold::Leased(node.worker),
@@ -453,7 +453,7 @@ fn start_of(node: &Node, ready: Ready, job: Arc<JobVersion>, now: Timestamp) -> 
 }
 
 /// A run that was asked to stop before it began.
-fn cancelled(ready: Ready, now: Timestamp) -> Ended {
+fn cancelled(ready: TakenRun, now: Timestamp) -> Ended {
     let mut run = ready.run;
     run.state = RunState::Cancelling { hold: None, started_at: None };
     Ended { run, by: ready.by, end: End::Outcome(Outcome::Cancelled), at: now, job: None, origin: Origin::Decided }
@@ -461,7 +461,7 @@ fn cancelled(ready: Ready, now: Timestamp) -> Ended {
 
 /// A leased suspect that cannot be alone yet, for others are before it: later,
 /// at no cost.
-fn put_off(node: &Node, ready: Ready, now: Timestamp) -> Ended {
+fn put_off(node: &Node, ready: TakenRun, now: Timestamp) -> Ended {
     let run = running(ready.run, Hold::Leased(node.worker), now);
     let until = node.options.run_lease.after(now);
     let end = End::Outcome(Outcome::Deferred { until, reason: "it waits to be executed alone".into() });
@@ -469,7 +469,7 @@ fn put_off(node: &Node, ready: Ready, now: Timestamp) -> Ended {
 }
 
 /// A run whose job's version cannot be read can never be executed.
-fn unreadable(ready: Ready, now: Timestamp) -> Ended {
+fn unreadable(ready: TakenRun, now: Timestamp) -> Ended {
     unreadable_end(running(ready.run, Hold::Owned, now), ready.by, now)
 }
 

@@ -40,7 +40,7 @@ mod why;
 
 pub use self::{
     engine::{Builder, Cancel, CancelledMany, Engine, EngineError, Handle},
-    events::{Event, Feed, Told},
+    events::{Event, Feed, FeedItem},
     making::{JobRef, Made, Redrive, RunAsk},
     options::Options,
 };

@@ -400,7 +400,7 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
             stops.insert(run.tenant);
         }
         let (id, job, tenant) = (run.id, run.job, run.tenant);
-        node.events.tell(|| Event::RunMade { run: id, job, tenant, status: *status });
+        node.events.emit(|| Event::RunMade { run: id, job, tenant, status: *status });
         match status {
             Status::Queued => {
                 let run = run.born(RunState::Queued, write.now);

@@ -34,7 +34,7 @@ use crate::{
     quota::Meter,
     remote::Remote,
     reports::Gathered,
-    runs::{Desk, Known, pair_of},
+    runs::{LocalRuns, ReadyRun, pair_of},
     stats::Stats,
     territory::Territory,
 };
@@ -71,7 +71,7 @@ pub struct Node {
     pub territory: Territory,
     pub stats: Stats,
     pub events: Events,
-    pub(crate) desk: Desk,
+    pub(crate) runs: LocalRuns,
     pub(crate) outbox: Outbox,
     pub executing: Executing,
     pub(crate) reports: Arc<Gathered>,
@@ -80,7 +80,7 @@ pub struct Node {
     pub(crate) meter: Meter,
     /// The workers that speak to this node.
     pub remote: Remote,
-    pub(crate) bells: Bells,
+    pub(crate) wake: WakeUps,
     outage: Outage,
     /// When the next delayed run is ready, as far as is known here.
     delayed_at: AtomicI64,
@@ -101,12 +101,12 @@ pub struct Node {
 
 /// Who is told inside the process; as little a truth as a hint.
 #[derive(Debug, Default)]
-pub struct Bells {
+pub struct WakeUps {
     /// Runs are ready, or there is room for more.
     pub dispatch: Notify,
     pub claim: Notify,
     /// The same for remote workers: one of them waits.
-    pub lend: Notify,
+    pub assign: Notify,
     pub promote: Notify,
     pub look: Notify,
     /// An attempt marked `exclusive` is under way.
@@ -114,7 +114,7 @@ pub struct Bells {
     /// The node's partitions changed.
     pub fire: Notify,
     pub lead: Notify,
-    pub execute: Notify,
+    pub heartbeat: Notify,
     /// Attempts have ended.
     pub settle: Notify,
     /// Pauses were changed, or partitions: schedules may have to be woken.
@@ -141,14 +141,14 @@ impl Node {
             territory: Territory::default(),
             stats: Stats::default(),
             events: Events::new(options.events_max),
-            desk: Desk::new(options.backlog_max),
+            runs: LocalRuns::new(options.backlog_max),
             outbox: Outbox::default(),
             executing: Executing::default(),
             reports: Arc::new(Gathered::new(options.log_bytes_max)),
             claims: Mutex::default(),
             meter: Meter::default(),
             remote: Remote::default(),
-            bells: Bells::default(),
+            wake: WakeUps::default(),
             outage: Outage {
                 away: AtomicBool::new(false),
                 quiet_until: AtomicI64::new(i64::MIN),
@@ -222,7 +222,7 @@ impl Node {
     /// The partition for new runs: this node's own while it has room, so that
     /// they are handed over in memory; else any, so that others help.
     pub fn partition_for_new(&self) -> Partition {
-        let room = self.desk.len() < self.options.backlog_max / 2;
+        let room = self.runs.len() < self.options.backlog_max / 2;
         let own = if room && self.options.executes { self.territory.pick() } else { None };
         own.unwrap_or_else(|| Partition((self.random.bits() & 0xff) as u8))
     }
@@ -232,9 +232,9 @@ impl Node {
     pub(crate) async fn read_pauses(&self) -> Result<bool, StoreError> {
         let changed = self.catalog.read_pauses().await?;
         if changed {
-            self.desk.reopen();
-            for bell in [&self.bells.dispatch, &self.bells.claim, &self.bells.lend, &self.bells.scan] {
-                bell.notify_one();
+            self.runs.reopen();
+            for wake_up in [&self.wake.dispatch, &self.wake.claim, &self.wake.assign, &self.wake.scan] {
+                wake_up.notify_one();
             }
         }
         Ok(changed)
@@ -249,7 +249,7 @@ impl Node {
             return;
         }
         self.cancel_asked.store(true, Ordering::Relaxed);
-        self.bells.execute.notify_one();
+        self.wake.heartbeat.notify_one();
         if self.remote.is_used() {
             // Whoever compared before the write was done has not seen it.
             self.remote.sessions().doubt(self.clock.now(), |tenant| tenants.contains(&tenant));
@@ -259,17 +259,17 @@ impl Node {
     /// Whether somebody in the process called for a scan since this was last asked: for
     /// those who turn stages by hand.
     pub fn take_call_to_scan(&self) -> bool {
-        self.bells.scan.notified().now_or_never().is_some()
+        self.wake.scan.notified().now_or_never().is_some()
     }
 
     /// Tells and counts a run's end: the one place that does, whatever ended it.
     pub(crate) fn ended(&self, ended: &EndedRun) {
         self.stats.count_end(ended.verdict);
         let EndedRun { id: run, job, tenant, verdict, at, follower } = *ended;
-        self.events.tell(|| Event::RunEnded { run, job, tenant, verdict, at });
+        self.events.emit(|| Event::RunEnded { run, job, tenant, verdict, at });
         if let Some((run, ready_at)) = follower {
             self.delayed(ready_at);
-            self.events.tell(|| Event::RunMade { run, job, tenant, status: Status::Scheduled });
+            self.events.emit(|| Event::RunMade { run, job, tenant, status: Status::Scheduled });
         }
     }
 
@@ -300,14 +300,14 @@ impl Node {
     pub(crate) fn post(&self, ended: Vec<crate::outbox::Ended>) {
         if !ended.is_empty() {
             self.outbox.push(ended);
-            self.bells.settle.notify_one();
+            self.wake.settle.notify_one();
         }
     }
 
     /// It is known by what right ended attempts are settled that were put aside for it.
     pub(crate) fn resume_settling(&self) {
         self.outbox.resume();
-        self.bells.settle.notify_one();
+        self.wake.settle.notify_one();
     }
 
     /// Takes in runs that a write of this node made ready.
@@ -319,31 +319,31 @@ impl Node {
 
     /// Runs that were handed to this node.
     pub(crate) fn ready(&self, runs: impl Iterator<Item = Run>) {
-        let offered = self.desk.offer(runs.map(|run| Known { run, suspect: false }));
+        let offered = self.runs.offer(runs.map(|run| ReadyRun { run, suspect: false }));
         if offered > 0 {
-            self.bells.dispatch.notify_one();
+            self.wake.dispatch.notify_one();
         }
     }
 
     /// Lets go of runs that were settled.
-    pub(crate) fn land(&self, leases: impl IntoIterator<Item = Lease>) {
-        if self.desk.land(leases) {
-            self.bells.dispatch.notify_one();
+    pub(crate) fn settled(&self, leases: impl IntoIterator<Item = Lease>) {
+        if self.runs.settled(leases) {
+            self.wake.dispatch.notify_one();
         }
     }
 
     /// Lets go of runs that were not settled.
-    pub(crate) fn drop_flights(&self, leases: impl IntoIterator<Item = Lease>) {
-        if self.desk.drop_flights(leases) {
-            self.bells.dispatch.notify_one();
+    pub(crate) fn drop_in_flight(&self, leases: impl IntoIterator<Item = Lease>) {
+        if self.runs.drop_in_flight(leases) {
+            self.wake.dispatch.notify_one();
         }
     }
 
     /// Whether a written lease for an attempt under way was asked for and not answered. For
     /// tests that watch by what right attempts go on.
     #[cfg(feature = "planted")]
-    pub fn may_keep(&self, lease: Lease) -> bool {
-        self.desk.kept(lease) == crate::runs::Kept::Asked
+    pub fn is_handover_pending(&self, lease: Lease) -> bool {
+        self.runs.handover(lease) == crate::runs::Handover::Asked
     }
 
     /// Runs that are ready for others, or to be claimed.
@@ -357,10 +357,10 @@ impl Node {
             .collect();
         if !claimed.is_empty() {
             self.claims(|claims| claimed.iter().for_each(|(pair, key)| claims.note(*pair, *key)));
-            self.bells.claim.notify_one();
+            self.wake.claim.notify_one();
             if self.remote.is_used() {
                 self.remote.plan(|plan| claimed.iter().for_each(|(pair, key)| plan.note(*pair, *key)));
-                self.bells.lend.notify_one();
+                self.wake.assign.notify_one();
             }
         }
         if any {
@@ -372,7 +372,7 @@ impl Node {
     pub(crate) fn delayed(&self, ready_at: Timestamp) {
         let at = ready_at.as_microsecond();
         if at < self.delayed_at.fetch_min(at, Ordering::Relaxed) {
-            self.bells.promote.notify_one();
+            self.wake.promote.notify_one();
         }
     }
 
@@ -425,13 +425,13 @@ impl Node {
     }
 
     /// Whether the store is away, or was until less than a lease time ago, or the
-    /// clock was set then: then others could not keep their word either, and nobody is presumed dead.
+    /// clock was set then: then others could not renew their leases either, and nobody is presumed dead.
     pub fn is_quiet(&self, now: Timestamp) -> bool {
         self.outage.away.load(Ordering::Relaxed)
             || now.as_microsecond() < self.outage.quiet_until.load(Ordering::Relaxed)
     }
 
-    /// Whether the store is known to have taken somebody's word after `at`.
+    /// Whether the store is known to have answered somebody after `at`.
     pub(crate) fn store_was_there_after(&self, at: Timestamp) -> bool {
         at.as_microsecond() < self.outage.there_at.load(Ordering::Relaxed)
     }
@@ -466,7 +466,7 @@ impl Node {
     /// run out, and is back to tell.
     pub(crate) fn must_extend_first(&self, now: Timestamp) -> bool {
         let at = Timestamp::from_microsecond(self.extended_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MIN);
-        now >= self.options.run_lease.after(at) && !self.desk.leases().is_empty()
+        now >= self.options.run_lease.after(at) && !self.runs.leases().is_empty()
     }
 
     /// Until when this node may count on a right to a run, by the uptime.
@@ -477,7 +477,7 @@ impl Node {
         }
     }
 
-    /// Until when it may count on what it owns: a little less than its word holds.
+    /// Until when it may count on what it owns: a little less than its lease holds.
     pub(crate) fn owns_until(&self) -> Duration {
         self.territory.word_until().saturating_sub(self.withdraw_margin())
     }

@@ -14,7 +14,7 @@ pub struct Options {
     /// Free information about it, JSON.
     pub info: String,
     /// No other process can reach this store: what a node left behind when it
-    /// died is taken at once, and not when its word has run out.
+    /// died is taken at once, and not when its lease has run out.
     pub sole: bool,
     /// Takes partitions: fires, promotes, and executes owned lanes.
     pub schedules: bool,
@@ -29,10 +29,10 @@ pub struct Options {
     /// How many there may be of what every node holds as a whole.
     pub limits: Limits,
 
-    /// A node's word holds this long. Failover takes one of these and a beat.
+    /// A node's lease holds this long. Failover takes one of these and a heartbeat.
     pub node_lease: Span,
-    /// A node beats so often: three beats may fail before its word runs out.
-    pub beat_every: Span,
+    /// A node sends a heartbeat so often: three may fail before its lease runs out.
+    pub heartbeat_every: Span,
     /// A worker's written leases hold this long.
     pub run_lease: Span,
     /// They are extended so often.
@@ -91,7 +91,7 @@ pub struct Options {
     /// A schedule is overdue when nobody fired it for this long.
     pub overdue_after: Span,
     /// How often upkeep gets a slice.
-    pub tend_every: Span,
+    pub upkeep_every: Span,
     pub history_keep: Span,
     pub skips_keep: Span,
     pub batches_keep: Span,
@@ -121,7 +121,7 @@ impl Default for Options {
             tiers: Tiers::default(),
             limits: Limits::default(),
             node_lease: Span::secs(3),
-            beat_every: Span::secs(1),
+            heartbeat_every: Span::secs(1),
             run_lease: Span::secs(6),
             extend_every: Span::secs(2),
             horizon: Span::secs(60),
@@ -148,7 +148,7 @@ impl Default for Options {
             sweep_every: Span::secs(1),
             scan_every: Span::secs(30),
             overdue_after: Span::secs(10),
-            tend_every: Span::secs(1),
+            upkeep_every: Span::secs(1),
             history_keep: Span::secs(7 * 86_400),
             skips_keep: Span::secs(30 * 86_400),
             batches_keep: Span::secs(3_600),

@@ -52,49 +52,49 @@ pub struct Ended {
 }
 
 #[derive(Debug, Default)]
-pub struct Outbox(Mutex<Waiting>);
+pub struct Outbox(Mutex<Queues>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Queues {
     ended: VecDeque<Ended>,
     /// By what right these are settled is not known yet.
     held: Vec<Ended>,
 }
 
 impl Outbox {
-    fn with<T>(&self, work: impl FnOnce(&mut Waiting) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut Queues) -> T) -> T {
         work(&mut self.0.lock())
     }
 
     pub fn push(&self, ended: Vec<Ended>) {
-        self.with(|waiting| waiting.ended.extend(ended));
+        self.with(|queues| queues.ended.extend(ended));
     }
 
     /// Takes up to `most`, oldest first, and says how many are left to be taken.
     pub fn take(&self, most: usize) -> (Vec<Ended>, usize) {
-        self.with(|waiting| {
-            let count = waiting.ended.len().min(most);
-            (waiting.ended.drain(..count).collect(), waiting.ended.len())
+        self.with(|queues| {
+            let count = queues.ended.len().min(most);
+            (queues.ended.drain(..count).collect(), queues.ended.len())
         })
     }
 
     /// Puts aside attempts whose lease was asked for, until the answer is there.
     pub fn hold(&self, ended: Vec<Ended>) {
-        self.with(|waiting| waiting.held.extend(ended));
+        self.with(|queues| queues.held.extend(ended));
     }
 
     /// The answer is there: what was put aside may be settled.
     pub fn resume(&self) {
-        self.with(|waiting| waiting.ended.extend(std::mem::take(&mut waiting.held)));
+        self.with(|queues| queues.ended.extend(std::mem::take(&mut queues.held)));
     }
 
     /// Whether there is anything to take.
     pub fn has_ready(&self) -> bool {
-        self.with(|waiting| !waiting.ended.is_empty())
+        self.with(|queues| !queues.ended.is_empty())
     }
 
     /// How many are to be settled, those put aside among them.
     pub fn len(&self) -> usize {
-        self.with(|waiting| waiting.ended.len() + waiting.held.len())
+        self.with(|queues| queues.ended.len() + queues.held.len())
     }
 }

@@ -1,6 +1,6 @@
 //! What attempts say while they are under way, gathered and bounded.
 //!
-//! A line of log or a word of progress never waits: it is put on a pile that a
+//! A line of log or a report of progress never waits: it is put on a pile that a
 //! pass writes away. Of progress only the latest counts; of log lines an
 //! attempt keeps so many bytes, and says where it was cut.
 //!
@@ -67,10 +67,10 @@ impl Gathered {
         self.with(|piles| std::mem::take(&mut piles.progress)).into_values().collect()
     }
 
-    /// Puts back words of progress that the store did not take. What was said since counts.
-    pub fn keep_progress(&self, words: impl IntoIterator<Item = (Lease, Progress)>) {
+    /// Puts back progress that the store did not take. What was said since counts.
+    pub fn keep_progress(&self, latest: impl IntoIterator<Item = (Lease, Progress)>) {
         self.with(|piles| {
-            for (lease, progress) in words {
+            for (lease, progress) in latest {
                 piles.progress.entry(lease.run).or_insert((lease, progress));
             }
         });

@@ -38,7 +38,7 @@ use crate::{
     outbox::{End, Ended, Origin},
     render::Scope,
     reports::AttemptReports,
-    runs::Kept,
+    runs::Handover,
 };
 
 /// Attempts that share a task while they end at once.
@@ -99,8 +99,8 @@ fn finish(node: &Node, ended: Vec<Ended>) {
     node.executing.end(ended.len());
     node.stats.executing.set(node.executing.running());
     node.post(ended);
-    node.bells.dispatch.notify_one();
-    node.bells.claim.notify_one();
+    node.wake.dispatch.notify_one();
+    node.wake.claim.notify_one();
 }
 
 enum Begun {
@@ -116,12 +116,12 @@ struct Underway {
 }
 
 fn begin(node: &Arc<Node>, mut start: Start, now: Timestamp) -> Begun {
-    if !node.desk.cancels(std::iter::once(&start.run.id)).is_empty() {
+    if !node.runs.cancels(std::iter::once(&start.run.id)).is_empty() {
         // Asked to stop since it was taken: it has not begun, and does not.
         start.run.state = RunState::Cancelling { hold: None, started_at: None };
         return Begun::Ended(Box::new(ended(start, End::Outcome(Outcome::Cancelled), now)));
     }
-    tell_started(node, &start.run, now);
+    emit_started(node, &start.run, now);
     let (executor, attempt) = match attempt_of(node, &start, now) {
         Ok(found) => found,
         Err(outcome) => return Begun::Ended(Box::new(ended(start, End::Outcome(outcome), now))),
@@ -139,10 +139,10 @@ fn begin(node: &Arc<Node>, mut start: Start, now: Timestamp) -> Begun {
     }
 }
 
-pub(crate) fn tell_started(node: &Node, run: &Run, now: Timestamp) {
+pub(crate) fn emit_started(node: &Node, run: &Run, now: Timestamp) {
     node.stats.start_delay.add(run.ready_at.duration_until(now));
     let attempt = run.attempts_used.saturating_add(1);
-    node.events.tell(|| Event::RunStarted { run: run.id, job: run.job, tenant: run.tenant, attempt, at: now });
+    node.events.emit(|| Event::RunStarted { run: run.id, job: run.job, tenant: run.tenant, attempt, at: now });
 }
 
 fn ended(start: Start, end: End, at: Timestamp) -> Ended {
@@ -243,14 +243,14 @@ async fn go_on(node: Arc<Node>, attempt: Underway) {
     let exclusive = slow.exclusive;
     node.executing.slow(|all| all.insert(run.id, slow));
     // Its partition may have been given away before it could be found here.
-    if node.desk.kept(lease) == Kept::Leased {
+    if node.runs.handover(lease) == Handover::Leased {
         node.executing.leased(lease);
     }
     if exclusive {
-        node.bells.withdraw.notify_one();
+        node.wake.withdraw.notify_one();
     }
     // A cancel that came while nobody could be told.
-    for (run, request) in node.desk.cancels(std::iter::once(&run.id)) {
+    for (run, request) in node.runs.cancels(std::iter::once(&run.id)) {
         node.executing.stop(run, Why::Cancelled { grace_until: request.grace_until });
     }
     let policy = start.job.step.as_ref();
@@ -272,10 +272,10 @@ async fn go_on(node: Arc<Node>, attempt: Underway) {
 /// Nothing is settled for a run that is not ours any more.
 fn lost(node: &Node, lease: Lease) {
     node.stats.lost.add(1);
-    node.drop_flights([lease]);
+    node.drop_in_flight([lease]);
     node.executing.end(1);
     node.executing.settle(1);
-    node.bells.dispatch.notify_one();
+    node.wake.dispatch.notify_one();
 }
 
 /// What an attempt is held to.

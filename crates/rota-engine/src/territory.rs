@@ -1,8 +1,8 @@
-//! The partitions this node holds, and until when its word does.
+//! The partitions this node holds, and until when its lease holds.
 //!
 //! Memory, not truth: the store's epochs decide. What is kept here spares a
 //! node work that would be refused, and stops it from starting runs after its
-//! word ran out, when another may own them.
+//! lease ran out, when another may own them.
 
 use std::time::Duration;
 
@@ -79,12 +79,12 @@ impl Territory {
         self.read(|map| map.generation)
     }
 
-    /// Whether the node's word holds, so long after the moment that uptime counts from.
+    /// Whether the node's lease holds, so long after the moment that uptime counts from.
     pub fn word_holds(&self, uptime: Duration) -> bool {
         uptime <= self.word_until()
     }
 
-    /// Until when the node's word holds, by the uptime.
+    /// Until when the node's lease holds, by the uptime.
     pub fn word_until(&self) -> Duration {
         self.read(|map| map.word_until)
     }

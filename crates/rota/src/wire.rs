@@ -110,7 +110,7 @@ fn options(config: &Config) -> Options {
         traits: config.traits.clone(),
         tiers: config.tiers.clone(),
         node_lease: config.node_lease,
-        beat_every: third(config.node_lease),
+        heartbeat_every: third(config.node_lease),
         run_lease: config.run_lease,
         extend_every: third(config.run_lease),
         slots: config.attempts_max,

@@ -14,7 +14,8 @@ use rota_core::{
     store::RunQuery,
 };
 use rota_embed::{
-    Call, CancelAnswer, Error, Event, HandlerError, Job, Made, Progress, Rota, RunId, RunRecord, Span, Told, Verdict,
+    Call, CancelAnswer, Error, Event, FeedItem, HandlerError, Job, Made, Progress, Rota, RunId, RunRecord, Span,
+    Verdict,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -358,7 +359,7 @@ async fn one_feed_tells_of_every_node_on_the_database() {
             run
         };
         tokio::select! {
-            told = feed.next() => if let Some(Told::There(Event::RunMade { run, .. })) = told { break run },
+            told = feed.next() => if let Some(FeedItem::There(Event::RunMade { run, .. })) = told { break run },
             run = another => asked.push(run),
         }
     };

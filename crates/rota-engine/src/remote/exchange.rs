@@ -30,8 +30,8 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{
-    Answer, Exchange, ExchangeError, Hello, LogPiece, Stop, Told,
-    sessions::{Given, HANDED_AGAIN_MAX, Parcel, Slip},
+    Exchange, ExchangeAnswer, ExchangeError, Hello, LogPiece, ReportAck, Stop,
+    sessions::{Assigned, Outgoing, PendingAnswers, REDELIVERIES_MAX},
 };
 use crate::{
     catalog::JobVersion,
@@ -55,28 +55,29 @@ const LINE_BYTES_MAX: usize = 16 * 1024;
 const SEQ_BITS: u32 = 20;
 
 /// Hears a worker out and answers it.
-pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<Answer, ExchangeError> {
+pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<ExchangeAnswer, ExchangeError> {
     let now = node.clock.now();
     let worker = asked.hello.worker;
-    let news = node.remote.sessions().meet(&asked.hello, asked.leases.len(), now).ok_or(ExchangeError::Foreign)?;
-    let mut answer = Answer::default();
+    let notify =
+        node.remote.sessions().register(&asked.hello, asked.leases.len(), now).ok_or(ExchangeError::Foreign)?;
+    let mut answer = ExchangeAnswer::default();
     take_words(node, &asked, &mut answer).await?;
-    let slip = Arc::new(Slip::new(asked.finished.len(), Arc::clone(&news)));
-    report(node, &asked, &slip, now).await?;
+    let answers = Arc::new(PendingAnswers::new(asked.finished.len(), Arc::clone(&notify)));
+    report(node, &asked, &answers, now).await?;
     if asked.leaving || asked.hello.draining {
-        let back = node.remote.sessions().take_mail(worker);
+        let back = node.remote.sessions().take_outgoing(worker);
         hand_back(node, back, now);
     }
-    let poll = Poll::begin(node, &asked, now);
-    wait(&asked, &poll, &slip, &news, &mut answer).await?;
+    let poll = PollGuard::begin(node, &asked, now);
+    wait(&asked, &poll, &answers, &notify, &mut answer).await?;
     let long_ago = node.options.extend_every.before(node.clock.now());
-    if node.remote.sessions().has_old_mail(worker, long_ago) {
+    if node.remote.sessions().has_old_outgoing(worker, long_ago) {
         compare(&poll, &asked, &mut answer, node.clock.now()).await?;
     }
-    answer.reports = slip.read();
+    answer.reports = answers.read();
     check_stale(node, &asked, &mut answer.reports).await?;
     answer.elsewhere = node.executing.is_draining();
-    answer.drain = node.remote.sessions().standing(worker, poll.number, node.clock.now()).drain;
+    answer.drain = node.remote.sessions().poll_state(worker, poll.number, node.clock.now()).drain;
     answer.attempts = node.remote.sessions().fetch(worker, poll.number, &asked.known_leases());
     if asked.leaving {
         node.remote.sessions().remove(worker);
@@ -89,7 +90,7 @@ pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<Answer, Excha
 }
 
 /// A worker that waits; one whose connection breaks does not any more.
-struct Poll<'n> {
+struct PollGuard<'n> {
     node: &'n Arc<Node>,
     worker: WorkerId,
     number: u64,
@@ -97,27 +98,27 @@ struct Poll<'n> {
     began_at: Timestamp,
 }
 
-impl<'n> Poll<'n> {
+impl<'n> PollGuard<'n> {
     /// One who only reports takes nobody's place.
     fn begin(node: &'n Arc<Node>, asked: &Exchange, began_at: Timestamp) -> Self {
         let worker = asked.hello.worker;
         let free = if asked.hello.draining { 0 } else { asked.free };
         let number = if free > 0 || asked.wait.is_some() { node.remote.sessions().begin_poll(worker, free) } else { 0 };
         if free > 0 {
-            node.bells.lend.notify_one();
+            node.wake.assign.notify_one();
         }
         Self { node, worker, number, began_at }
     }
 
     /// Whether its worker has something in hand, as far as anybody knows.
     fn holds_any(&self, asked: &Exchange) -> bool {
-        let given =
-            || self.node.remote.sessions().get_mut(self.worker).is_some_and(|session| !session.given.is_empty());
-        !asked.leases.is_empty() || given()
+        let assigned =
+            || self.node.remote.sessions().get_mut(self.worker).is_some_and(|session| !session.assigned.is_empty());
+        !asked.leases.is_empty() || assigned()
     }
 }
 
-impl Drop for Poll<'_> {
+impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
         self.node.remote.sessions().end_poll(self.worker, self.number, self.node.clock.now());
     }
@@ -125,10 +126,10 @@ impl Drop for Poll<'_> {
 
 async fn wait(
     asked: &Exchange,
-    poll: &Poll<'_>,
-    slip: &Slip,
-    news: &Notify,
-    answer: &mut Answer,
+    poll: &PollGuard<'_>,
+    answers: &PendingAnswers,
+    notify: &Notify,
+    answer: &mut ExchangeAnswer,
 ) -> Result<(), StoreError> {
     let node = poll.node;
     let (began_at, steps) = (node.clock.now(), node.clock.steps());
@@ -136,23 +137,23 @@ async fn wait(
     let longest = if poll.holds_any(asked) { node.options.extend_every } else { WAIT_MAX };
     let until = asked.wait.map_or(began_at, |wait| wait.min(longest).after(began_at));
     loop {
-        let heard = news.notified();
+        let heard = notify.notified();
         tokio::pin!(heard);
         heard.as_mut().enable();
         let now = node.clock.now();
         compare(poll, asked, answer, now).await?;
-        let stands = node.remote.sessions().standing(asked.hello.worker, poll.number, now);
+        let stands = node.remote.sessions().poll_state(asked.hello.worker, poll.number, now);
         let gone = node.executing.is_draining();
         // Whoever asks again is answered by the clock as it is set then.
         let stepped = node.clock.steps() != steps;
-        let told = slip.is_done() || stepped || now >= settle_until || gone && node.is_store_away();
+        let told = answers.is_done() || stepped || now >= settle_until || gone && node.is_store_away();
         // One who said something, or cannot wait, is answered as soon as work was
         // looked for: what it has to say next waits for that.
         let in_haste = asked.says_something() || asked.wait.is_none();
         // What it holds now, it says when it is answered.
         let unheard_at = stands.unheard_since.map(|since| node.options.extend_every.after(since));
         let doubted = unheard_at.is_some_and(|at| at <= now);
-        let something = stands.mail || !answer.stops.is_empty() || !answer.lost.is_empty() || doubted;
+        let something = stands.outgoing || !answer.stops.is_empty() || !answer.lost.is_empty() || doubted;
         let late = stepped || now >= until && (stands.tried || now >= settle_until);
         if told && (something || late || stands.superseded || stands.drain || gone || (in_haste && stands.tried)) {
             return Ok(());
@@ -168,7 +169,7 @@ async fn wait(
 }
 
 /// Takes in what attempts say, as far as they are still the worker's.
-async fn take_words(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer) -> Result<(), StoreError> {
+async fn take_words(node: &Arc<Node>, asked: &Exchange, answer: &mut ExchangeAnswer) -> Result<(), StoreError> {
     if !asked.logs.is_empty() {
         let chunks = chunks_of(node, asked, answer).await?;
         if !chunks.is_empty() {
@@ -185,7 +186,11 @@ async fn take_words(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer) -> 
     Ok(())
 }
 
-async fn chunks_of(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer) -> Result<Vec<LogChunk>, StoreError> {
+async fn chunks_of(
+    node: &Arc<Node>,
+    asked: &Exchange,
+    answer: &mut ExchangeAnswer,
+) -> Result<Vec<LogChunk>, StoreError> {
     let leases: Vec<Lease> = asked.logs.iter().map(|piece| piece.lease).collect();
     let known = known_runs(node, &asked.hello, &leases).await?;
     let mut sessions = node.remote.sessions();
@@ -195,9 +200,10 @@ async fn chunks_of(node: &Arc<Node>, asked: &Exchange, answer: &mut Answer) -> R
             answer.lost.push(piece.lease);
             continue;
         };
-        let given = sessions.get_mut(asked.hello.worker).and_then(|session| session.given.get_mut(&piece.lease.run));
+        let assigned =
+            sessions.get_mut(asked.hello.worker).and_then(|session| session.assigned.get_mut(&piece.lease.run));
         let mut unheard = 0;
-        let bytes = given.map_or(&mut unheard, |given| &mut given.log_bytes);
+        let bytes = assigned.map_or(&mut unheard, |assigned| &mut assigned.log_bytes);
         chunks.extend(chunk(piece, *attempt, bytes, node.options.log_bytes_max));
     }
     Ok(chunks)
@@ -212,9 +218,9 @@ async fn known_runs(node: &Arc<Node>, hello: &Hello, leases: &[Lease]) -> Result
         let mut sessions = node.remote.sessions();
         let session = sessions.get_mut(hello.worker);
         for lease in leases {
-            let given = session.as_ref().and_then(|session| session.given.get(&lease.run));
-            match given.filter(|given| given.run.lease() == *lease) {
-                Some(given) => drop(known.insert(*lease, number(&given.run))),
+            let assigned = session.as_ref().and_then(|session| session.assigned.get(&lease.run));
+            match assigned.filter(|assigned| assigned.run.lease() == *lease) {
+                Some(assigned) => drop(known.insert(*lease, number(&assigned.run))),
                 None => unknown.push(lease.run),
             }
         }
@@ -280,8 +286,13 @@ fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-/// Sends reports on to be settled. The answers come to `slip`.
-async fn report(node: &Arc<Node>, asked: &Exchange, slip: &Arc<Slip>, now: Timestamp) -> Result<(), StoreError> {
+/// Sends reports on to be settled. Their answers come to `answers`.
+async fn report(
+    node: &Arc<Node>,
+    asked: &Exchange,
+    answers: &Arc<PendingAnswers>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let (mut ended, mut unknown) = (Vec::new(), Vec::new());
     {
         let mut sessions = node.remote.sessions();
@@ -289,18 +300,18 @@ async fn report(node: &Arc<Node>, asked: &Exchange, slip: &Arc<Slip>, now: Times
         for (n, (lease, report)) in asked.finished.iter().enumerate() {
             // Of two that contradict each other the first counts.
             if *first.entry(*lease).or_insert(report) != report {
-                slip.tell(n, Told::Stale);
+                answers.tell(n, ReportAck::Stale);
                 continue;
             }
-            if !sessions.begin_settling(*lease, slip, n) {
+            if !sessions.begin_settling(*lease, answers, n) {
                 continue;
             }
             match sessions.take_given(asked.hello.worker, *lease) {
-                Some(given) => ended.push(ended_of(given, report, now)),
+                Some(assigned) => ended.push(ended_of(assigned, report, now)),
                 None => unknown.push(n),
             }
             if planted::is(Bug::AnsweredTooEarly) {
-                sessions.told(*lease, Told::Applied);
+                sessions.told(*lease, ReportAck::Applied);
             }
         }
     }
@@ -314,8 +325,8 @@ async fn report(node: &Arc<Node>, asked: &Exchange, slip: &Arc<Slip>, now: Times
     let mut ended = Vec::new();
     for (n, found) in unknown.into_iter().zip(found) {
         match found {
-            Found::UnderWay(one) => ended.push(*one),
-            Found::Told(told) => node.remote.sessions().told(asked.finished[n].0, told),
+            ReportFound::UnderWay(one) => ended.push(*one),
+            ReportFound::ReportAck(told) => node.remote.sessions().told(asked.finished[n].0, told),
         }
     }
     node.post(ended);
@@ -332,18 +343,23 @@ struct Unsent<'n> {
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
         for lease in self.leases.iter().filter(|_| !planted::is(Bug::ReportLeftBehind)) {
-            self.node.remote.sessions().told(*lease, Told::Pending);
+            self.node.remote.sessions().told(*lease, ReportAck::Pending);
         }
     }
 }
 
 /// What the store knows of a report that this node did not expect.
-enum Found {
+enum ReportFound {
     UnderWay(Box<Ended>),
-    Told(Told),
+    ReportAck(ReportAck),
 }
 
-async fn find(node: &Arc<Node>, asked: &Exchange, unknown: &[usize], now: Timestamp) -> Result<Vec<Found>, StoreError> {
+async fn find(
+    node: &Arc<Node>,
+    asked: &Exchange,
+    unknown: &[usize],
+    now: Timestamp,
+) -> Result<Vec<ReportFound>, StoreError> {
     let ids: Vec<_> = unknown.iter().map(|n| asked.finished[*n].0.run).collect();
     let mut found = Vec::with_capacity(unknown.len());
     for (n, record) in unknown.iter().zip(node.store.runs(&ids).await?) {
@@ -353,10 +369,17 @@ async fn find(node: &Arc<Node>, asked: &Exchange, unknown: &[usize], now: Timest
             Some(record) if record.run.lease() == *lease && is_under_way(&record.run, &asked.hello) => {
                 let job = node.catalog.version(record.run.job, record.run.version).await?;
                 let (run, end) = (record.run, end_of(report));
-                Found::UnderWay(Box::new(Ended { run, by: By::Lease, end, at: now, job, origin: Origin::Reported }))
+                ReportFound::UnderWay(Box::new(Ended {
+                    run,
+                    by: By::Lease,
+                    end,
+                    at: now,
+                    job,
+                    origin: Origin::Reported,
+                }))
             }
-            Some(record) if report.stands(*lease, &record) => Found::Told(Told::Applied),
-            Some(_) | None => Found::Told(Told::Stale),
+            Some(record) if report.stands(*lease, &record) => ReportFound::ReportAck(ReportAck::Applied),
+            Some(_) | None => ReportFound::ReportAck(ReportAck::Stale),
         });
     }
     Ok(found)
@@ -369,15 +392,15 @@ fn end_of(report: &Report) -> End {
     }
 }
 
-fn ended_of(given: Given, report: &Report, now: Timestamp) -> Ended {
+fn ended_of(assigned: Assigned, report: &Report, now: Timestamp) -> Ended {
     let (by, end) = (By::Lease, end_of(report));
-    Ended { run: given.run, by, end, at: now, job: Some(given.job), origin: Origin::Reported }
+    Ended { run: assigned.run, by, end, at: now, job: Some(assigned.job), origin: Origin::Reported }
 }
 
 /// A report that the store refused may be one that it took before, when its
 /// answer was lost.
-async fn check_stale(node: &Arc<Node>, asked: &Exchange, told: &mut [Told]) -> Result<(), StoreError> {
-    let stale: Vec<usize> = (0..told.len()).filter(|n| told[*n] == Told::Stale).collect();
+async fn check_stale(node: &Arc<Node>, asked: &Exchange, told: &mut [ReportAck]) -> Result<(), StoreError> {
+    let stale: Vec<usize> = (0..told.len()).filter(|n| told[*n] == ReportAck::Stale).collect();
     if stale.is_empty() {
         return Ok(());
     }
@@ -386,37 +409,42 @@ async fn check_stale(node: &Arc<Node>, asked: &Exchange, told: &mut [Told]) -> R
         let (lease, report) = &asked.finished[n];
         let ours = |record: &RunRecord| record.run.tenant == asked.hello.tenant;
         if record.filter(ours).is_some_and(|record| report.stands(*lease, &record)) {
-            told[n] = Told::Applied;
+            told[n] = ReportAck::Applied;
         }
     }
     Ok(())
 }
 
 /// Gives back what was leased to a worker and never reached it.
-pub(crate) fn hand_back(node: &Node, back: Vec<Given>, now: Timestamp) {
-    let back = back.into_iter().map(|given| ended_of(given, &Report::HandedBack, now));
+pub(crate) fn hand_back(node: &Node, back: Vec<Assigned>, now: Timestamp) {
+    let back = back.into_iter().map(|assigned| ended_of(assigned, &Report::HandedBack, now));
     let back = back.map(|ended| Ended { end: End::HandedBack, origin: Origin::Decided, ..ended });
     node.post(back.collect());
 }
 
 /// Ends runs that were asked to stop before their worker heard of them.
-pub(crate) fn cancel_unheard(node: &Node, unheard: Vec<Given>, now: Timestamp) {
+pub(crate) fn cancel_unheard(node: &Node, unheard: Vec<Assigned>, now: Timestamp) {
     let report = Report::Outcome(Outcome::Cancelled);
-    let ended = unheard.into_iter().map(|given| ended_of(given, &report, now));
+    let ended = unheard.into_iter().map(|assigned| ended_of(assigned, &report, now));
     node.post(ended.map(|ended| Ended { origin: Origin::Decided, ..ended }).collect());
 }
 
 /// Extends the worker's leases and compares its list with the store's, if it is
 /// time.
-async fn compare(poll: &Poll<'_>, asked: &Exchange, answer: &mut Answer, now: Timestamp) -> Result<(), StoreError> {
-    let Poll { node, worker, .. } = *poll;
+async fn compare(
+    poll: &PollGuard<'_>,
+    asked: &Exchange,
+    answer: &mut ExchangeAnswer,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let PollGuard { node, worker, .. } = *poll;
     let held: Vec<Lease> = {
         let mut sessions = node.remote.sessions();
         let Some(session) = sessions.get_mut(worker) else { return Ok(()) };
         let known = asked.leases.iter().all(|lease| session.holds(*lease));
         let due = session.extended_at.is_none_or(|at| now >= node.options.extend_every.after(at));
         // One that this node has not met may be leased what it never heard of.
-        let something = !asked.leases.is_empty() || !session.given.is_empty() || session.may_not_have_heard();
+        let something = !asked.leases.is_empty() || !session.assigned.is_empty() || session.may_not_have_heard();
         // What this exchange lists was said before or after that.
         let judges = session.is_to_be_judged(poll.began_at, node.options.extend_every.before(now));
         if !(session.compare || judges || something && (due || !known)) {
@@ -429,26 +457,26 @@ async fn compare(poll: &Poll<'_>, asked: &Exchange, answer: &mut Answer, now: Ti
     let extended = node.store.extend(worker, until, &held, now).await?;
     let lost: HashSet<_> = extended.lost.iter().copied().collect();
     let (lost, held): (Vec<Lease>, Vec<Lease>) = held.into_iter().partition(|lease| lost.contains(&lease.run));
-    let (strangers, ignored) = take_compared(poll, asked, answer, &lost, &extended.unlisted, now);
+    let (unlisted_since, ignored) = take_compared(poll, asked, answer, &lost, &extended.unlisted, now);
     lose_ignored(node, &asked.hello, &ignored, now).await?;
     adopt(node, asked, answer, &held, &extended.cancelling, now).await?;
-    hand_over_again(poll, &asked.hello, strangers, now).await?;
+    redeliver(poll, &asked.hello, unlisted_since, now).await?;
     stop_overdue(node, worker, &held, now);
     Ok(())
 }
 
 /// Takes in what a comparison brought, and answers the leases whose handing over was
 /// not heard: the store had them before the worker made its list, for longer than they
-/// can be in another node's mail, and the list has not; and those that it ignores.
+/// can be in another node's outgoing queue, and the list has not; and those that it ignores.
 fn take_compared(
-    poll: &Poll<'_>,
+    poll: &PollGuard<'_>,
     asked: &Exchange,
-    answer: &mut Answer,
+    answer: &mut ExchangeAnswer,
     lost: &[Lease],
     unlisted: &[Lease],
     now: Timestamp,
 ) -> (Vec<(Lease, Timestamp)>, Vec<Lease>) {
-    let Poll { node, began_at, .. } = *poll;
+    let PollGuard { node, began_at, .. } = *poll;
     let reported: HashSet<Lease> = asked.finished.iter().map(|(lease, _)| *lease).collect();
     let mut sessions = node.remote.sessions();
     let on_its_way: HashSet<Lease> =
@@ -457,10 +485,10 @@ fn take_compared(
     session.extended_at = Some(now);
     let gone: HashSet<Lease> = lost.iter().copied().collect();
     session.drop_kept(&gone);
-    session.given.retain(|_, given| !gone.contains(&given.run.lease()));
+    session.assigned.retain(|_, assigned| !gone.contains(&assigned.run.lease()));
     answer.lost.extend(asked.leases.iter().filter(|lease| gone.contains(lease)));
     let kept: HashSet<Lease> = session.kept_leases().collect();
-    session.handed_again.retain(|lease, _| unlisted.contains(lease) || kept.contains(lease));
+    session.redelivered.retain(|lease, _| unlisted.contains(lease) || kept.contains(lease));
     let ignored: Vec<Lease> =
         unlisted.iter().copied().filter(|lease| session.ignores(*lease) && !kept.contains(lease)).collect();
     let on_its_way = |lease: &Lease| on_its_way.contains(lease);
@@ -469,20 +497,20 @@ fn take_compared(
         .copied()
         .filter(|lease| !kept.contains(lease) && !on_its_way(lease) && !session.ignores(*lease))
         .collect();
-    let since = |lease: &Lease| session.strangers.get(lease).copied().unwrap_or(now);
-    let strangers: HashMap<Lease, Timestamp> = unlisted.iter().map(|lease| (*lease, since(lease))).collect();
+    let since = |lease: &Lease| session.unlisted_since.get(lease).copied().unwrap_or(now);
+    let unlisted_since: HashMap<Lease, Timestamp> = unlisted.iter().map(|lease| (*lease, since(lease))).collect();
     let long_ago = node.options.extend_every.before(now);
     let unheard = |since: Timestamp| since < began_at && since <= long_ago || planted::is(Bug::HandedOverTwice);
     let mut again: Vec<(Lease, Timestamp)> =
-        strangers.iter().filter(|(_, since)| unheard(**since)).map(|(lease, since)| (*lease, *since)).collect();
+        unlisted_since.iter().filter(|(_, since)| unheard(**since)).map(|(lease, since)| (*lease, *since)).collect();
     again.sort_unstable_by_key(|(lease, _)| lease.run);
     // What is neither listed nor in the store's list is over.
     let listed: HashSet<Lease> = asked.leases.iter().copied().collect();
-    session.given.retain(|_, given| {
-        let lease = given.run.lease();
+    session.assigned.retain(|_, assigned| {
+        let lease = assigned.run.lease();
         listed.contains(&lease) || unlisted.contains(&lease) || on_its_way(&lease)
     });
-    session.strangers = strangers;
+    session.unlisted_since = unlisted_since;
     (again, ignored)
 }
 
@@ -502,7 +530,7 @@ async fn lose_ignored(node: &Arc<Node>, hello: &Hello, ignored: &[Lease], now: T
         let Ok(change) = run.lose(node.options.losses_max, now) else { continue };
         tracing::warn!(
             worker = %hello.name, run = %run.id,
-            "the worker ignores an attempt that it was handed {HANDED_AGAIN_MAX} times: the attempt is lost"
+            "the worker ignores an attempt that it was handed {REDELIVERIES_MAX} times: the attempt is lost"
         );
         let end = End::Decided(Box::new(change));
         node.post(vec![Ended { run, by: By::Lease, end, at: now, job: None, origin: Origin::Decided }]);
@@ -515,7 +543,7 @@ async fn lose_ignored(node: &Arc<Node>, hello: &Hello, ignored: &[Lease], now: T
 async fn adopt(
     node: &Arc<Node>,
     asked: &Exchange,
-    answer: &mut Answer,
+    answer: &mut ExchangeAnswer,
     held: &[Lease],
     cancelling: &[rota_core::ids::RunId],
     now: Timestamp,
@@ -549,7 +577,7 @@ async fn adopt(
         }
         let Some(job) = node.catalog.version(run.job, run.version).await? else { continue };
         if is_unheard {
-            cancel_unheard(node, vec![Given { run, job, deadline_at: None, log_bytes: 0 }], now);
+            cancel_unheard(node, vec![Assigned { run, job, deadline_at: None, log_bytes: 0 }], now);
             continue;
         }
         let timeout = job.step.as_ref().and_then(|step| step.timeout);
@@ -559,8 +587,8 @@ async fn adopt(
             if run.losses >= node.options.alone_from {
                 session.alone = Some((run.lease(), APART.after(now)));
             }
-            let given = Given { run, job, deadline_at, log_bytes: 0 };
-            session.given.entry(given.run.id).or_insert(given);
+            let assigned = Assigned { run, job, deadline_at, log_bytes: 0 };
+            session.assigned.entry(assigned.run.id).or_insert(assigned);
         }
     }
     Ok(())
@@ -572,42 +600,42 @@ fn may_be_held(node: &Node, run: &Run, job: &JobVersion) -> bool {
     run.losses >= node.options.alone_from || job.rate.is_some()
 }
 
-/// Puts attempts into the mail whose handing over was not heard; for a worker
+/// Puts attempts into the outgoing queue whose handing over was not heard; for a worker
 /// that takes no more, gives them back. What another node may be holding back is given
 /// back after [`HELD_FOR`]: handed over under the same lease, it could be executed here
 /// and given back there.
-async fn hand_over_again(
-    poll: &Poll<'_>,
+async fn redeliver(
+    poll: &PollGuard<'_>,
     hello: &Hello,
-    strangers: Vec<(Lease, Timestamp)>,
+    unlisted_since: Vec<(Lease, Timestamp)>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let node = poll.node;
-    if strangers.is_empty() {
+    if unlisted_since.is_empty() {
         return Ok(());
     }
-    let ids: Vec<_> = strangers.iter().map(|(lease, _)| lease.run).collect();
-    let strangers: HashMap<Lease, Timestamp> = strangers.into_iter().collect();
+    let ids: Vec<_> = unlisted_since.iter().map(|(lease, _)| lease.run).collect();
+    let unlisted_since: HashMap<Lease, Timestamp> = unlisted_since.into_iter().collect();
     for record in node.store.runs(&ids).await?.into_iter().flatten() {
         let run = record.run;
-        let Some(since) = strangers.get(&run.lease()).filter(|_| run.tenant == hello.tenant) else { continue };
+        let Some(since) = unlisted_since.get(&run.lease()).filter(|_| run.tenant == hello.tenant) else { continue };
         let Some(job) = node.catalog.version(run.job, run.version).await? else { continue };
         let held = may_be_held(node, &run, &job);
         if held && poll.began_at < HELD_FOR.after(*since) {
             continue;
         }
         if run.cancel.is_some() {
-            cancel_unheard(node, vec![Given { run, job, deadline_at: None, log_bytes: 0 }], now);
+            cancel_unheard(node, vec![Assigned { run, job, deadline_at: None, log_bytes: 0 }], now);
             continue;
         }
         let back = match prepare(node, &run, &job, now) {
             Ok(prepared) if !hello.draining && !held => match node.remote.sessions().get_mut(hello.worker) {
                 Some(session) => {
-                    session.given.remove(&run.id);
-                    session.strangers.remove(&run.lease());
-                    session.count_handed_again(run.lease());
+                    session.assigned.remove(&run.id);
+                    session.unlisted_since.remove(&run.lease());
+                    session.count_redelivery(run.lease());
                     // Another node may do the same: the store is asked again before it goes.
-                    session.put(parcel(run, job, prepared, *since));
+                    session.put(outgoing(run, job, prepared, *since));
                     None
                 }
                 None => Some(run),
@@ -623,7 +651,7 @@ async fn hand_over_again(
 }
 
 /// What is handed to a worker.
-pub(crate) fn parcel(run: Run, job: Arc<JobVersion>, prepared: Prepared, put_at: Timestamp) -> Parcel {
+pub(crate) fn outgoing(run: Run, job: Arc<JobVersion>, prepared: Prepared, put_at: Timestamp) -> Outgoing {
     let bytes = 512 + run.payload.as_ref().map_or(0, |payload| payload.len()) + job.size;
     let deadline_at = prepared.attempt.deadline_at;
     let work = super::Work {
@@ -636,23 +664,24 @@ pub(crate) fn parcel(run: Run, job: Arc<JobVersion>, prepared: Prepared, put_at:
         cancelable: job.step.as_ref().is_none_or(|step| step.cancelable),
         alone: false,
     };
-    Parcel { given: Given { run, job, deadline_at, log_bytes: 0 }, work, bytes, put_at }
+    Outgoing { assigned: Assigned { run, job, deadline_at, log_bytes: 0 }, work, bytes, put_at }
 }
 
 /// A worker stops its attempts at their deadline itself. One that does not, and
 /// goes on saying that it lives, is not waited for.
 ///
 /// The worker hears that the attempt is lost when the store has taken its end, and not
-/// from here: one that had dropped it at the word of a node that then died would hold a
+/// from here: one that had dropped it on the say of a node that then died would hold a
 /// lease that nobody ends.
 fn stop_overdue(node: &Arc<Node>, worker: WorkerId, held: &[Lease], now: Timestamp) {
     let long_ago = node.options.run_lease.before(now);
-    let overdue: Vec<Given> = {
+    let overdue: Vec<Assigned> = {
         let mut sessions = node.remote.sessions();
         let Some(session) = sessions.get_mut(worker) else { return };
         held.iter().filter_map(|lease| session.take_overdue(*lease, long_ago)).collect()
     };
     let failed = || Failure::new(ErrorKind::Timeout, "its worker did not stop it when its time was over");
-    let ended = overdue.into_iter().map(|given| ended_of(given, &Report::Outcome(Outcome::Failed(failed())), now));
+    let ended =
+        overdue.into_iter().map(|assigned| ended_of(assigned, &Report::Outcome(Outcome::Failed(failed())), now));
     node.post(ended.map(|ended| Ended { origin: Origin::Decided, ..ended }).collect());
 }

@@ -29,9 +29,9 @@ use rota_core::{
     run::{Labels, Lease, Report, Trigger},
 };
 
-pub use self::{exchange::exchange, sessions::Told};
+pub use self::{exchange::exchange, sessions::ReportAck};
 pub(crate) use self::{
-    exchange::{cancel_unheard, hand_back, parcel},
+    exchange::{cancel_unheard, hand_back, outgoing},
     sessions::{Sessions, Waiting},
 };
 
@@ -104,7 +104,7 @@ pub struct Exchange {
     pub finished: Vec<(Lease, Report)>,
     pub progress: Vec<(Lease, Progress)>,
     pub logs: Vec<LogPiece>,
-    /// This is its last word.
+    /// It speaks no more after this.
     pub leaving: bool,
 }
 
@@ -144,10 +144,10 @@ pub struct Stop {
 
 /// What a worker is told.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
+pub struct ExchangeAnswer {
     pub attempts: Vec<Work>,
     /// One for each report.
-    pub reports: Vec<Told>,
+    pub reports: Vec<ReportAck>,
     pub stops: Vec<Stop>,
     /// Not its own any more: nothing it does for them counts.
     pub lost: Vec<Lease>,
@@ -178,8 +178,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    pub(crate) fn sessions(&self) -> Held<'_> {
-        Held { remote: self, sessions: self.sessions.lock() }
+    pub(crate) fn sessions(&self) -> SessionsGuard<'_> {
+        SessionsGuard { remote: self, sessions: self.sessions.lock() }
     }
 
     pub(crate) fn plan<T>(&self, work: impl FnOnce(&mut ClaimPlan) -> T) -> T {
@@ -210,12 +210,12 @@ impl Remote {
 
 /// The sessions under their lock; their numbers are put right when it is let
 /// go of.
-pub(crate) struct Held<'r> {
+pub(crate) struct SessionsGuard<'r> {
     remote: &'r Remote,
     sessions: MutexGuard<'r, Sessions>,
 }
 
-impl std::ops::Deref for Held<'_> {
+impl std::ops::Deref for SessionsGuard<'_> {
     type Target = Sessions;
 
     fn deref(&self) -> &Sessions {
@@ -223,13 +223,13 @@ impl std::ops::Deref for Held<'_> {
     }
 }
 
-impl std::ops::DerefMut for Held<'_> {
+impl std::ops::DerefMut for SessionsGuard<'_> {
     fn deref_mut(&mut self) -> &mut Sessions {
         &mut self.sessions
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for SessionsGuard<'_> {
     fn drop(&mut self) {
         self.remote.count.store(self.sessions.len(), Ordering::Relaxed);
         self.remote.settling.store(self.sessions.settling(), Ordering::Relaxed);

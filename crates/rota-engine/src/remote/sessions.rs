@@ -22,18 +22,18 @@ use tokio::sync::Notify;
 use super::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, Hello, Offer, Work};
 use crate::catalog::{Gate, JobVersion};
 
-/// Mail that nobody fetched for so long goes back: before another node can take it for
+/// What nobody fetched for so long goes back: before another node can take it for
 /// lost and hand it over again.
-const MAIL_KEPT: Span = Span::secs(1);
+const OUTGOING_KEPT: Span = Span::secs(1);
 /// An attempt that its worker does not list is handed over again this often. After that it
 /// is lost: a worker that ignores what it is given would otherwise keep it for ever.
-pub(crate) const HANDED_AGAIN_MAX: u8 = 3;
+pub(crate) const REDELIVERIES_MAX: u8 = 3;
 /// A worker that has said nothing for so long is forgotten.
 const SESSION_KEPT: Span = Span::secs(12);
 
 /// What became of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ReportAck {
     /// What was reported is what stands.
     Applied,
     /// The lease is not the run's any more, and what was reported counts for
@@ -45,21 +45,21 @@ pub enum Told {
 
 /// The answers to the reports of one exchange.
 #[derive(Debug)]
-pub(crate) struct Slip {
-    told: Mutex<Vec<Option<Told>>>,
+pub(crate) struct PendingAnswers {
+    told: Mutex<Vec<Option<ReportAck>>>,
     left: AtomicUsize,
-    news: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
-impl Slip {
-    pub fn new(count: usize, news: Arc<Notify>) -> Self {
-        Self { told: Mutex::new(vec![None; count]), left: AtomicUsize::new(count), news }
+impl PendingAnswers {
+    pub fn new(count: usize, notify: Arc<Notify>) -> Self {
+        Self { told: Mutex::new(vec![None; count]), left: AtomicUsize::new(count), notify }
     }
 
-    pub fn tell(&self, at: usize, told: Told) {
+    pub fn tell(&self, at: usize, told: ReportAck) {
         let mut all = self.told.lock();
         if all[at].replace(told).is_none() && self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.news.notify_waiters();
+            self.notify.notify_waiters();
         }
     }
 
@@ -67,16 +67,16 @@ impl Slip {
         self.left.load(Ordering::Relaxed) == 0
     }
 
-    pub fn read(&self) -> Vec<Told> {
+    pub fn read(&self) -> Vec<ReportAck> {
         let all = self.told.lock();
-        all.iter().map(|told| told.unwrap_or(Told::Pending)).collect()
+        all.iter().map(|told| told.unwrap_or(ReportAck::Pending)).collect()
     }
 }
 
 /// An attempt that is leased to a worker and not yet handed to it.
 #[derive(Debug)]
-pub(crate) struct Parcel {
-    pub given: Given,
+pub(crate) struct Outgoing {
+    pub assigned: Assigned,
     pub work: Work,
     /// About how much it adds to an answer.
     pub bytes: usize,
@@ -86,7 +86,7 @@ pub(crate) struct Parcel {
 
 /// An attempt that a worker has.
 #[derive(Clone, Debug)]
-pub(crate) struct Given {
+pub(crate) struct Assigned {
     pub run: Run,
     pub job: Arc<JobVersion>,
     pub deadline_at: Option<Timestamp>,
@@ -116,7 +116,7 @@ impl Group {
 }
 
 #[derive(Debug)]
-struct Poll {
+struct OpenPoll {
     number: u64,
     free: u32,
     /// Work was looked for since it began.
@@ -129,17 +129,17 @@ pub(crate) struct Session {
     group: Arc<Group>,
     seen_at: Timestamp,
     listed: usize,
-    poll: Option<Poll>,
+    poll: Option<OpenPoll>,
     polls: u64,
-    mail: VecDeque<Parcel>,
+    outgoing: VecDeque<Outgoing>,
     /// Leased to it, and held back for their rate.
     pub held: HashSet<Lease>,
-    pub given: HashMap<RunId, Given>,
+    pub assigned: HashMap<RunId, Assigned>,
     /// Leases that the store had for it and its list had not, at the last look.
     /// Since when.
-    pub strangers: HashMap<Lease, Timestamp>,
+    pub unlisted_since: HashMap<Lease, Timestamp>,
     /// How often each of those was handed over again.
-    pub handed_again: HashMap<Lease, u8>,
+    pub redelivered: HashMap<Lease, u8>,
     pub extended_at: Option<Timestamp>,
     /// Somebody may have asked one of its runs to stop.
     pub compare: bool,
@@ -147,32 +147,32 @@ pub(crate) struct Session {
     /// A run that is to be executed with nothing beside it: it is held until the worker
     /// has nothing else in hand, then its, and for so long nothing is given out beside it.
     pub alone: Option<(Lease, Timestamp)>,
-    pub news: Arc<Notify>,
+    pub notify: Arc<Notify>,
 }
 
 impl Session {
     fn room(&self, now: Timestamp) -> u32 {
         let open = !self.hello.draining && !self.drain_asked && !self.is_reserved(now);
         let poll = self.poll.as_ref().filter(|_| open);
-        poll.map_or(0, |poll| poll.free.min(ATTEMPTS_MAX).saturating_sub(self.mail.len() as u32))
+        poll.map_or(0, |poll| poll.free.min(ATTEMPTS_MAX).saturating_sub(self.outgoing.len() as u32))
     }
 
     /// Whether the store may know of leases that were handed over in vain, by a
     /// node that has gone since, or are just being handed over.
     pub fn may_not_have_heard(&self) -> bool {
-        self.extended_at.is_none() || !self.strangers.is_empty()
+        self.extended_at.is_none() || !self.unlisted_since.is_empty()
     }
 
-    /// Whether a list that was made then can tell of leases that have been strange since
+    /// Whether a list that was made then can tell of leases that have not been listed since
     /// before `long_ago`.
     pub fn is_to_be_judged(&self, listed_at: Timestamp, long_ago: Timestamp) -> bool {
-        self.strangers.values().any(|since| *since < listed_at && *since <= long_ago)
+        self.unlisted_since.values().any(|since| *since < listed_at && *since <= long_ago)
     }
 
     /// Whether it has nothing in hand but this.
     pub fn is_free_for(&self, lease: Lease) -> bool {
         let else_held = self.held.iter().any(|held| *held != lease);
-        self.listed == 0 && self.mail.is_empty() && self.given.is_empty() && !else_held
+        self.listed == 0 && self.outgoing.is_empty() && self.assigned.is_empty() && !else_held
     }
 
     /// Whether it waits for a run that is to be alone, or has it.
@@ -185,25 +185,25 @@ impl Session {
         self.is_reserved(now) && self.alone.is_some_and(|(lease, _)| !self.held.contains(&lease))
     }
 
-    pub fn put(&mut self, parcel: Parcel) {
-        self.mail.push_back(parcel);
-        self.news.notify_waiters();
+    pub fn put(&mut self, outgoing: Outgoing) {
+        self.outgoing.push_back(outgoing);
+        self.notify.notify_waiters();
     }
 
     /// What is leased to it and has not been handed over.
     pub fn kept_leases(&self) -> impl Iterator<Item = Lease> {
-        self.mail.iter().map(|parcel| parcel.given.run.lease()).chain(self.held.iter().copied())
+        self.outgoing.iter().map(|outgoing| outgoing.assigned.run.lease()).chain(self.held.iter().copied())
     }
 
     pub fn drop_kept(&mut self, lost: &HashSet<Lease>) {
-        self.mail.retain(|parcel| !lost.contains(&parcel.given.run.lease()));
+        self.outgoing.retain(|outgoing| !lost.contains(&outgoing.assigned.run.lease()));
         self.held.retain(|lease| !lost.contains(lease));
     }
 
-    /// Takes an attempt out of its mail.
-    pub fn take_unheard(&mut self, run: RunId) -> Option<Given> {
-        let place = self.mail.iter().position(|parcel| parcel.given.run.id == run)?;
-        self.mail.remove(place).map(|parcel| parcel.given)
+    /// Takes an attempt out of its outgoing queue.
+    pub fn take_unheard(&mut self, run: RunId) -> Option<Assigned> {
+        let place = self.outgoing.iter().position(|outgoing| outgoing.assigned.run.id == run)?;
+        self.outgoing.remove(place).map(|outgoing| outgoing.assigned)
     }
 
     /// Forgets an attempt that was not handed over. False where it was, or is not known.
@@ -211,25 +211,25 @@ impl Session {
         self.held.remove(&lease) || self.take_unheard(lease.run).is_some()
     }
 
-    pub fn count_handed_again(&mut self, lease: Lease) {
-        let times = self.handed_again.entry(lease).or_default();
+    pub fn count_redelivery(&mut self, lease: Lease) {
+        let times = self.redelivered.entry(lease).or_default();
         *times = times.saturating_add(1);
     }
 
     /// Whether it was handed this often enough, and took no notice.
     pub fn ignores(&self, lease: Lease) -> bool {
-        self.handed_again.get(&lease).is_some_and(|times| *times >= HANDED_AGAIN_MAX)
+        self.redelivered.get(&lease).is_some_and(|times| *times >= REDELIVERIES_MAX)
     }
 
     /// An attempt whose deadline passed before then, once: whoever asks ends it.
-    pub fn take_overdue(&mut self, lease: Lease, before: Timestamp) -> Option<Given> {
-        let given = self.given.get_mut(&lease.run).filter(|given| given.run.lease() == lease)?;
-        given.deadline_at.take_if(|at| *at <= before)?;
-        Some(given.clone())
+    pub fn take_overdue(&mut self, lease: Lease, before: Timestamp) -> Option<Assigned> {
+        let assigned = self.assigned.get_mut(&lease.run).filter(|assigned| assigned.run.lease() == lease)?;
+        assigned.deadline_at.take_if(|at| *at <= before)?;
+        Some(assigned.clone())
     }
 
     pub fn holds(&self, lease: Lease) -> bool {
-        self.given.get(&lease.run).is_some_and(|given| given.run.lease() == lease)
+        self.assigned.get(&lease.run).is_some_and(|assigned| assigned.run.lease() == lease)
             || self.kept_leases().any(|kept| kept == lease)
     }
 }
@@ -245,9 +245,9 @@ pub(crate) struct Waiting {
 /// How a poll stands.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(crate) struct Standing {
+pub(crate) struct PollState {
     pub superseded: bool,
-    pub mail: bool,
+    pub outgoing: bool,
     pub tried: bool,
     pub drain: bool,
     /// Since when the store has had leases that it does not list.
@@ -259,9 +259,9 @@ pub(crate) struct Standing {
 pub(crate) struct Sessions {
     by_worker: HashMap<WorkerId, Session>,
     groups: HashMap<(TenantId, Offer), Arc<Group>>,
-    settling: HashMap<Lease, Vec<(Arc<Slip>, usize)>>,
+    settling: HashMap<Lease, Vec<(Arc<PendingAnswers>, usize)>>,
     /// Something is offered that was not before.
-    news: bool,
+    new_offers: bool,
 }
 
 impl Sessions {
@@ -290,20 +290,20 @@ impl Sessions {
             offer: hello.offer.clone(),
             lanes: Mutex::new((usize::MAX, Arc::default())),
         };
-        let news = &mut self.news;
+        let new_offers = &mut self.new_offers;
         Arc::clone(self.groups.entry(key).or_insert_with(|| {
-            *news = true;
+            *new_offers = true;
             Arc::new(new())
         }))
     }
 
     /// Whether something is offered that was not when this was last asked.
-    pub fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+    pub fn take_new_offers(&mut self) -> bool {
+        std::mem::take(&mut self.new_offers)
     }
 
     /// A worker speaks. None where its id is another tenant's.
-    pub fn meet(&mut self, hello: &Hello, listed: usize, now: Timestamp) -> Option<Arc<Notify>> {
+    pub fn register(&mut self, hello: &Hello, listed: usize, now: Timestamp) -> Option<Arc<Notify>> {
         let group = self.group(hello);
         let session = self.by_worker.entry(hello.worker).or_insert_with(|| Session {
             hello: hello.clone(),
@@ -312,16 +312,16 @@ impl Sessions {
             listed: 0,
             poll: None,
             polls: 0,
-            mail: VecDeque::new(),
+            outgoing: VecDeque::new(),
             held: HashSet::new(),
-            given: HashMap::new(),
-            strangers: HashMap::new(),
-            handed_again: HashMap::new(),
+            assigned: HashMap::new(),
+            unlisted_since: HashMap::new(),
+            redelivered: HashMap::new(),
             extended_at: None,
             compare: false,
             drain_asked: false,
             alone: None,
-            news: Arc::default(),
+            notify: Arc::default(),
         });
         if session.hello.tenant != hello.tenant {
             return None;
@@ -330,7 +330,7 @@ impl Sessions {
         session.group = group;
         session.seen_at = session.seen_at.max(now);
         session.listed = listed;
-        Some(Arc::clone(&session.news))
+        Some(Arc::clone(&session.notify))
     }
 
     /// A worker waits for news, and for so many attempts. Whoever of it waited
@@ -338,8 +338,8 @@ impl Sessions {
     pub fn begin_poll(&mut self, worker: WorkerId, free: u32) -> u64 {
         let Some(session) = self.by_worker.get_mut(&worker) else { return 0 };
         session.polls += 1;
-        session.poll = Some(Poll { number: session.polls, free, tried: false });
-        session.news.notify_waiters();
+        session.poll = Some(OpenPoll { number: session.polls, free, tried: false });
+        session.notify.notify_waiters();
         session.polls
     }
 
@@ -352,22 +352,22 @@ impl Sessions {
         }
     }
 
-    pub fn standing(&self, worker: WorkerId, number: u64, now: Timestamp) -> Standing {
+    pub fn poll_state(&self, worker: WorkerId, number: u64, now: Timestamp) -> PollState {
         let Some(session) = self.by_worker.get(&worker) else {
-            return Standing { superseded: true, mail: false, tried: true, drain: false, unheard_since: None };
+            return PollState { superseded: true, outgoing: false, tried: true, drain: false, unheard_since: None };
         };
         let poll = session.poll.as_ref().filter(|poll| poll.number == number);
-        Standing {
+        PollState {
             superseded: poll.is_none(),
-            mail: poll.is_some_and(|poll| poll.free > 0) && !session.mail.is_empty(),
+            outgoing: poll.is_some_and(|poll| poll.free > 0) && !session.outgoing.is_empty(),
             // Where there is no room nothing is looked for.
             tried: poll.is_none_or(|poll| poll.tried || poll.free == 0) || session.is_reserved(now),
             drain: session.drain_asked,
-            unheard_since: session.strangers.values().min().copied(),
+            unheard_since: session.unlisted_since.values().min().copied(),
         }
     }
 
-    /// Hands over the mail of a worker, as far as it wants it; nothing that it has or had
+    /// Hands over what is outgoing to a worker, as far as it wants it; nothing that it has or had
     /// in hand.
     pub fn fetch(&mut self, worker: WorkerId, number: u64, known: &HashSet<Lease>) -> Vec<Work> {
         let Some(session) = self.by_worker.get_mut(&worker) else { return Vec::new() };
@@ -376,11 +376,11 @@ impl Sessions {
         let (mut work, mut bytes) = (Vec::new(), 0);
         while work.len() < poll.free.min(ATTEMPTS_MAX) as usize
             && bytes < ANSWER_BYTES_MAX
-            && let Some(parcel) = session.mail.pop_front()
+            && let Some(outgoing) = session.outgoing.pop_front()
         {
-            bytes += parcel.bytes;
-            session.given.insert(parcel.given.run.id, parcel.given);
-            work.push(parcel.work);
+            bytes += outgoing.bytes;
+            session.assigned.insert(outgoing.assigned.run.id, outgoing.assigned);
+            work.push(outgoing.work);
         }
         work
     }
@@ -391,7 +391,7 @@ impl Sessions {
         for (worker, session) in &self.by_worker {
             let room = session.room(now);
             if room > 0 {
-                let busy = session.given.len() + session.mail.len();
+                let busy = session.assigned.len() + session.outgoing.len();
                 waiting.push((busy, Waiting { worker: *worker, room, group: Arc::clone(&session.group) }));
             }
         }
@@ -407,7 +407,7 @@ impl Sessions {
                 && !poll.tried
             {
                 poll.tried = true;
-                session.news.notify_waiters();
+                session.notify.notify_waiters();
             }
         }
     }
@@ -418,15 +418,15 @@ impl Sessions {
 
     /// Forgets workers that are silent, and answers what is to go back: what
     /// nobody fetched.
-    pub fn forget_silent(&mut self, now: Timestamp) -> Vec<Given> {
+    pub fn forget_silent(&mut self, now: Timestamp) -> Vec<Assigned> {
         let mut back = Vec::new();
         for session in self.by_worker.values_mut() {
             // Who waits and has room fetches it at once.
             if session.poll.as_ref().is_none_or(|poll| poll.free == 0) {
-                let (old, young): (VecDeque<Parcel>, VecDeque<Parcel>) =
-                    session.mail.drain(..).partition(|parcel| MAIL_KEPT.after(parcel.put_at) <= now);
-                session.mail = young;
-                back.extend(old.into_iter().map(|parcel| parcel.given));
+                let (old, young): (VecDeque<Outgoing>, VecDeque<Outgoing>) =
+                    session.outgoing.drain(..).partition(|outgoing| OUTGOING_KEPT.after(outgoing.put_at) <= now);
+                session.outgoing = young;
+                back.extend(old.into_iter().map(|outgoing| outgoing.assigned));
             }
         }
         self.by_worker.retain(|_, session| session.poll.is_some() || SESSION_KEPT.after(session.seen_at) > now);
@@ -438,35 +438,35 @@ impl Sessions {
         self.groups.retain(|_, group| Arc::strong_count(group) > 1);
     }
 
-    /// Whether mail has lain there since then: its leases may have run out, or another
+    /// Whether something outgoing has lain there since then: its leases may have run out, or another
     /// node may have handed it over.
-    pub fn has_old_mail(&mut self, worker: WorkerId, before: Timestamp) -> bool {
+    pub fn has_old_outgoing(&mut self, worker: WorkerId, before: Timestamp) -> bool {
         let Some(session) = self.by_worker.get_mut(&worker) else { return false };
-        let old = session.mail.iter().any(|parcel| parcel.put_at <= before);
+        let old = session.outgoing.iter().any(|outgoing| outgoing.put_at <= before);
         session.compare |= old;
         old
     }
 
     /// Takes back what a worker has not fetched.
-    pub fn take_mail(&mut self, worker: WorkerId) -> Vec<Given> {
-        let mail = self.by_worker.get_mut(&worker).map(|session| std::mem::take(&mut session.mail));
-        mail.into_iter().flatten().map(|parcel| parcel.given).collect()
+    pub fn take_outgoing(&mut self, worker: WorkerId) -> Vec<Assigned> {
+        let outgoing = self.by_worker.get_mut(&worker).map(|session| std::mem::take(&mut session.outgoing));
+        outgoing.into_iter().flatten().map(|outgoing| outgoing.assigned).collect()
     }
 
     /// A worker leaves.
     pub fn remove(&mut self, worker: WorkerId) {
         if let Some(session) = self.by_worker.remove(&worker) {
-            session.news.notify_waiters();
+            session.notify.notify_waiters();
         }
         self.drop_groups();
     }
 
     /// The node goes: everybody is told, and what was not fetched goes back.
-    pub fn drain(&mut self) -> Vec<Given> {
+    pub fn drain(&mut self) -> Vec<Assigned> {
         let mut back = Vec::new();
         for session in self.by_worker.values_mut() {
-            back.extend(session.mail.drain(..).map(|parcel| parcel.given));
-            session.news.notify_waiters();
+            back.extend(session.outgoing.drain(..).map(|outgoing| outgoing.assigned));
+            session.notify.notify_waiters();
         }
         back
     }
@@ -477,26 +477,26 @@ impl Sessions {
         for session in self.by_worker.values_mut() {
             session.seen_at = now;
             session.extended_at = session.extended_at.map(|_| Timestamp::MIN);
-            session.mail.iter_mut().for_each(|parcel| parcel.put_at = now);
+            session.outgoing.iter_mut().for_each(|outgoing| outgoing.put_at = now);
             session.alone = None;
-            session.strangers.clear();
+            session.unlisted_since.clear();
             session.compare = true;
-            session.news.notify_waiters();
+            session.notify.notify_waiters();
         }
     }
 
     /// Runs were asked to stop: those who may hold one compare their leases. Answers
     /// those that no worker has heard of, which none will.
-    pub fn cancel_asked(&mut self, runs: &[RunId]) -> Vec<Given> {
+    pub fn cancel_asked(&mut self, runs: &[RunId]) -> Vec<Assigned> {
         let mut unheard = Vec::new();
         for session in self.by_worker.values_mut() {
             unheard.extend(runs.iter().filter_map(|run| session.take_unheard(*run)));
             if runs
                 .iter()
-                .any(|run| session.given.contains_key(run) || session.held.iter().any(|held| held.run == *run))
+                .any(|run| session.assigned.contains_key(run) || session.held.iter().any(|held| held.run == *run))
             {
                 session.compare = true;
-                session.news.notify_waiters();
+                session.notify.notify_waiters();
             }
         }
         unheard
@@ -507,19 +507,19 @@ impl Sessions {
     pub fn doubt(&mut self, before: Timestamp, whose: impl Fn(TenantId) -> bool) {
         for session in self.by_worker.values_mut().filter(|session| whose(session.hello.tenant)) {
             let long_ago = session.extended_at.is_none_or(|at| at <= before);
-            let holds_any = !session.given.is_empty() || session.kept_leases().next().is_some();
+            let holds_any = !session.assigned.is_empty() || session.kept_leases().next().is_some();
             if session.poll.is_some() && holds_any && long_ago {
                 session.compare = true;
-                session.news.notify_waiters();
+                session.notify.notify_waiters();
             }
         }
     }
 
-    pub fn beats(&self, node: &str, until: Timestamp, now: Timestamp) -> Vec<WorkerBeat> {
+    pub fn heartbeats(&self, node: &str, until: Timestamp, now: Timestamp) -> Vec<WorkerBeat> {
         let lives = |session: &&Session| session.poll.is_some() || SESSION_KEPT.after(session.seen_at) > now;
         let beat = |session: &Session| {
             let Hello { worker, tenant, name, version, offer, slots, draining } = &session.hello;
-            let busy = session.given.len().max(session.listed) as u32;
+            let busy = session.assigned.len().max(session.listed) as u32;
             let info = WorkerInfo {
                 version: version.clone(),
                 node: node.to_owned(),
@@ -549,38 +549,38 @@ impl Sessions {
             && !session.drain_asked
         {
             session.drain_asked = true;
-            session.news.notify_waiters();
+            session.notify.notify_waiters();
         }
     }
 
     /// A report is on its way. True where it is the first of its lease; later
     /// ones hear the same answer.
-    pub fn begin_settling(&mut self, lease: Lease, slip: &Arc<Slip>, at: usize) -> bool {
+    pub fn begin_settling(&mut self, lease: Lease, answers: &Arc<PendingAnswers>, at: usize) -> bool {
         let waiting = self.settling.entry(lease).or_default();
-        waiting.push((Arc::clone(slip), at));
+        waiting.push((Arc::clone(answers), at));
         waiting.len() == 1
     }
 
     /// What is known of an attempt that its worker reports, and is then known
     /// no more.
-    pub fn take_given(&mut self, worker: WorkerId, lease: Lease) -> Option<Given> {
+    pub fn take_given(&mut self, worker: WorkerId, lease: Lease) -> Option<Assigned> {
         let session = self.by_worker.get_mut(&worker)?;
-        session.given.get(&lease.run).filter(|given| given.run.lease() == lease)?;
-        session.given.remove(&lease.run)
+        session.assigned.get(&lease.run).filter(|assigned| assigned.run.lease() == lease)?;
+        session.assigned.remove(&lease.run)
     }
 
     /// A report was not sent on after all, or the store answered for it.
-    pub fn told(&mut self, lease: Lease, told: Told) {
-        for (slip, at) in self.settling.remove(&lease).into_iter().flatten() {
-            slip.tell(at, told);
+    pub fn told(&mut self, lease: Lease, told: ReportAck) {
+        for (answers, at) in self.settling.remove(&lease).into_iter().flatten() {
+            answers.tell(at, told);
         }
     }
 
     pub fn settled(&mut self, answers: impl Iterator<Item = (Lease, Guarded)>) {
         for (lease, answer) in answers {
             match answer {
-                Guarded::Applied => self.told(lease, Told::Applied),
-                Guarded::Stale => self.told(lease, Told::Stale),
+                Guarded::Applied => self.told(lease, ReportAck::Applied),
+                Guarded::Stale => self.told(lease, ReportAck::Stale),
                 // It is decided again, and answered then.
                 Guarded::CancelAsked => {}
             }
@@ -591,10 +591,11 @@ impl Sessions {
     /// their leases with their next exchange, and those who wait do at once.
     pub fn ended(&mut self, leases: &[Lease]) {
         for session in self.by_worker.values_mut() {
-            let has = |lease: &Lease| session.given.get(&lease.run).is_some_and(|given| given.run.lease() == *lease);
+            let has =
+                |lease: &Lease| session.assigned.get(&lease.run).is_some_and(|assigned| assigned.run.lease() == *lease);
             if leases.iter().any(has) {
                 session.compare = true;
-                session.news.notify_waiters();
+                session.notify.notify_waiters();
             }
         }
     }

@@ -120,7 +120,7 @@ impl Admit {
     fn refuse(&self, inbox: i64, why: String) {
         tracing::warn!(inbox, why, "a request in the inbox was refused");
         self.node.stats.refused.add(1);
-        self.node.events.tell(|| Event::RequestRefused { inbox, why });
+        self.node.events.emit(|| Event::RequestRefused { inbox, why });
     }
 
     async fn commit(&mut self, group: Group) -> Result<usize, StoreError> {

@@ -3,8 +3,8 @@
 //! A pass claims for all workers that wait, in one write; what each may have is
 //! decided by the same shares as for the node's own lanes. A run that its rate
 //! does not allow yet is held here, leased to its worker, and handed over when
-//! there is a token. What is ready to go lies in the worker's mail, where its
-//! exchange fetches it.
+//! there is a token. What is ready to go lies in the worker's outgoing queue, where
+//! its exchange fetches it.
 //!
 //! It also says who works, every few seconds and for all workers together.
 
@@ -29,14 +29,14 @@ use crate::{
     launch::{is_overdue, not_before, overdue, unreadable_end},
     node::Node,
     outbox::{End, Ended, Origin},
-    remote::{Waiting, hand_back, parcel},
-    supervise::{prepare, tell_started},
+    remote::{Waiting, hand_back, outgoing},
+    supervise::{emit_started, prepare},
 };
 
 /// Who works is said so often.
-const BEAT_EVERY: Span = Span::secs(2);
+const HEARTBEAT_EVERY: Span = Span::secs(2);
 /// It holds for so long.
-const BEAT_KEPT: Span = Span::secs(7);
+const HEARTBEAT_KEPT: Span = Span::secs(7);
 /// Other nodes' hints make workers compare their leases no more often.
 const COMPARE_EVERY: Span = Span::millis(300);
 /// Runs held back for their rate; beyond that nothing is claimed.
@@ -49,7 +49,7 @@ const PUT_OFF: Span = Span::secs(5);
 pub struct Assign {
     node: Arc<Node>,
     look_at: Timestamp,
-    beat_at: Timestamp,
+    heartbeat_at: Timestamp,
     pending: Option<(Write, Vec<Claim>)>,
     /// Leased runs that may go on at a later time.
     held: BTreeMap<(Timestamp, RunId), (WorkerId, Run)>,
@@ -60,7 +60,7 @@ pub struct Assign {
 
 /// What became of a leased run.
 enum Sent {
-    /// It is in its worker's mail.
+    /// It is in its worker's outgoing queue.
     On,
     /// It waits until its worker has nothing else in hand.
     Waits(Run),
@@ -69,20 +69,20 @@ enum Sent {
 
 impl Assign {
     pub fn new(node: Arc<Node>) -> Self {
-        let (look_at, beat_at) = (Timestamp::MIN, Timestamp::MIN);
-        Self { node, look_at, beat_at, pending: None, held: BTreeMap::new(), suspects: Vec::new(), doubts: false }
+        let (look_at, heartbeat_at) = (Timestamp::MIN, Timestamp::MIN);
+        Self { node, look_at, heartbeat_at, pending: None, held: BTreeMap::new(), suspects: Vec::new(), doubts: false }
     }
 
     /// Says who works.
-    async fn beat(&mut self, now: Timestamp) -> Result<(), StoreError> {
-        if now < self.beat_at {
+    async fn heartbeat(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        if now < self.heartbeat_at {
             return Ok(());
         }
         let node = &self.node;
-        let until = BEAT_KEPT.after(now);
-        let mut beats = node.remote.sessions().beats(&node.options.name, until, now);
+        let until = HEARTBEAT_KEPT.after(now);
+        let mut beats = node.remote.sessions().heartbeats(&node.options.name, until, now);
         if node.options.executes {
-            beats.push(own_beat(node, until));
+            beats.push(own_heartbeat(node, until));
         }
         if !beats.is_empty() {
             let asked = node.store.beat_workers(&beats, now).await?;
@@ -91,7 +91,7 @@ impl Assign {
                 sessions.ask_to_drain(beat.worker);
             }
         }
-        self.beat_at = BEAT_EVERY.after(now);
+        self.heartbeat_at = HEARTBEAT_EVERY.after(now);
         Ok(())
     }
 
@@ -229,13 +229,13 @@ impl Assign {
         Ok(found)
     }
 
-    /// Puts an attempt into its worker's mail, or says what became of it instead.
+    /// Puts an attempt into its worker's outgoing queue, or says what became of it instead.
     fn post(&self, worker: WorkerId, run: Run, job: Arc<JobVersion>, now: Timestamp) -> Sent {
         let node = &self.node;
         let end = |run: Run, job, end| {
             Sent::Ended(Ended { run, by: By::Lease, end, at: now, job: Some(job), origin: Origin::Decided })
         };
-        if run.cancel.is_some() || node.desk.is_asked_to_stop(run.id) {
+        if run.cancel.is_some() || node.runs.is_asked_to_stop(run.id) {
             return end(run, job, End::Outcome(Outcome::Cancelled));
         }
         let prepared = match prepare(node, &run, &job, now) {
@@ -264,12 +264,12 @@ impl Assign {
                 return Sent::Waits(run);
             }
         }
-        tell_started(node, &run, now);
+        emit_started(node, &run, now);
         // One that was held back for a while may have been lost meanwhile.
         let leased_at = run.state.started_at().unwrap_or(now).min(now);
-        let mut parcel = parcel(run, job, prepared, leased_at);
-        parcel.work.alone = alone;
-        session.put(parcel);
+        let mut outgoing = outgoing(run, job, prepared, leased_at);
+        outgoing.work.alone = alone;
+        session.put(outgoing);
         Sent::On
     }
 
@@ -398,7 +398,7 @@ fn dealt(waiting: &[&Waiting], shares: Vec<Share>, until: Timestamp) -> Vec<Clai
 }
 
 /// What a node says of its own worker.
-fn own_beat(node: &Node, until: Timestamp) -> WorkerBeat {
+fn own_heartbeat(node: &Node, until: Timestamp) -> WorkerBeat {
     let mut kinds: Vec<String> = node.executors.kinds().filter(|kind| *kind != "handler").map(Into::into).collect();
     kinds.sort();
     let mut handlers: Vec<String> = node.executors.handlers().map(Into::into).collect();
@@ -429,10 +429,10 @@ impl Stage for Assign {
             self.give_back(now);
             return Ok(PassReport::idle());
         }
-        self.beat(now).await?;
+        self.heartbeat(now).await?;
         let holds_any = !self.held.is_empty() || !self.suspects.is_empty();
         if !self.node.remote.is_used() && !holds_any && self.pending.is_none() {
-            return Ok(PassReport::until(self.beat_at));
+            return Ok(PassReport::until(self.heartbeat_at));
         }
         let silent = self.node.remote.sessions().forget_silent(now);
         hand_back(&self.node, silent, now);
@@ -441,14 +441,14 @@ impl Stage for Assign {
         }
         let mut done = self.go_on(now).await?;
         done += self.go_on_alone(now).await?;
-        if self.node.remote.sessions().take_news() || now >= self.look_at {
+        if self.node.remote.sessions().take_new_offers() || now >= self.look_at {
             self.look(now).await?;
         }
         let (assigned, more) = self.assign(now).await?;
         done += assigned;
         let held_at = self.held.keys().next().map(|(at, _)| *at);
         let alone_at = (!self.suspects.is_empty()).then(|| ALONE_LOOK.after(now));
-        let next_at = [Some(self.look_at), Some(self.beat_at), held_at, alone_at].into_iter().flatten().min();
+        let next_at = [Some(self.look_at), Some(self.heartbeat_at), held_at, alone_at].into_iter().flatten().min();
         Ok(PassReport { done, more, next_at })
     }
 
@@ -458,7 +458,7 @@ impl Stage for Assign {
     }
 
     fn stepped(&mut self, now: Timestamp) {
-        (self.look_at, self.beat_at) = (Timestamp::MIN, Timestamp::MIN);
+        (self.look_at, self.heartbeat_at) = (Timestamp::MIN, Timestamp::MIN);
         self.held = std::mem::take(&mut self.held).into_iter().map(|((_, run), held)| ((now, run), held)).collect();
     }
 }
@@ -486,7 +486,7 @@ mod tests {
                 slots: 9,
                 draining: false,
             };
-            sessions.meet(&hello, 0, now).unwrap();
+            sessions.register(&hello, 0, now).unwrap();
             sessions.begin_poll(hello.worker, free);
         }
         let waiting = sessions.waiting(now);

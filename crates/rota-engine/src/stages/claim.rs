@@ -24,7 +24,7 @@ use super::{PassReport, Stage, is_unknown};
 use crate::{
     launch::Launch,
     node::Node,
-    runs::{Ready, pair_of},
+    runs::{TakenRun, pair_of},
 };
 
 /// One claim takes at most so many times what is started at once.
@@ -35,15 +35,15 @@ pub struct Claim {
     launch: Launch,
     look_at: Timestamp,
     /// A claim whose answer was lost.
-    pending: Option<Asked>,
+    pending: Option<PendingClaim>,
     /// Runs that were claimed and wait for their slots.
-    waiting: VecDeque<Ready>,
+    waiting: VecDeque<TakenRun>,
     /// Until when they do.
     patience: Timestamp,
     pace: Pace,
 }
 
-struct Asked {
+struct PendingClaim {
     write: Write,
     claim: ClaimAsk,
     /// The uptime when it was first asked for.
@@ -96,7 +96,7 @@ impl Claim {
         if self.launch.is_shut() { 0 } else { (self.launch.free() + self.pace.ahead).min(most) }
     }
 
-    fn ask(&mut self, now: Timestamp) -> Option<Asked> {
+    fn ask(&mut self, now: Timestamp) -> Option<PendingClaim> {
         let most = self.most(now) as u32;
         let gate = self.node.catalog.gate();
         let shares = self.node.claims(|claims| {
@@ -107,10 +107,10 @@ impl Claim {
         if claim.shares.is_empty() {
             return None;
         }
-        Some(Asked { write: self.node.write(now), claim, began: self.node.clock.uptime() })
+        Some(PendingClaim { write: self.node.write(now), claim, began: self.node.clock.uptime() })
     }
 
-    async fn claim(&mut self, asked: Asked) -> Result<Vec<Ready>, StoreError> {
+    async fn claim(&mut self, asked: PendingClaim) -> Result<Vec<TakenRun>, StoreError> {
         let runs = match self.node.store.claim(&asked.write, &asked.claim).await {
             Ok(runs) => runs,
             Err(error) => {
@@ -132,8 +132,8 @@ impl Claim {
                 claims.claimed(share, &keys);
             }
         });
-        let ours = runs.into_iter().filter(|run| self.node.desk.fly(run, By::Lease) || self.fly_again(run));
-        Ok(ours.map(|run| Ready { run, by: By::Lease, suspect: false }).collect())
+        let ours = runs.into_iter().filter(|run| self.node.runs.add(run, By::Lease) || self.fly_again(run));
+        Ok(ours.map(|run| TakenRun { run, by: By::Lease, suspect: false }).collect())
     }
 
     /// How many to claim ahead the next time.
@@ -153,7 +153,7 @@ impl Claim {
         while let room = self.launch.room().min(self.waiting.len())
             && room > 0
         {
-            let mut starting: Vec<Ready> = self.waiting.drain(..room).collect();
+            let mut starting: Vec<TakenRun> = self.waiting.drain(..room).collect();
             starting.retain(|ready| self.launch.is_ours(ready));
             let gate = self.node.catalog.gate();
             let (starting, shut): (Vec<_>, Vec<_>) =
@@ -172,7 +172,7 @@ impl Claim {
     /// Where the former attempt is still under way, this one is given back.
     fn fly_again(&self, run: &Run) -> bool {
         let under_way = self.node.executing.slow(|all| all.contains_key(&run.id));
-        !under_way && self.node.desk.fly_again(run, By::Lease)
+        !under_way && self.node.runs.replace(run, By::Lease)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Dispatch: starts the ready runs of owned lanes, out of memory.
 //!
-//! A pass takes as many runs from the desk as there is room for, fairly and in
+//! A pass takes as many runs from the ready queue as there is room for, fairly and in
 //! order, and sends them on their way. Nothing is written for an ordinary run:
-//! the partition's epoch is its fence. Nothing is started once this node's word
+//! the partition's epoch is its fence. Nothing is started once this node's lease
 //! is about to run out, because another may own the partition soon.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Dispatch {
     /// Ends what was not started by its deadline. Only the owner may, and it
     /// does so although the run may be paused and never taken.
     fn expire(&self, now: Timestamp) -> usize {
-        let expired = self.node.desk.take_expired(now, self.node.options.dispatch_batch, &self.node.territory);
+        let expired = self.node.runs.take_expired(now, self.node.options.dispatch_batch, &self.node.territory);
         let ended: Vec<Ended> = expired.into_iter().filter_map(|ready| overdue(&ready.run, ready.by, now)).collect();
         let count = ended.len();
         self.node.post(ended);
@@ -39,7 +39,7 @@ impl Dispatch {
     }
 
     fn next_at(&self) -> Option<Timestamp> {
-        [self.launch.next_at(), self.node.desk.next_deadline()].into_iter().flatten().min()
+        [self.launch.next_at(), self.node.runs.next_deadline()].into_iter().flatten().min()
     }
 }
 
@@ -57,14 +57,14 @@ impl Stage for Dispatch {
         let mut done = self.expire(now);
         done += self.launch.go_on(now).await?;
         if self.node.owns_until() < self.node.clock.uptime() {
-            return Ok(PassReport { done, more: false, next_at: Some(self.node.options.beat_every.after(now)) });
+            return Ok(PassReport { done, more: false, next_at: Some(self.node.options.heartbeat_every.after(now)) });
         }
         let room = self.launch.room();
         let gate = self.node.catalog.gate();
-        let taken = self.node.desk.take(room, &self.node.territory, |pair| gate.open(pair, now));
+        let taken = self.node.runs.take(room, &self.node.territory, |pair| gate.open(pair, now));
         let full = room > 0 && taken.len() >= room;
-        if self.node.desk.is_low() {
-            self.node.bells.look.notify_one();
+        if self.node.runs.is_low() {
+            self.node.wake.look.notify_one();
         }
         done += self.launch.start(taken, now).await?;
         Ok(PassReport { done, more: full, next_at: self.next_at() })

@@ -28,7 +28,7 @@ use crate::{
     node::Node,
     outbox::{End, Ended, Origin},
     reports,
-    runs::Kept,
+    runs::Handover,
 };
 
 pub struct Heartbeat {
@@ -36,12 +36,12 @@ pub struct Heartbeat {
     extended_at: Option<Timestamp>,
     marking: Option<(Write, Vec<RunningMark>)>,
     /// Leases that the store had for us and we had not, at the last look.
-    strangers: HashSet<Lease>,
+    unlisted: HashSet<Lease>,
 }
 
 impl Heartbeat {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, extended_at: None, marking: None, strangers: HashSet::new() }
+        Self { node, extended_at: None, marking: None, unlisted: HashSet::new() }
     }
 
     fn to_be_marked(&self, now: Timestamp) -> Vec<RunningMark> {
@@ -83,10 +83,11 @@ impl Heartbeat {
                     }
                 }),
                 // Its partition is being given away, and it is kept by a lease.
-                Guarded::Stale if matches!(self.node.desk.kept(mark.lease), Kept::Asked | Kept::Leased) => {}
+                Guarded::Stale if matches!(self.node.runs.handover(mark.lease), Handover::Asked | Handover::Leased) => {
+                }
                 // One that ended meanwhile is out of reach, and settled.
                 Guarded::Stale => {
-                    self.node.desk.refuse([(mark.lease, By::Owner(mark.epoch))]);
+                    self.node.runs.refuse([(mark.lease, By::Owner(mark.epoch))]);
                     self.node.executing.lose(mark.lease);
                 }
             }
@@ -100,9 +101,9 @@ impl Heartbeat {
         if !asked && self.extended_at.is_some_and(|at| now < options.extend_every.after(at)) {
             return Ok(0);
         }
-        let held = self.node.desk.leases();
+        let held = self.node.runs.leases();
         let (began, until) = (self.node.clock.uptime(), options.run_lease.after(self.node.clock.latest()));
-        if held.is_empty() && self.strangers.is_empty() {
+        if held.is_empty() && self.unlisted.is_empty() {
             self.extended_at = Some(now);
             self.node.extended(now, began);
             return Ok(0);
@@ -117,17 +118,17 @@ impl Heartbeat {
                 && let Some(lease) = by_run.get(run)
             {
                 // Held back, or already on its way to be settled.
-                self.node.drop_flights([*lease]);
+                self.node.drop_in_flight([*lease]);
             }
         }
         self.tell_cancelled(&extended.cancelling, now).await?;
-        self.give_back_strangers(extended.unlisted, now).await?;
+        self.give_back_unlisted(extended.unlisted, now).await?;
         Ok(held.len())
     }
 
     async fn tell_cancelled(&self, runs: &[RunId], now: Timestamp) -> Result<(), StoreError> {
-        let known = self.node.desk.cancels(runs.iter());
-        // The desk knows it from whoever asked this node, and the attempt does not yet.
+        let known = self.node.runs.cancels(runs.iter());
+        // This node knows it from whoever asked it, and the attempt does not yet.
         for (run, request) in &known {
             self.node.executing.stop(*run, Why::Cancelled { grace_until: request.grace_until.max(now) });
         }
@@ -138,31 +139,31 @@ impl Heartbeat {
         for record in self.node.store.runs(&news).await?.into_iter().flatten() {
             let Some(request) = record.run.cancel else { continue };
             let grace_until = request.grace_until.max(now);
-            self.node.desk.note_cancel(record.run.id, request);
+            self.node.runs.note_cancel(record.run.id, request);
             if !self.node.executing.stop(record.run.id, Why::Cancelled { grace_until }) {
-                self.node.bells.dispatch.notify_one();
-                self.node.bells.claim.notify_one();
+                self.node.wake.dispatch.notify_one();
+                self.node.wake.claim.notify_one();
             }
         }
         Ok(())
     }
 
     /// A claim whose answer never came left leases that nobody knows of. One
-    /// that is a stranger twice is not just on its way.
-    async fn give_back_strangers(&mut self, unlisted: Vec<Lease>, now: Timestamp) -> Result<(), StoreError> {
+    /// that is not listed twice is not just on its way.
+    async fn give_back_unlisted(&mut self, unlisted: Vec<Lease>, now: Timestamp) -> Result<(), StoreError> {
         let again: Vec<RunId> = unlisted
             .iter()
-            .filter(|lease| self.strangers.contains(lease) && self.node.desk.is_flying(lease.run).is_none())
+            .filter(|lease| self.unlisted.contains(lease) && self.node.runs.in_flight(lease.run).is_none())
             .map(|lease| lease.run)
             .collect();
-        self.strangers = unlisted.into_iter().collect();
+        self.unlisted = unlisted.into_iter().collect();
         if again.is_empty() {
             return Ok(());
         }
         let records = self.node.store.runs(&again).await?;
         let mut ended = Vec::new();
         for run in records.into_iter().flatten().map(|record| record.run) {
-            if self.strangers.contains(&run.lease()) && self.node.desk.fly(&run, By::Lease) {
+            if self.unlisted.contains(&run.lease()) && self.node.runs.add(&run, By::Lease) {
                 let (by, end) = (By::Lease, End::HandedBack);
                 ended.push(Ended { run, by, end, at: now, job: None, origin: Origin::Decided });
             }
@@ -171,26 +172,27 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Writes away the latest word of progress of each attempt. It may be the last one, so
+    /// Writes away the latest progress of each attempt. It may be the last one, so
     /// it is kept where the store cannot be reached, or does not know yet that the attempt
     /// has begun.
     async fn write_progress(&self) -> Result<usize, StoreError> {
-        let words = self.node.reports.take_progress();
-        if words.is_empty() {
+        let latest = self.node.reports.take_progress();
+        if latest.is_empty() {
             return Ok(0);
         }
-        let said: Vec<(Lease, String)> = words.iter().map(|(lease, word)| (*lease, reports::text(word))).collect();
+        let said: Vec<(Lease, String)> =
+            latest.iter().map(|(lease, progress)| (*lease, reports::text(progress))).collect();
         let answers = match self.node.store.progress(&said).await {
             Ok(answers) => answers,
             Err(error) => {
-                self.node.reports.keep_progress(words);
+                self.node.reports.keep_progress(latest);
                 return Err(error);
             }
         };
-        let count = words.len();
-        let goes_on = |lease: &Lease| self.node.desk.is_flying(lease.run) == Some(*lease);
-        let untold = words.into_iter().zip(answers).filter(|(_, answer)| *answer == Guarded::Stale);
-        self.node.reports.keep_progress(untold.map(|(word, _)| word).filter(|(lease, _)| goes_on(lease)));
+        let count = latest.len();
+        let goes_on = |lease: &Lease| self.node.runs.in_flight(lease.run) == Some(*lease);
+        let untaken = latest.into_iter().zip(answers).filter(|(_, answer)| *answer == Guarded::Stale);
+        self.node.reports.keep_progress(untaken.map(|(progress, _)| progress).filter(|(lease, _)| goes_on(lease)));
         Ok(count)
     }
 

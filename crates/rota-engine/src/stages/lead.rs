@@ -2,8 +2,8 @@
 //!
 //! Every live node computes the same owner for each partition (rendezvous
 //! hashing), so nobody has to be asked. A node takes what falls to it when it
-//! is free or its holder's word ran out, and gives what falls to another at once.
-//! A node that drains gives everything and beats no more.
+//! is free or its holder's lease ran out, and gives what falls to another at once.
+//! A node that drains gives everything and sends no more heartbeats.
 //!
 //! Attempts in flight do not go with their partition. Before it is given they become
 //! written leases of this node's worker, under the fences they began with: they go on
@@ -15,7 +15,7 @@
 //! partition that is to be given away, and it is given only when the store has answered
 //! for every attempt in it. For one
 //! lease time after the store was away nobody is presumed dead, because nobody
-//! could keep their word.
+//! could renew their lease.
 
 use std::{
     collections::HashSet,
@@ -37,11 +37,11 @@ use crate::{
     events::Event,
     node::Node,
     planted::{self, Bug},
-    runs::{InFlight, Kept},
+    runs::{Handover, OwnedAttempt},
 };
 
 /// Leases for attempts in flight.
-struct Asked {
+struct PendingHandover {
     write: Write,
     marks: Vec<RunningMark>,
     /// The uptime when they were first asked for.
@@ -52,8 +52,8 @@ pub struct Lead {
     node: Arc<Node>,
     joined: bool,
     /// Leases asked for whose answer was lost.
-    asked: Option<Asked>,
-    /// Until when the node's word holds, by the uptime, once it knows what is its own.
+    asked: Option<PendingHandover>,
+    /// Until when the node's lease holds, by the uptime, once it knows what is its own.
     promise: Option<Duration>,
 }
 
@@ -62,15 +62,15 @@ impl Lead {
         Self { node, joined: false, asked: None, promise: None }
     }
 
-    async fn beat(&mut self, now: Timestamp) -> Result<(), StoreError> {
+    async fn heartbeat(&mut self, now: Timestamp) -> Result<(), StoreError> {
         let options = &self.node.options;
         if options.sole && !self.joined {
             for other in self.node.store.nodes(now).await? {
                 self.node.store.leave(other.node).await?;
             }
         }
-        // Others judge by the earliest that it may be: so its word holds for at least
-        // a lease from here, by time that only goes on.
+        // Others judge by the earliest that it may be: so its lease holds for at least
+        // its length from here, by time that only goes on.
         let began = self.node.clock.uptime();
         let until = options.node_lease.after(self.node.clock.latest());
         let beat = NodeBeat { node: self.node.id, name: options.name.clone(), info: options.info.clone(), until };
@@ -150,8 +150,8 @@ impl Lead {
             self.node.territory.take(&taken, now);
             let parts: Vec<Partition> = taken.iter().map(|(part, _)| *part).collect();
             tracing::info!(node = %self.node.id, count = parts.len(), "took partitions");
-            self.node.events.tell(|| Event::PartitionsTaken { parts });
-            self.ring();
+            self.node.events.emit(|| Event::PartitionsTaken { parts });
+            self.wake_others();
         }
         Ok(taken.len())
     }
@@ -163,7 +163,7 @@ impl Lead {
         let staying: Vec<Partition> = keep.iter().copied().filter(is_leaving).collect();
         if !staying.is_empty() {
             self.node.territory.set_leaving(&staying, false);
-            self.ring();
+            self.wake_others();
         }
     }
 
@@ -185,18 +185,18 @@ impl Lead {
     async fn keep_attempts(&mut self, parts: &[Partition], now: Timestamp) -> Result<(), StoreError> {
         self.node.territory.set_leaving(parts, true);
         loop {
-            let flying = self.node.desk.keep(parts, self.node.options.settle_batch);
-            if flying.is_empty() {
+            let attempts = self.node.runs.begin_handover(parts, self.node.options.settle_batch);
+            if attempts.is_empty() {
                 return Ok(());
             }
-            let mark = |InFlight { lease, part, epoch }: InFlight| {
+            let mark = |OwnedAttempt { lease, part, epoch }: OwnedAttempt| {
                 let started_at = self.node.executing.started_at(lease).unwrap_or(now);
                 RunningMark { lease, part, epoch, started_at }
             };
-            let mut marks: Vec<RunningMark> = flying.into_iter().map(mark).collect();
+            let mut marks: Vec<RunningMark> = attempts.into_iter().map(mark).collect();
             // In the order of their rows, as others lock them.
             marks.sort_unstable_by_key(|mark| mark.lease.run);
-            let asked = Asked { write: self.node.write(now), marks, began: self.node.clock.uptime() };
+            let asked = PendingHandover { write: self.node.write(now), marks, began: self.node.clock.uptime() };
             self.ask(asked, false).await?;
         }
     }
@@ -209,7 +209,7 @@ impl Lead {
         }
     }
 
-    async fn ask(&mut self, asked: Asked, again: bool) -> Result<(), StoreError> {
+    async fn ask(&mut self, asked: PendingHandover, again: bool) -> Result<(), StoreError> {
         let node = Arc::clone(&self.node);
         let until = node.options.run_lease.after(node.clock.latest());
         match node.store.lease_running(&asked.write, node.worker, until, &asked.marks).await {
@@ -222,7 +222,7 @@ impl Lead {
                 if again || is_unknown(&error) {
                     self.asked = Some(asked);
                 } else {
-                    node.desk.set_kept(asked.marks.iter().map(|mark| mark.lease), Kept::No);
+                    node.runs.set_handover(asked.marks.iter().map(|mark| mark.lease), Handover::No);
                     node.resume_settling();
                 }
                 Err(error)
@@ -237,12 +237,12 @@ impl Lead {
             marks.iter().zip(answers).filter(fits).map(|(mark, _)| mark).collect::<Vec<&RunningMark>>()
         };
         let (leased, refused) = (of(true), of(false));
-        node.desk.set_kept(leased.iter().map(|mark| mark.lease), Kept::Leased);
+        node.runs.set_handover(leased.iter().map(|mark| mark.lease), Handover::Leased);
         for mark in leased {
             node.executing.leased(mark.lease);
         }
-        node.desk.set_kept(refused.iter().map(|mark| mark.lease), Kept::Refused);
-        node.desk.refuse(refused.iter().map(|mark| (mark.lease, By::Owner(mark.epoch))));
+        node.runs.set_handover(refused.iter().map(|mark| mark.lease), Handover::Refused);
+        node.runs.refuse(refused.iter().map(|mark| (mark.lease, By::Owner(mark.epoch))));
         // One that ended meanwhile is out of reach, and settled.
         for mark in refused {
             node.executing.lose(mark.lease);
@@ -250,13 +250,13 @@ impl Lead {
         node.resume_settling();
         // Whoever was asked to stop is told by the answer to an extension.
         node.cancel_asked.store(true, Ordering::Relaxed);
-        for bell in [&node.bells.execute, &node.bells.withdraw] {
-            bell.notify_one();
+        for wake_up in [&node.wake.heartbeat, &node.wake.withdraw] {
+            wake_up.notify_one();
         }
     }
 
     /// Gives everything to others, and leaves their number: what falls to a node that
-    /// beats is taken by nobody else.
+    /// sends heartbeats is taken by nobody else.
     async fn drain(&mut self, now: Timestamp) -> Result<(), StoreError> {
         self.ask_again().await?;
         if !self.joined {
@@ -300,22 +300,22 @@ impl Lead {
             return;
         }
         self.node.territory.lose(parts);
-        for lease in self.node.desk.forget_parts(parts) {
+        for lease in self.node.runs.forget_parts(parts) {
             if !planted::is(Bug::FlightsOutliveTheirPartition) {
                 self.node.executing.lose(lease);
             }
         }
         let parts = parts.to_vec();
         tracing::info!(node = %self.node.id, count = parts.len(), "no longer holds partitions");
-        self.node.events.tell(|| Event::PartitionsLost { parts });
-        self.ring();
+        self.node.events.emit(|| Event::PartitionsLost { parts });
+        self.wake_others();
     }
 
-    fn ring(&self) {
-        self.node.bells.fire.notify_one();
-        self.node.bells.look.notify_one();
-        self.node.bells.promote.notify_one();
-        self.node.bells.scan.notify_one();
+    fn wake_others(&self) {
+        self.node.wake.fire.notify_one();
+        self.node.wake.look.notify_one();
+        self.node.wake.promote.notify_one();
+        self.node.wake.scan.notify_one();
     }
 
     /// Leaves: everything that is held is free at once.
@@ -347,18 +347,18 @@ impl Stage for Lead {
         if !self.node.options.schedules {
             self.node.store.nodes(now).await.inspect_err(|_| self.node.store_went_away())?;
             self.node.store_is_there(now);
-            return Ok(PassReport::until(self.node.options.beat_every.after(now)));
+            return Ok(PassReport::until(self.node.options.heartbeat_every.after(now)));
         }
         if self.node.executing.is_draining() {
             self.drain(now).await.inspect_err(|_| self.node.store_went_away())?;
             self.node.store_is_there(now);
-            return Ok(PassReport::until(self.node.options.beat_every.after(now)));
+            return Ok(PassReport::until(self.node.options.heartbeat_every.after(now)));
         }
-        self.beat(now).await.inspect_err(|_| self.node.store_went_away())?;
+        self.heartbeat(now).await.inspect_err(|_| self.node.store_went_away())?;
         self.node.store_is_there(now);
         self.ask_again().await?;
         let done = self.share(now).await?;
-        Ok(PassReport { done, more: false, next_at: Some(self.node.options.beat_every.after(now)) })
+        Ok(PassReport { done, more: false, next_at: Some(self.node.options.heartbeat_every.after(now)) })
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
     executing::Why,
     node::Node,
     outbox::{End, Ended, Origin},
-    runs::{CancelFound, Known},
+    runs::{CancelFound, ReadyRun},
 };
 
 /// Notices and inherited runs read in one go.
@@ -66,7 +66,7 @@ impl Look {
         for run in found {
             let Some(by) = held(&run.part).map(By::Owner) else { continue };
             match run.lose(self.node.options.losses_max, now) {
-                Ok(change) if self.node.desk.fly(&run, by) => {
+                Ok(change) if self.node.runs.add(&run, by) => {
                     ended.push(Ended {
                         run,
                         by,
@@ -95,7 +95,7 @@ impl Look {
         let generation = node.territory.generation();
         node.catalog.read_lanes(|key| node.is_able(key)).await?;
         let weights = node.catalog.read_tenants().await?;
-        node.desk.weigh(&weights);
+        node.runs.weigh(&weights);
         let weigh =
             |plan: &mut ClaimPlan| weights.iter().for_each(|(tenant, weight)| plan.shares().weigh(*tenant, *weight));
         node.claims(weigh);
@@ -103,20 +103,20 @@ impl Look {
         let lanes = node.catalog.gate().able(LaneMode::Owned);
         if !lanes.is_empty() && !node.territory.is_empty() {
             let pairs = node.store.ready_pairs(&lanes).await?;
-            node.desk.doubt(pairs.into_iter().map(|(pair, _)| pair));
+            node.runs.doubt(pairs.into_iter().map(|(pair, _)| pair));
         }
-        node.desk.reopen();
+        node.runs.reopen();
         self.generation = generation;
         self.full_at = node.options.full_look_every.after(now);
         Ok(())
     }
 
-    fn known(&self, run: Run) -> Known {
+    fn known(&self, run: Run) -> ReadyRun {
         let taken_at = self.node.territory.held(run.part).map(|held| held.taken_at);
         let was_there = taken_at.is_some_and(|taken_at| run.created_at <= taken_at);
         // The clock was set back since it was created, so nobody can say whether it was.
         let is_ahead = run.created_at > self.node.clock.latest();
-        Known { run, suspect: was_there || is_ahead }
+        ReadyRun { run, suspect: was_there || is_ahead }
     }
 
     /// Acts on what others left notices of. True when there may be more.
@@ -130,7 +130,7 @@ impl Look {
             // A lane that another node has opened since.
             let node = &self.node;
             node.catalog.read_lanes(|key| node.is_able(key)).await?;
-            node.desk.reopen();
+            node.runs.reopen();
         }
         let mut seen: Vec<(Partition, RunId)> = Vec::with_capacity(found.len());
         let (mut ready, mut ended) = (Vec::new(), Vec::new());
@@ -149,8 +149,8 @@ impl Look {
         }
         let done = seen.len();
         if !ready.is_empty() {
-            self.node.desk.offer(ready);
-            self.node.bells.dispatch.notify_one();
+            self.node.runs.offer(ready);
+            self.node.wake.dispatch.notify_one();
         }
         self.node.post(ended);
         if !seen.is_empty() {
@@ -161,12 +161,12 @@ impl Look {
 
     /// A run was asked to stop: its attempt is told, or it ends before it began.
     fn cancel(&self, run: Run, now: Timestamp) -> Option<Ended> {
-        match self.node.desk.cancel(&run, &self.node.territory)? {
-            CancelFound::Flying => {
+        match self.node.runs.cancel(&run, &self.node.territory)? {
+            CancelFound::InFlight => {
                 let grace_until = run.cancel.as_ref().map_or(now, |cancel| cancel.grace_until);
                 if !self.node.executing.stop(run.id, Why::Cancelled { grace_until }) {
                     // It is on its way to start, or to be settled.
-                    self.node.bells.dispatch.notify_one();
+                    self.node.wake.dispatch.notify_one();
                 }
                 None
             }
@@ -179,7 +179,7 @@ impl Look {
 
     /// Reads the stretches that have run low.
     async fn read(&mut self) -> Result<usize, StoreError> {
-        let windows = self.node.desk.wanted();
+        let windows = self.node.runs.wanted();
         if windows.is_empty() {
             return Ok(0);
         }
@@ -188,10 +188,10 @@ impl Look {
         let mut done = 0;
         for (window, runs) in windows.iter().zip(found) {
             done += runs.len();
-            self.node.desk.read(window, runs.into_iter().map(|run| self.known(run)).collect());
+            self.node.runs.read(window, runs.into_iter().map(|run| self.known(run)).collect());
         }
         if done > 0 {
-            self.node.bells.dispatch.notify_one();
+            self.node.wake.dispatch.notify_one();
         }
         Ok(done)
     }
@@ -206,10 +206,10 @@ impl Stage for Look {
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         if !self.node.read_pauses().await? && !self.node.catalog.pauses().pauses.is_empty() {
             // One of them may have run out.
-            self.node.desk.reopen();
-            self.node.bells.dispatch.notify_one();
-            self.node.bells.claim.notify_one();
-            self.node.bells.lend.notify_one();
+            self.node.runs.reopen();
+            self.node.wake.dispatch.notify_one();
+            self.node.wake.claim.notify_one();
+            self.node.wake.assign.notify_one();
         }
         let all_inherited = self.inherit(now).await?;
         if now >= self.full_at || self.generation != self.node.territory.generation() {
@@ -217,10 +217,10 @@ impl Stage for Look {
         }
         let (seen, more) = if self.node.territory.is_empty() { (0, false) } else { self.notices(now).await? };
         let read = self.read().await?;
-        self.node.stats.backlog.set(self.node.desk.len());
+        self.node.stats.backlog.set(self.node.runs.len());
         let next_at = Some(self.node.options.look_every.after(now));
         // What is being settled as lost would be read again at once.
-        let more = more || (read > 0 && self.node.desk.is_low()) || (!all_inherited && self.node.outbox.len() == 0);
+        let more = more || (read > 0 && self.node.runs.is_low()) || (!all_inherited && self.node.outbox.len() == 0);
         Ok(PassReport { done: seen + read, more, next_at })
     }
 

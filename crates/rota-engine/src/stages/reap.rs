@@ -43,7 +43,7 @@ impl Stage for Reap {
             return Ok(PassReport { next_at, ..PassReport::idle() });
         }
         if self.pending.is_none() && node.must_extend_first(now) {
-            node.bells.execute.notify_one();
+            node.wake.heartbeat.notify_one();
             return Ok(PassReport::until(node.options.watch_every.after(now)));
         }
         let (write, ask) = self.pending.take().unwrap_or_else(|| {
@@ -62,7 +62,7 @@ impl Stage for Reap {
         };
         node.stats.reaped.add(reaped.len());
         for Reaped { id: run, job, tenant, status } in reaped.iter().cloned() {
-            node.events.tell(|| Event::RunLost { run, job, tenant, status });
+            node.events.emit(|| Event::RunLost { run, job, tenant, status });
         }
         node.ended_by(&write);
         if !reaped.is_empty() {

@@ -103,7 +103,7 @@ impl Scan {
 
     fn report(&self, finding: Finding) {
         tracing::error!(?finding, "found what cannot be");
-        self.node.events.tell(|| Event::Found(finding));
+        self.node.events.emit(|| Event::Found(finding));
     }
 
     /// Schedules that nobody fired in time. One that is found so for the first time may
@@ -127,7 +127,7 @@ impl Scan {
         }
         for due in &overdue {
             let (schedule, due_at) = (due.schedule, due.cursor.due_at);
-            self.node.events.tell(|| Event::Found(Finding::ScheduleOverdue { schedule, due_at }));
+            self.node.events.emit(|| Event::Found(Finding::ScheduleOverdue { schedule, due_at }));
         }
         Ok(overdue.len())
     }
@@ -268,14 +268,14 @@ impl Scan {
         let known = std::mem::take(&mut self.ownerless);
         let since = |run: &Run| known.get(&run.lease()).copied().unwrap_or(now);
         let mut ownerless: Vec<Run> =
-            marked.into_iter().filter(|run| self.node.desk.is_flying(run.id).is_none()).collect();
+            marked.into_iter().filter(|run| self.node.runs.in_flight(run.id).is_none()).collect();
         self.ownerless = ownerless.iter().map(|run| (run.lease(), since(run))).collect();
         ownerless.retain(|run| since(run) <= before);
         let mut ended = Vec::new();
         for run in ownerless {
             let Some(by) = self.node.territory.held(run.part).map(|held| By::Owner(held.epoch)) else { continue };
             let Ok(change) = run.lose(self.node.options.losses_max, now) else { continue };
-            if self.node.desk.fly(&run, by) {
+            if self.node.runs.add(&run, by) {
                 self.report(Finding::RunOwnerless { run: run.id });
                 let end = End::Decided(Box::new(change));
                 ended.push(Ended { run, by, end, at: now, job: None, origin: Origin::Decided });

@@ -30,10 +30,10 @@ use crate::{
     node::Node,
     outbox::{End, Ended, Origin},
     planted::{self, Bug},
-    runs::Kept,
+    runs::Handover,
 };
 
-/// A batch that is refused so often, with a beat that the store took between
+/// A batch that is refused so often, with a heartbeat that the store took between
 /// each two, is taken apart.
 const TRIES: u32 = 2;
 /// A single outcome that is refused so often is to blame. More than for a batch:
@@ -70,7 +70,7 @@ impl Settle {
         let (taken, left) = self.node.outbox.take(self.node.options.settle_batch);
         if left > 0 {
             // There is work for another settler.
-            self.node.bells.settle.notify_one();
+            self.node.wake.settle.notify_one();
         }
         if taken.is_empty() { None } else { self.decide(taken, now) }
     }
@@ -78,19 +78,19 @@ impl Settle {
     /// By the right that holds now: an attempt whose partition was given away meanwhile is
     /// settled by its lease, and waits while it is not known whether it has one.
     fn by_right(&self, taken: Vec<Ended>) -> Vec<Ended> {
-        let kept = self.node.desk.all_kept(taken.iter().map(|ended| ended.run.lease()));
+        let kept = self.node.runs.handovers(taken.iter().map(|ended| ended.run.lease()));
         if kept.is_empty() {
             return taken;
         }
         let (mut rightful, mut held) = (Vec::with_capacity(taken.len()), Vec::new());
         for (mut ended, kept) in taken.into_iter().zip(kept) {
             match kept {
-                Kept::Asked => held.push(ended),
-                Kept::Leased => {
+                Handover::Asked => held.push(ended),
+                Handover::Leased => {
                     ended.by = By::Lease;
                     rightful.push(ended);
                 }
-                Kept::No | Kept::Refused => rightful.push(ended),
+                Handover::No | Handover::Refused => rightful.push(ended),
             }
         }
         self.hold(held);
@@ -100,7 +100,7 @@ impl Settle {
     fn hold(&self, held: Vec<Ended>) {
         let leases: Vec<Lease> = held.iter().map(|ended| ended.run.lease()).collect();
         self.node.outbox.hold(held);
-        if leases.iter().any(|lease| self.node.desk.kept(*lease) != Kept::Asked) {
+        if leases.iter().any(|lease| self.node.runs.handover(*lease) != Handover::Asked) {
             // The answer came in between, and nobody else resumes these.
             self.node.resume_settling();
         }
@@ -108,7 +108,7 @@ impl Settle {
 
     fn decide(&self, taken: Vec<Ended>, now: Timestamp) -> Option<Batch> {
         let taken = self.by_right(taken);
-        let cancels = self.node.desk.cancels(taken.iter().map(|ended| &ended.run.id));
+        let cancels = self.node.runs.cancels(taken.iter().map(|ended| &ended.run.id));
         let mut ended = Vec::with_capacity(taken.len());
         let mut settlements = Vec::with_capacity(taken.len());
         for mut one in taken {
@@ -122,7 +122,7 @@ impl Settle {
                 }
                 Err(refusal) => {
                     tracing::error!(run = %one.run.id, %refusal, "an ended attempt cannot be settled");
-                    self.node.drop_flights([one.run.lease()]);
+                    self.node.drop_in_flight([one.run.lease()]);
                     self.let_go(std::iter::once(&one));
                     self.tell_workers([(&one, Guarded::Stale)].into_iter());
                 }
@@ -231,30 +231,30 @@ impl Settle {
         self.node.stats.settle_batches.add(1);
         self.tell_workers(batch.ended.iter().zip(settled.answers.iter().copied()));
         let (mut again, mut refused) = (Vec::new(), Vec::new());
-        let mut landed = Vec::with_capacity(batch.ended.len());
+        let mut settled_here = Vec::with_capacity(batch.ended.len());
         let (mut rearmed, mut over) = (false, false);
         for ((ended, settlement), answer) in batch.ended.into_iter().zip(&batch.settlements).zip(&settled.answers) {
             match answer {
                 Guarded::Applied => {
                     rearmed |= self.applied(&ended.run, &settlement.change);
                     over |= matches!(settlement.change, Change::Finish(_));
-                    landed.push(ended);
+                    settled_here.push(ended);
                 }
                 Guarded::Stale if self.is_kept(settlement) => again.push(as_decided(ended, &settlement.change)),
                 Guarded::Stale => {
                     self.node.stats.stale.add(1);
                     let Run { id: run, job, tenant, .. } = ended.run;
-                    self.node.events.tell(|| Event::SettlementRefused { run, job, tenant });
+                    self.node.events.emit(|| Event::SettlementRefused { run, job, tenant });
                     refused.push(ended);
                 }
                 Guarded::CancelAsked => again.push(asked_meanwhile(ended)),
             }
         }
-        let done = landed.len() + refused.len();
-        self.node.land(landed.iter().map(|ended| ended.run.lease()));
-        self.node.desk.refuse(refused.iter().map(|ended| (ended.run.lease(), ended.by)));
-        self.node.drop_flights(refused.iter().map(|ended| ended.run.lease()));
-        self.let_go(landed.iter().chain(&refused));
+        let done = settled_here.len() + refused.len();
+        self.node.settled(settled_here.iter().map(|ended| ended.run.lease()));
+        self.node.runs.refuse(refused.iter().map(|ended| (ended.run.lease(), ended.by)));
+        self.node.drop_in_flight(refused.iter().map(|ended| ended.run.lease()));
+        self.let_go(settled_here.iter().chain(&refused));
         self.node.post(again);
         self.node.woken(settled.woken);
         if over {
@@ -270,7 +270,7 @@ impl Settle {
     /// it is settled again, by its lease.
     fn is_kept(&self, settlement: &Settlement) -> bool {
         let by_owner = matches!(settlement.by, By::Owner(_));
-        by_owner && matches!(self.node.desk.kept(settlement.lease), Kept::Asked | Kept::Leased)
+        by_owner && matches!(self.node.runs.handover(settlement.lease), Handover::Asked | Handover::Leased)
     }
 
     /// Remote workers wait to hear what became of their reports. What this node decided
@@ -310,9 +310,9 @@ impl Settle {
                             node.hints.wake(Topic::Delayed);
                         }
                         let (attempt, retry_at) = (next.attempts_used, next.ready_at);
-                        node.events.tell(|| Event::RunRetried { run: id, job, tenant, attempt, retry_at });
+                        node.events.emit(|| Event::RunRetried { run: id, job, tenant, attempt, retry_at });
                     }
-                    RunState::Waiting { .. } => node.events.tell(|| Event::RunParked { run: id, job, tenant }),
+                    RunState::Waiting { .. } => node.events.emit(|| Event::RunParked { run: id, job, tenant }),
                     RunState::Blocked(_)
                     | RunState::Queued
                     | RunState::Running { .. }
@@ -331,7 +331,7 @@ impl Settle {
         }
         self.node.executing.moved.notify_waiters();
         if self.node.executing.is_reserved(self.node.clock.now()) {
-            self.node.bells.dispatch.notify_one();
+            self.node.wake.dispatch.notify_one();
         }
     }
 }

@@ -38,7 +38,7 @@ impl Stage for Upkeep {
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         let options = &self.node.options;
         self.ahead.read(self.node.clock.uptime(), now, options.batches_keep);
-        let next_at = Some(options.tend_every.after(now));
+        let next_at = Some(options.upkeep_every.after(now));
         if !self.node.territory.is_steward() {
             return Ok(PassReport { next_at, ..PassReport::idle() });
         }

@@ -1,6 +1,6 @@
 //! Withdraw: stops `exclusive` attempts before another node could begin them.
 //!
-//! A node's right to its attempts is renewed in the store: by its beat for what
+//! A node's right to its attempts is renewed in the store: by its heartbeat for what
 //! it owns, by extending for what it leased. While the store is away or hangs,
 //! nothing is renewed; other attempts go on then, because nobody else can take
 //! them as long as nobody can write. An attempt marked `exclusive` must not count

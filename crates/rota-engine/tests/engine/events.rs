@@ -9,7 +9,7 @@ use rota_core::{
     run::Verdict,
 };
 use rota_engine::{
-    Cancel, Event, JobRef, Made, Options, RunAsk, Told,
+    Cancel, Event, FeedItem, JobRef, Made, Options, RunAsk,
     stages::{Stage, forward::Forward},
 };
 use serde_json::{Value, json};
@@ -170,14 +170,14 @@ async fn one_follower_hears_of_every_node_and_nobody_tells_without_one() {
     forward.doubt();
     forward.pass(bed.now()).await.unwrap();
     let id = other.enqueue(&bed, "hello").await;
-    other.node.events.tell(|| Event::PartitionsLost { parts: Vec::new() });
+    other.node.events.emit(|| Event::PartitionsLost { parts: Vec::new() });
     forward.pass(bed.now()).await.unwrap();
     match feed.next().await.unwrap() {
-        Told::There(Event::RunMade { run, .. }) => assert_eq!(run, id),
+        FeedItem::There(Event::RunMade { run, .. }) => assert_eq!(run, id),
         told => panic!("{told:?}"),
     }
     drop(hub.0.send((2, Heard::Line("{\"from\":\"a newer release\"}".into()))));
-    assert_eq!(feed.next().await, Some(Told::Reset), "what cannot be read was missed");
+    assert_eq!(feed.next().await, Some(FeedItem::Reset), "what cannot be read was missed");
 
     drop(feed);
     bed.go(31_000);

@@ -466,7 +466,7 @@ async fn only_exclusive_attempts_stop_when_the_store_is_away() {
         }
         node.node.executing.running()
     };
-    // Its node's word holds for 3 s; another could begin then.
+    // Its node's lease holds for 3 s; another could begin then.
     assert_eq!(until(&mut node, 2_400).await, 2, "nobody else can have begun it");
     assert_eq!(until(&mut node, 2_500).await, 1, "it is stopped half a second before another could begin");
     assert_eq!(until(&mut node, 40_000).await, 1, "the other goes on");
@@ -496,7 +496,7 @@ async fn an_exclusive_run_does_not_begin_when_the_right_to_it_may_be_over() {
     node.work().await;
     let begun = bed.work.count();
     assert!(begun < 4, "some are held back for their rate");
-    // Its node's word holds for 3 s, and is relied on for 2.5 s.
+    // Its node's lease holds for 3 s, and is relied on for 2.5 s.
     bed.go(2_600);
     node.dispatch().await;
     node.drain().await;
@@ -505,7 +505,7 @@ async fn an_exclusive_run_does_not_begin_when_the_right_to_it_may_be_over() {
     bed.go(250);
     node.dispatch().await;
     node.drain().await;
-    assert_eq!(bed.work.count(), begun + 1, "the word was renewed");
+    assert_eq!(bed.work.count(), begun + 1, "the lease was renewed");
 }
 
 /// A node whose partition was taken, as after the clock was set, and that has yet to hear of

@@ -46,7 +46,7 @@ async fn a_node_that_drains_gives_everything_in_its_first_pass() {
     leaving.lead().await;
     assert_eq!((held(&leaving), leaving.node.stats.partitions.get()), (0, 0));
     let mut next = bed.node().await;
-    assert_eq!(held(&next), 256, "nobody waits for its word to run out");
+    assert_eq!(held(&next), 256, "nobody waits for its lease to run out");
     for run in &runs {
         let state = bed.record(*run).await.run.state;
         assert!(matches!(state, RunState::Running { hold: Hold::Leased(_), .. }), "{state:?}");
@@ -64,7 +64,7 @@ async fn a_node_that_drains_gives_everything_in_its_first_pass() {
     }
     assert_eq!((leaving.node.stats.lost.get(), leaving.node.stats.stale.get()), (0, 0));
     leaving.lead().await;
-    assert_eq!(bed.store.nodes(bed.now()).await.unwrap().len(), 1, "it beats no more");
+    assert_eq!(bed.store.nodes(bed.now()).await.unwrap().len(), 1, "it sends no more heartbeats");
 }
 
 /// A node that joins waited for long attempts of others, and then did not get their partitions.

@@ -67,7 +67,7 @@ async fn two_nodes_share_partitions_and_takeover_fires_within_a_lease() {
             fired_at = Some(second_number);
         }
     }
-    // Its last word was given at 8 s and held until 11 s.
+    // Its lease was last renewed at 8 s and held until 11 s.
     assert_eq!(fired_at, Some(12));
     assert_eq!(bed.planned().await, [10_000; 20]);
     assert_eq!(parts(&second).len(), 256);
@@ -141,7 +141,7 @@ async fn what_was_refused_to_settle_is_executed_again_by_who_owns_it_next() {
     assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
 }
 
-/// A node whose word ran out must not start what another may own.
+/// A node whose lease ran out must not start what another may own.
 #[tokio::test]
 async fn nothing_is_started_after_the_nodes_word_ran_out() {
     let bed = Bed::new().await;
@@ -175,7 +175,7 @@ impl Line for Unread {
     }
 }
 
-/// A node that stood still beats again, and others have taken its partitions meanwhile: it
+/// A node that stood still sends heartbeats again, and others have taken its partitions meanwhile: it
 /// begins nothing from memory before it knows what is its own.
 #[tokio::test]
 async fn a_node_that_was_away_begins_nothing_before_it_knows_what_is_its_own() {
@@ -237,7 +237,7 @@ async fn a_run_that_waited_in_hand_is_not_started_after_its_partition_was_lost()
     assert_eq!(bed.work.count(), 2);
 }
 
-/// Everybody missed their beats while the store was away; nobody has died.
+/// Everybody missed their heartbeats while the store was away; nobody has died.
 #[tokio::test]
 async fn after_an_outage_nobody_is_presumed_dead_for_a_lease_time() {
     let bed = Bed::new().await;
@@ -291,7 +291,7 @@ async fn what_was_to_be_given_away_stays_when_the_other_goes() {
     assert_eq!(first.node.stats.ended_as(Verdict::Succeeded), 256);
 }
 
-/// The file of a sole process needs nobody's word to run out.
+/// The file of a sole process needs nobody's lease to run out.
 #[tokio::test]
 async fn a_sole_node_takes_over_at_once() {
     let bed = Bed::new().await;

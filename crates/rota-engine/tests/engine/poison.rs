@@ -6,11 +6,11 @@ use rota_engine::Options;
 
 use crate::bed::*;
 
-/// A node that dies leaves its attempts as they are: dropped without a word.
+/// A node that dies leaves its attempts as they are: dropped unannounced.
 async fn die(bed: &Bed, node: Hands) {
     node.abort_all().await;
     drop(node);
-    // Its word and its leases run out.
+    // Its lease and those of its runs run out.
     bed.go(10_000);
 }
 

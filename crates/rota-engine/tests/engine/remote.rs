@@ -12,7 +12,7 @@ use rota_core::{
 use rota_engine::{
     Cancel,
     node::Node,
-    remote::{self, Answer, Exchange, Hello, Line, LogPiece, Offer, Told},
+    remote::{self, Exchange, ExchangeAnswer, Hello, Line, LogPiece, Offer, ReportAck},
     stages::{Stage, assign::Assign},
 };
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ impl Far {
         Self { hands, assign }
     }
 
-    fn begin(&self, exchange: Exchange) -> JoinHandle<Answer> {
+    fn begin(&self, exchange: Exchange) -> JoinHandle<ExchangeAnswer> {
         let node = Arc::clone(&self.hands.node);
         tokio::spawn(async move { remote::exchange(&node, exchange).await.unwrap() })
     }
@@ -47,7 +47,7 @@ impl Far {
     }
 
     /// Turns them until the exchange is answered.
-    async fn answered(&mut self, waiting: JoinHandle<Answer>) -> Answer {
+    async fn answered(&mut self, waiting: JoinHandle<ExchangeAnswer>) -> ExchangeAnswer {
         for _ in 0..10_000 {
             if waiting.is_finished() {
                 return waiting.await.unwrap();
@@ -57,13 +57,13 @@ impl Far {
         panic!("an exchange that should be answered is not");
     }
 
-    async fn exchange(&mut self, exchange: Exchange) -> Answer {
+    async fn exchange(&mut self, exchange: Exchange) -> ExchangeAnswer {
         let waiting = self.begin(exchange);
         self.answered(waiting).await
     }
 
     /// Turns them as often as an answer could need, and sees that there is none.
-    async fn unanswered(&mut self, waiting: &JoinHandle<Answer>) {
+    async fn unanswered(&mut self, waiting: &JoinHandle<ExchangeAnswer>) {
         for _ in 0..20 {
             self.turn().await;
         }
@@ -140,7 +140,7 @@ async fn a_run_that_no_node_can_execute_is_executed_by_a_remote_worker() {
     );
     assert_eq!(bed.status(id).await, Status::Running);
     let answer = far.exchange(says(&bed, 1, work.attempt.lease, succeeded(&json!([1])))).await;
-    assert_eq!(answer.reports, [Told::Applied]);
+    assert_eq!(answer.reports, [ReportAck::Applied]);
     let record = bed.record(id).await;
     assert_eq!((record.run.state.status(), record.output.as_deref()), (ended(Verdict::Succeeded), Some("[1]")));
 }
@@ -154,12 +154,12 @@ async fn a_report_made_again_is_told_as_the_first_one_was() {
     far_job(&bed, &far.hands.node.clone(), json!({ "retry": { "max_attempts": 2, "initial": "1s", "jitter": 0.0 } }))
         .await;
     let lease = given(&bed, &mut far, 1).await;
-    assert_eq!(far.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [Told::Applied]);
+    assert_eq!(far.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [ReportAck::Applied]);
     let mut other = Far::new(&bed).await;
     for node in [&mut far, &mut other] {
-        assert_eq!(node.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [Told::Applied]);
-        assert_eq!(node.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [Told::Stale]);
-        assert_eq!(node.exchange(says(&bed, 1, lease, Report::HandedBack)).await.reports, [Told::Stale]);
+        assert_eq!(node.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [ReportAck::Applied]);
+        assert_eq!(node.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [ReportAck::Stale]);
+        assert_eq!(node.exchange(says(&bed, 1, lease, Report::HandedBack)).await.reports, [ReportAck::Stale]);
     }
     let record = bed.record(lease.run).await;
     assert_eq!((record.run.state.status(), record.run.attempts_used, record.trail.len()), (Status::Scheduled, 1, 1));
@@ -168,11 +168,11 @@ async fn a_report_made_again_is_told_as_the_first_one_was() {
     far.hands.promote().await;
     let second = far.exchange(wants(&bed, 1, 1)).await.attempts[0].attempt.lease;
     assert!(second.fence > lease.fence);
-    assert_eq!(far.exchange(says(&bed, 1, second, succeeded(&json!(2)))).await.reports, [Told::Applied]);
+    assert_eq!(far.exchange(says(&bed, 1, second, succeeded(&json!(2)))).await.reports, [ReportAck::Applied]);
     for node in [&mut far, &mut other] {
-        assert_eq!(node.exchange(says(&bed, 1, second, succeeded(&json!(2)))).await.reports, [Told::Applied]);
-        assert_eq!(node.exchange(says(&bed, 1, second, failed("late"))).await.reports, [Told::Stale]);
-        assert_eq!(node.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [Told::Applied]);
+        assert_eq!(node.exchange(says(&bed, 1, second, succeeded(&json!(2)))).await.reports, [ReportAck::Applied]);
+        assert_eq!(node.exchange(says(&bed, 1, second, failed("late"))).await.reports, [ReportAck::Stale]);
+        assert_eq!(node.exchange(says(&bed, 1, lease, failed("broken"))).await.reports, [ReportAck::Applied]);
     }
     assert_eq!(bed.record(lease.run).await.output.as_deref(), Some("2"));
 }
@@ -193,9 +193,9 @@ async fn a_lost_lease_is_told_and_counts_for_nothing() {
     assert_eq!(new.run, old.run);
     let answer = far.exchange(Exchange { leases: vec![old], ..wants(&bed, 1, 0) }).await;
     assert_eq!(answer.lost, [old]);
-    assert_eq!(far.exchange(says(&bed, 1, old, succeeded(&json!("old")))).await.reports, [Told::Stale]);
+    assert_eq!(far.exchange(says(&bed, 1, old, succeeded(&json!("old")))).await.reports, [ReportAck::Stale]);
     assert_eq!(bed.status(new.run).await, Status::Running);
-    assert_eq!(far.exchange(says(&bed, 2, new, succeeded(&json!("new")))).await.reports, [Told::Applied]);
+    assert_eq!(far.exchange(says(&bed, 2, new, succeeded(&json!("new")))).await.reports, [ReportAck::Applied]);
     assert_eq!(bed.record(new.run).await.output.as_deref(), Some("\"new\""));
 }
 
@@ -215,7 +215,7 @@ async fn an_attempt_whose_handing_over_was_not_heard_is_handed_over_again() {
     }
     let answer = far.exchange(wants(&bed, 1, 1)).await;
     assert_eq!(answer.attempts[0].attempt.lease, lease);
-    assert_eq!(far.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [Told::Applied]);
+    assert_eq!(far.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await.reports, [ReportAck::Applied]);
 }
 
 /// A worker that takes no notice of what it is handed, and goes on saying that it lives,
@@ -252,7 +252,7 @@ async fn of_two_contradictory_reports_the_first_stands() {
     let (good, bad) = (succeeded(&json!(1)), failed("no"));
     let finished = vec![(lease, good.clone()), (lease, bad), (lease, good)];
     let answer = far.exchange(Exchange { finished, ..wants(&bed, 1, 0) }).await;
-    assert_eq!(answer.reports, [Told::Applied, Told::Stale, Told::Applied]);
+    assert_eq!(answer.reports, [ReportAck::Applied, ReportAck::Stale, ReportAck::Applied]);
     assert_eq!(bed.status(lease.run).await, ended(Verdict::Succeeded));
 }
 
@@ -312,7 +312,7 @@ async fn what_another_node_handed_over_meanwhile_is_not_handed_over_again() {
     assert_eq!(answer.attempts.len(), 0, "the worker has {second:?}, and its list is older");
     assert_eq!(answer.lost, []);
     // It has come to its end, and the next list is right not to have it.
-    assert_eq!(two.exchange(says(&bed, 1, second, succeeded(&json!(1)))).await.reports, [Told::Applied]);
+    assert_eq!(two.exchange(says(&bed, 1, second, succeeded(&json!(1)))).await.reports, [ReportAck::Applied]);
     let answer = one.exchange(Exchange { leases: vec![first], wait: None, ..wants(&bed, 1, 1) }).await;
     assert_eq!(answer.attempts.len(), 0);
 }
@@ -332,7 +332,7 @@ async fn an_exchange_that_is_broken_off_leaves_no_report_behind() {
         let begun = std::future::poll_fn(|context| Poll::Ready(broken_off.as_mut().poll(context))).await;
         assert!(begun.is_pending(), "the store is asked for a lease that this node does not know");
     }
-    assert_eq!(other.exchange(report()).await.reports, [Told::Applied]);
+    assert_eq!(other.exchange(report()).await.reports, [ReportAck::Applied]);
     assert_eq!(bed.status(lease.run).await, ended(Verdict::Succeeded));
 }
 
@@ -371,7 +371,7 @@ async fn runs_that_are_to_be_alone_get_their_turn_beside_others() {
     assert_eq!(answer.attempts.len(), 0, "nothing more is given out before it");
     let report = Exchange { finished: vec![(held, succeeded(&json!(1)))], ..wants(&bed, 1, 4) };
     let answer = far.exchange(report).await;
-    assert_eq!(answer.reports, [Told::Applied], "at once, and not when the store has been waited for");
+    assert_eq!(answer.reports, [ReportAck::Applied], "at once, and not when the store has been waited for");
     let answer = if answer.attempts.is_empty() { far.exchange(wants(&bed, 1, 4)).await } else { answer };
     let alone: Vec<_> = answer.attempts.iter().map(|work| (work.attempt.lease.run, work.alone)).collect();
     assert_eq!(alone, [(first, true)]);
@@ -380,7 +380,7 @@ async fn runs_that_are_to_be_alone_get_their_turn_beside_others() {
     assert_eq!(answer.attempts.len(), 0, "nothing is given out beside it");
     let report = Exchange { finished: vec![(alone, succeeded(&json!(1)))], ..wants(&bed, 1, 4) };
     let answer = far.exchange(report).await;
-    assert_eq!(answer.reports, [Told::Applied]);
+    assert_eq!(answer.reports, [ReportAck::Applied]);
     let answer = if answer.attempts.is_empty() { far.exchange(wants(&bed, 1, 4)).await } else { answer };
     assert_eq!(answer.attempts.iter().map(|work| work.attempt.lease.run).collect::<Vec<_>>(), others);
     assert_eq!(bed.record(others[0]).await.run.losses, 0);
@@ -430,7 +430,7 @@ async fn what_a_node_decided_is_no_answer_to_a_report() {
         }
     }
     let answer = far.exchange(says(&bed, 1, lease, succeeded(&json!(1)))).await;
-    assert_eq!(answer.reports, [Told::Stale]);
+    assert_eq!(answer.reports, [ReportAck::Stale]);
     assert_eq!(bed.status(lease.run).await, ended(Verdict::Dead));
 }
 
@@ -450,7 +450,10 @@ async fn a_cancel_reaches_a_worker_that_waits() {
     let answer = far.answered(waiting).await;
     assert_eq!((answer.stops.len(), answer.stops[0].lease), (1, lease));
     assert!(answer.lost.is_empty());
-    assert_eq!(far.exchange(says(&bed, 1, lease, Report::Outcome(Outcome::Cancelled))).await.reports, [Told::Applied]);
+    assert_eq!(
+        far.exchange(says(&bed, 1, lease, Report::Outcome(Outcome::Cancelled))).await.reports,
+        [ReportAck::Applied]
+    );
     assert_eq!(bed.status(lease.run).await, ended(Verdict::Cancelled));
 }
 
@@ -514,7 +517,7 @@ async fn another_tenants_worker_gets_and_settles_nothing() {
     let waiting = far.begin(foreign(wants(&bed, 2, 5)));
     far.unanswered(&waiting).await;
     drop(waiting);
-    assert_eq!(far.exchange(foreign(says(&bed, 3, lease, succeeded(&json!(0))))).await.reports, [Told::Stale]);
+    assert_eq!(far.exchange(foreign(says(&bed, 3, lease, succeeded(&json!(0))))).await.reports, [ReportAck::Stale]);
     let node = Arc::clone(&far.hands.node);
     let stolen = remote::exchange(&node, foreign(wants(&bed, 1, 5))).await;
     assert!(matches!(stolen, Err(remote::ExchangeError::Foreign)));
@@ -602,7 +605,8 @@ async fn a_run_over_its_rate_is_handed_over_when_there_is_a_token() {
     for _ in 0..3 {
         far.hands.enqueue(&bed, "far").await;
     }
-    let leases = |answer: &Answer| -> Vec<Lease> { answer.attempts.iter().map(|work| work.attempt.lease).collect() };
+    let leases =
+        |answer: &ExchangeAnswer| -> Vec<Lease> { answer.attempts.iter().map(|work| work.attempt.lease).collect() };
     let first = leases(&far.exchange(wants(&bed, 1, 5)).await);
     assert_eq!(first.len(), 2, "the burst");
     let held = |leases: &[Lease]| Exchange { leases: leases.to_vec(), wait: None, ..wants(&bed, 1, 3) };

@@ -26,7 +26,7 @@ use rota_core::{
 };
 use rota_engine::{
     Engine, Event,
-    events::{self, Told},
+    events::{self, FeedItem},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -119,8 +119,8 @@ impl Feed {
                 }
             };
             let event = match told {
-                Told::Here(event) | Told::There(event) => event,
-                Told::Reset => return Some(reset()),
+                FeedItem::Here(event) | FeedItem::There(event) => event,
+                FeedItem::Reset => return Some(reset()),
             };
             if !event.is_news() {
                 continue;

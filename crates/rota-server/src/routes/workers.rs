@@ -23,7 +23,7 @@ use rota_core::{
     run::{Fence, Lease, Outcome, Report},
     store,
 };
-use rota_engine::remote::{Answer, Exchange, ExchangeError, Hello, Line, LogPiece, Offer, Told, Work};
+use rota_engine::remote::{Exchange, ExchangeAnswer, ExchangeError, Hello, Line, LogPiece, Offer, ReportAck, Work};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -277,11 +277,11 @@ fn piece_of(piece: LogReport, now: jiff::Timestamp) -> LogPiece {
     LogPiece { lease: lease(piece.run, piece.fence), seq: piece.seq, lines }
 }
 
-fn told(answer: Answer, reported: &[LeaseRef], lease: Span, now: jiff::Timestamp) -> SyncAnswer {
-    let status = |told: Told| match told {
-        Told::Applied => ReportStatus::Applied,
-        Told::Stale => ReportStatus::Stale,
-        Told::Pending => ReportStatus::Pending,
+fn told(answer: ExchangeAnswer, reported: &[LeaseRef], lease: Span, now: jiff::Timestamp) -> SyncAnswer {
+    let status = |told: ReportAck| match told {
+        ReportAck::Applied => ReportStatus::Applied,
+        ReportAck::Stale => ReportStatus::Stale,
+        ReportAck::Pending => ReportStatus::Pending,
     };
     let reports = reported.iter().zip(answer.reports).map(|(of, told)| {
         let status = status(told);

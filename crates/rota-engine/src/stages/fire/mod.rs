@@ -310,7 +310,7 @@ impl Fire {
             return;
         }
         tracing::error!(%schedule, why, "a schedule cannot be fired");
-        self.node.events.tell(|| Event::Found(Finding::ScheduleBroken { schedule, why }));
+        self.node.events.emit(|| Event::Found(Finding::ScheduleBroken { schedule, why }));
     }
 
     fn take_answers(&mut self, Written { commit, answers }: Written) -> Result<usize, StoreError> {
@@ -404,11 +404,11 @@ impl Fire {
             stats.lateness.add(run.ready_at.duration_until(committed_at));
             let id = run.id;
             let planned_at = run.trigger.planned_at.unwrap_or(run.ready_at);
-            self.node.events.tell(|| Event::ScheduleFired { schedule, job, tenant, planned_at, run: id });
+            self.node.events.emit(|| Event::ScheduleFired { schedule, job, tenant, planned_at, run: id });
         }
         if skipped > 0 {
             stats.skipped.add(skipped as usize);
-            self.node.events.tell(|| Event::InstantsSkipped { schedule, job, tenant, count: skipped });
+            self.node.events.emit(|| Event::InstantsSkipped { schedule, job, tenant, count: skipped });
         }
     }
 

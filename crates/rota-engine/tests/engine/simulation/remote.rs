@@ -27,7 +27,7 @@ use rota_core::{
 use rota_engine::{
     Cancel, Handle, JobRef, RunAsk,
     node::Node,
-    remote::{Answer, Exchange, ExchangeError, Hello, Offer, Told},
+    remote::{Exchange, ExchangeAnswer, ExchangeError, Hello, Offer, ReportAck},
 };
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ const MAIL_AGE: Span = Span::secs(4);
 /// A lease that is not listed is no older than this when nobody doubts it yet.
 const HANDED_AGAIN_AFTER: Span = Span::millis(1_500);
 
-type Exchanging = Pin<Box<dyn Future<Output = Result<Answer, ExchangeError>>>>;
+type Exchanging = Pin<Box<dyn Future<Output = Result<ExchangeAnswer, ExchangeError>>>>;
 type Op = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A node as workers reach it.
@@ -114,7 +114,7 @@ pub struct Fleet {
     sites: Vec<Site>,
     calls: Vec<Call>,
     /// Answers on their way; none for a connection that broke.
-    answers: Vec<(Timestamp, u64, Option<Answer>)>,
+    answers: Vec<(Timestamp, u64, Option<ExchangeAnswer>)>,
     asks: Vec<(usize, Op)>,
     tickets: u64,
     started: usize,
@@ -388,7 +388,7 @@ impl Fleet {
     }
 
     /// An answer goes on its way.
-    fn send(&mut self, ticket: u64, answer: Option<Answer>, around: &Around<'_>) {
+    fn send(&mut self, ticket: u64, answer: Option<ExchangeAnswer>, around: &Around<'_>) {
         let (weather, now) = (around.weather, around.now());
         let (at, answer) = match weather.dice.below(100) {
             _ if self.calm_since.is_some() => (now, answer),
@@ -513,7 +513,7 @@ impl Fleet {
     }
 
     /// A node hands over what the worker holds, and no lease that ended long before.
-    fn check_given(call: &Call, answer: &Answer, reach: &Reach, around: &Around<'_>) {
+    fn check_given(call: &Call, answer: &ExchangeAnswer, reach: &Reach, around: &Around<'_>) {
         let now = around.now();
         for lease in answer.attempts.iter().map(|work| work.attempt.lease) {
             let holder = around.witness.holder(lease);
@@ -532,7 +532,7 @@ impl Fleet {
     }
 
     /// What was handed over is handed over again when it may have been lost, not at once.
-    fn check_once(&mut self, call: &Call, answer: &Answer, around: &Around<'_>) {
+    fn check_once(&mut self, call: &Call, answer: &ExchangeAnswer, around: &Around<'_>) {
         let now = around.now();
         for lease in answer.attempts.iter().map(|work| work.attempt.lease) {
             let Some(first) = self.handed.insert(lease, now) else { continue };
@@ -548,7 +548,7 @@ impl Fleet {
     }
 
     /// A worker that lists a run that is to stop hears of it.
-    fn check_cancels(&mut self, call: &Call, answer: &Answer, around: &Around<'_>) {
+    fn check_cancels(&mut self, call: &Call, answer: &ExchangeAnswer, around: &Around<'_>) {
         let now = around.now();
         for lease in &call.listed {
             let told = answer.stops.iter().any(|stop| stop.lease == *lease) || answer.lost.contains(lease);
@@ -571,15 +571,15 @@ impl Fleet {
 }
 
 /// What a worker is told of its report is so.
-fn check_told(lease: Lease, report: &Report, told: Told, around: &Around<'_>) {
+fn check_told(lease: Lease, report: &Report, told: ReportAck, around: &Around<'_>) {
     let Some(record) = around.witness.record(lease.run) else { return };
     let stands = report.stands(lease, &record);
     let under_way = record.run.lease() == lease
         && matches!(record.run.state, RunState::Running { .. } | RunState::Cancelling { .. });
     let wrong = match told {
-        Told::Applied => !stands,
-        Told::Stale => stands || under_way,
-        Told::Pending => false,
+        ReportAck::Applied => !stands,
+        ReportAck::Stale => stands || under_way,
+        ReportAck::Pending => false,
     };
     if wrong {
         let state = &record.run.state;

@@ -54,7 +54,7 @@ impl Starts {
         self.under_way.retain(|number, _| ledger.read(|pages| pages.under_way.contains(number)));
         for UnderWay { lease, part, epoch, .. } in self.under_way.values().filter(|one| one.process == process) {
             let holds = node.territory.held(*part).map(|held| held.epoch) == Some(*epoch);
-            let keeps = || node.may_keep(*lease) || witness.holder(*lease) == Some(node.worker);
+            let keeps = || node.is_handover_pending(*lease) || witness.holder(*lease) == Some(node.worker);
             if !holds && !keeps() {
                 witness.accuse(format!("{process} goes on executing {lease:?} although {part:?} has gone"));
             }

@@ -15,7 +15,7 @@ use rota_core::{
     ports::{Progress, Stream},
     run::{Lease, Outcome, Report},
 };
-use rota_engine::remote::{Answer, Exchange, Hello, Line, LogPiece, Told, Work};
+use rota_engine::remote::{Exchange, ExchangeAnswer, Hello, Line, LogPiece, ReportAck, Work};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::ledger::{Ledger, Said};
@@ -98,7 +98,7 @@ enum Life {
 /// What a worker heard, for those who check it.
 pub struct Heard {
     pub begun: Vec<Lease>,
-    pub told: Vec<(Lease, Report, Told)>,
+    pub told: Vec<(Lease, Report, ReportAck)>,
 }
 
 /// See the module.
@@ -320,7 +320,7 @@ impl Worker {
     }
 
     /// An exchange was answered.
-    pub fn hear(&mut self, ticket: u64, answer: Answer, now: Timestamp) -> Option<Heard> {
+    pub fn hear(&mut self, ticket: u64, answer: ExchangeAnswer, now: Timestamp) -> Option<Heard> {
         let at = self.flights.iter().position(|flight| flight.ticket == ticket)?;
         let flight = self.flights.remove(at);
         self.failures = 0;
@@ -345,8 +345,12 @@ impl Worker {
             .zip(answer.reports)
             .map(|((lease, report), told)| (lease, report, told))
             .collect();
-        let settled: BTreeSet<Key> =
-            heard.told.iter().filter(|(_, _, told)| *told != Told::Pending).map(|(lease, ..)| key(*lease)).collect();
+        let settled: BTreeSet<Key> = heard
+            .told
+            .iter()
+            .filter(|(_, _, told)| *told != ReportAck::Pending)
+            .map(|(lease, ..)| key(*lease))
+            .collect();
         self.finished.retain(|finished| !settled.contains(&key(finished.lease)));
         for stop in answer.stops {
             self.stop(stop.lease, stop.grace_until, now);

@@ -485,7 +485,7 @@ impl World {
             losses_max: LOSSES_MAX,
             full_look_every: Span::secs(10),
             scan_every: Span::secs(10),
-            tend_every: Span::secs(7),
+            upkeep_every: Span::secs(7),
             ..Options::default()
         };
         let [act, alone, poison] = [(); 3].map(|()| Arc::clone(&self.ledger));
