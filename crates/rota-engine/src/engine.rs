@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     hash::{BuildHasher, Hasher},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ use crate::{
     executors::{Call, Executors, HandlerError, Handlers},
     hints::LocalHints,
     making::{self, JobRef, Made, Redrive, RunAsk, take_made},
-    node::{Node, Parts},
+    node::{Node, Ports},
     options::Options,
     quota,
     remote::{self, Exchange, ExchangeAnswer, ExchangeError},
@@ -153,7 +153,7 @@ impl Builder {
         for executor in self.executors {
             executors = executors.with(executor);
         }
-        Arc::new(Node::new(Parts {
+        Arc::new(Node::new(Ports {
             store: self.store,
             clock,
             system_clock,
@@ -524,8 +524,7 @@ impl Handle {
         // start it.
         let asked = runs.iter().zip(&answers).filter(|(_, answer)| **answer == CancelAnswer::Asked);
         self.node.runs.ask_to_stop(asked.map(|(run, _)| *run), &ask.request(write.now));
-        self.node.cancel_asked.store(true, Ordering::Relaxed);
-        self.node.wake.heartbeat.notify_one();
+        self.node.compare_leases();
         if self.node.remote.is_used() {
             let unheard = self.node.remote.sessions().cancel_asked(runs);
             remote::cancel_unheard(&self.node, unheard, write.now);

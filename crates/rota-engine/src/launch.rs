@@ -82,7 +82,7 @@ impl Launch {
         let waiting = self.held.len() + self.pending.as_ref().map_or(0, |asked| asked.runs.len());
         !options.executes
             || executing.is_reserved(self.node.clock.now())
-            || self.node.is_extension_late()
+            || self.node.rights.is_extension_late()
             || executing.unsettled() >= options.unsettled_max
             || waiting >= options.dispatch_batch * 4
     }
@@ -250,7 +250,7 @@ impl Launch {
         let node = Arc::clone(&self.node);
         let answers = match node.store.lease_owned(&asked.write, node.worker, asked.until, &leases).await {
             Ok(answers) => {
-                node.leased(asked.began);
+                node.rights.leased(asked.began);
                 answers
             }
             Err(error) => {
@@ -293,7 +293,7 @@ impl Launch {
     /// about to begin them.
     fn without_unsure(&mut self, able: Vec<Able>, now: Timestamp) -> Vec<Able> {
         let (node, uptime) = (&self.node, self.node.clock.uptime());
-        let is_sure = |able: &Able| !able.job.document.is_exclusive() || uptime < node.holds_until(able.ready.by);
+        let is_sure = |able: &Able| !able.job.document.is_exclusive() || uptime < node.rights.hold_until(able.ready.by);
         let (able, unsure): (Vec<Able>, Vec<Able>) = able.into_iter().partition(is_sure);
         for unsure in unsure {
             self.hold(unsure.ready, UNSURE_FOR.after(now));

@@ -1,10 +1,7 @@
-//! The partitions this node holds, and until when its lease holds.
+//! The partitions this node holds.
 //!
 //! Memory, not truth: the store's epochs decide. What is kept here spares a
-//! node work that would be refused, and stops it from starting runs after its
-//! lease ran out, when another may own them.
-
-use std::time::Duration;
+//! node work that would be refused.
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
@@ -26,8 +23,6 @@ pub struct Held {
 #[derive(Debug)]
 struct Map {
     parts: [Option<Held>; PARTITIONS],
-    /// By the uptime: a clock that is set does not change it.
-    word_until: Duration,
     /// Rises with every change, for those who keep something derived.
     generation: u64,
     next: usize,
@@ -38,7 +33,7 @@ pub struct Territory(RwLock<Map>);
 
 impl Default for Territory {
     fn default() -> Self {
-        let map = Map { parts: [None; PARTITIONS], word_until: Duration::ZERO, generation: 0, next: 0 };
+        let map = Map { parts: [None; PARTITIONS], generation: 0, next: 0 };
         Self(RwLock::new(map))
     }
 }
@@ -77,20 +72,6 @@ impl Territory {
 
     pub fn generation(&self) -> u64 {
         self.read(|map| map.generation)
-    }
-
-    /// Whether the node's lease holds, so long after the moment that uptime counts from.
-    pub fn word_holds(&self, uptime: Duration) -> bool {
-        uptime <= self.word_until()
-    }
-
-    /// Until when the node's lease holds, by the uptime.
-    pub fn word_until(&self) -> Duration {
-        self.read(|map| map.word_until)
-    }
-
-    pub fn promise(&self, until: Duration) {
-        self.write(|map| map.word_until = until);
     }
 
     /// A partition for what this node makes: one of its own, in turn.

@@ -47,7 +47,7 @@ struct Facts {
     draining: bool,
     store_away: bool,
     schedules: bool,
-    word_holds: bool,
+    lease_holds: bool,
     partitions: bool,
 }
 
@@ -58,9 +58,9 @@ impl Facts {
         Self {
             started: engine.is_some(),
             draining: node.is_draining(),
-            store_away: is(|engine| engine.node().is_store_away()),
+            store_away: is(|engine| engine.node().rights.is_store_away()),
             schedules: is(|engine| engine.node().options.schedules),
-            word_holds: is(|engine| engine.node().territory.word_holds(engine.node().clock.uptime())),
+            lease_holds: is(|engine| engine.node().rights.node_lease_holds()),
             partitions: is(|engine| !engine.node().territory.is_empty()),
         }
     }
@@ -71,7 +71,7 @@ impl Facts {
             Some("the node is draining and takes no more work")
         } else if !self.started {
             Some("the node is starting")
-        } else if self.store_away || (self.schedules && !self.word_holds) {
+        } else if self.store_away || (self.schedules && !self.lease_holds) {
             Some("the store does not answer")
         } else if self.schedules && !self.partitions {
             Some("the node holds no partitions yet")
@@ -92,7 +92,7 @@ mod tests {
             draining: false,
             store_away: false,
             schedules: true,
-            word_holds: true,
+            lease_holds: true,
             partitions: true,
         };
         for (facts, missing) in [
@@ -100,9 +100,9 @@ mod tests {
             (Facts { draining: true, ..good }, Some("draining")),
             (Facts { started: false, ..good }, Some("starting")),
             (Facts { store_away: true, ..good }, Some("store")),
-            (Facts { word_holds: false, ..good }, Some("store")),
+            (Facts { lease_holds: false, ..good }, Some("store")),
             (Facts { partitions: false, ..good }, Some("partitions")),
-            (Facts { schedules: false, word_holds: false, partitions: false, ..good }, None),
+            (Facts { schedules: false, lease_holds: false, partitions: false, ..good }, None),
             (Facts { schedules: false, store_away: true, ..good }, Some("store")),
         ] {
             let told = facts.what_is_missing();

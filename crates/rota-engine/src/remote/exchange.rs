@@ -146,7 +146,7 @@ async fn wait(
         let gone = node.executing.is_draining();
         // Whoever asks again is answered by the clock as it is set then.
         let stepped = node.clock.steps() != steps;
-        let told = answers.is_done() || stepped || now >= settle_until || gone && node.is_store_away();
+        let told = answers.is_done() || stepped || now >= settle_until || gone && node.rights.is_store_away();
         // One who said something, or cannot wait, is answered as soon as work was
         // looked for: what it has to say next waits for that.
         let in_haste = asked.says_something() || asked.wait.is_none();

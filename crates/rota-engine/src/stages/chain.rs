@@ -186,7 +186,7 @@ impl Stage for Chain {
         }
         let next_at = Some(self.node.options.look_every.after(now));
         let found = self.node.store.job_ends(BATCH).await?;
-        self.node.chained(found.waited_for);
+        self.node.coming.set_chained(found.waited_for);
         if !self.node.territory.is_steward() || found.ends.is_empty() {
             return Ok(PassReport { done, more: false, next_at });
         }

@@ -121,7 +121,7 @@ impl Claim {
             }
         };
         if !runs.is_empty() {
-            self.node.leased(asked.began);
+            self.node.rights.leased(asked.began);
         }
         self.node.stats.claims.add(1);
         self.learn(&runs);

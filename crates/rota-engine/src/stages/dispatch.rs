@@ -56,7 +56,7 @@ impl Stage for Dispatch {
         }
         let mut done = self.expire(now);
         done += self.launch.go_on(now).await?;
-        if self.node.owns_until() < self.node.clock.uptime() {
+        if self.node.rights.owns_until() < self.node.clock.uptime() {
             return Ok(PassReport { done, more: false, next_at: Some(self.node.options.heartbeat_every.after(now)) });
         }
         let room = self.launch.room();

@@ -11,7 +11,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use async_trait::async_trait;
@@ -97,7 +97,7 @@ impl Heartbeat {
 
     async fn extend(&mut self, now: Timestamp) -> Result<usize, StoreError> {
         let options = &self.node.options;
-        let asked = self.node.cancel_asked.swap(false, Ordering::Relaxed);
+        let asked = self.node.coming.take_cancel_asked();
         if !asked && self.extended_at.is_some_and(|at| now < options.extend_every.after(at)) {
             return Ok(0);
         }
@@ -105,13 +105,13 @@ impl Heartbeat {
         let (began, until) = (self.node.clock.uptime(), options.run_lease.after(self.node.clock.latest()));
         if held.is_empty() && self.unlisted.is_empty() {
             self.extended_at = Some(now);
-            self.node.extended(now, began);
+            self.node.rights.extended(now, began);
             return Ok(0);
         }
         let extended = self.node.store.extend(self.node.worker, until, &held, now).await?;
         self.extended_at = Some(now);
-        self.node.extended(now, began);
-        self.node.leased(began);
+        self.node.rights.extended(now, began);
+        self.node.rights.leased(began);
         let by_run: HashMap<RunId, Lease> = held.iter().map(|lease| (lease.run, *lease)).collect();
         for run in &extended.lost {
             if !self.node.executing.stop(*run, Why::Lost)

@@ -17,11 +17,7 @@
 //! lease time after the store was away nobody is presumed dead, because nobody
 //! could renew their lease.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -53,13 +49,14 @@ pub struct Lead {
     joined: bool,
     /// Leases asked for whose answer was lost.
     asked: Option<PendingHandover>,
-    /// Until when the node's lease holds, by the uptime, once it knows what is its own.
-    promise: Option<Duration>,
+    /// The uptime of the heartbeat that renewed the node's lease: it counts once the node knows
+    /// what is its own.
+    renewed: Option<Duration>,
 }
 
 impl Lead {
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, joined: false, asked: None, promise: None }
+        Self { node, joined: false, asked: None, renewed: None }
     }
 
     async fn heartbeat(&mut self, now: Timestamp) -> Result<(), StoreError> {
@@ -78,19 +75,18 @@ impl Lead {
         if known == Guarded::Stale && self.joined {
             self.lose(&self.node.territory.parts());
         }
-        if !self.joined || !self.node.territory.word_holds(self.node.clock.uptime()) {
-            self.node.was_away();
+        if !self.joined || !self.node.rights.node_lease_holds() {
+            self.node.rights.was_away();
         }
         if !std::mem::replace(&mut self.joined, true) {
             // Others have something to give.
             self.node.hints.wake(Topic::Partitions);
         }
-        let until = began + Duration::from_millis(self.node.options.node_lease.as_millis());
-        if self.node.territory.word_holds(self.node.clock.uptime()) {
-            self.node.territory.promise(until);
+        if self.node.rights.node_lease_holds() {
+            self.node.rights.node_lease_renewed(began);
         } else {
             // Others may have taken its partitions meanwhile, and nothing may be begun in those.
-            self.promise = Some(until);
+            self.renewed = Some(began);
         }
         Ok(())
     }
@@ -99,8 +95,8 @@ impl Lead {
         let live = self.node.store.nodes(now).await?;
         let stored = self.node.store.partitions().await?;
         self.drop_what_is_not_ours(&stored);
-        if let Some(until) = self.promise.take() {
-            self.node.territory.promise(until);
+        if let Some(began) = self.renewed.take() {
+            self.node.rights.node_lease_renewed(began);
         }
         let falls_to_me = |part: Partition| owner(&live, part) == Some(self.node.id);
         let (keep, give): (Vec<_>, Vec<_>) = Partition::all().partition(|part| falls_to_me(*part));
@@ -133,7 +129,7 @@ impl Lead {
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let alive: HashSet<NodeId> = live.iter().map(|node| node.node).collect();
-        let quiet = self.node.is_quiet(now);
+        let quiet = self.node.rights.is_quiet(now);
         let to_be_had = |part: &Partition| match stored[usize::from(part.0)].node {
             None => true,
             Some(holder) if holder == self.node.id => self.node.territory.held(*part).is_none(),
@@ -151,7 +147,7 @@ impl Lead {
             let parts: Vec<Partition> = taken.iter().map(|(part, _)| *part).collect();
             tracing::info!(node = %self.node.id, count = parts.len(), "took partitions");
             self.node.events.emit(|| Event::PartitionsTaken { parts });
-            self.wake_others();
+            self.node.wake.owners();
         }
         Ok(taken.len())
     }
@@ -163,7 +159,7 @@ impl Lead {
         let staying: Vec<Partition> = keep.iter().copied().filter(is_leaving).collect();
         if !staying.is_empty() {
             self.node.territory.set_leaving(&staying, false);
-            self.wake_others();
+            self.node.wake.owners();
         }
     }
 
@@ -214,7 +210,7 @@ impl Lead {
         let until = node.options.run_lease.after(node.clock.latest());
         match node.store.lease_running(&asked.write, node.worker, until, &asked.marks).await {
             Ok(answers) => {
-                node.leased(asked.began);
+                node.rights.leased(asked.began);
                 self.take_answers(&asked.marks, &answers);
                 Ok(())
             }
@@ -249,10 +245,8 @@ impl Lead {
         }
         node.resume_settling();
         // Whoever was asked to stop is told by the answer to an extension.
-        node.cancel_asked.store(true, Ordering::Relaxed);
-        for wake_up in [&node.wake.heartbeat, &node.wake.withdraw] {
-            wake_up.notify_one();
-        }
+        node.compare_leases();
+        node.wake.withdraw.notify_one();
     }
 
     /// Gives everything to others, and leaves their number: what falls to a node that
@@ -308,14 +302,7 @@ impl Lead {
         let parts = parts.to_vec();
         tracing::info!(node = %self.node.id, count = parts.len(), "no longer holds partitions");
         self.node.events.emit(|| Event::PartitionsLost { parts });
-        self.wake_others();
-    }
-
-    fn wake_others(&self) {
-        self.node.wake.fire.notify_one();
-        self.node.wake.look.notify_one();
-        self.node.wake.promote.notify_one();
-        self.node.wake.scan.notify_one();
+        self.node.wake.owners();
     }
 
     /// Leaves: everything that is held is free at once.
@@ -345,17 +332,17 @@ impl Stage for Lead {
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         if !self.node.options.schedules {
-            self.node.store.nodes(now).await.inspect_err(|_| self.node.store_went_away())?;
-            self.node.store_is_there(now);
+            self.node.store.nodes(now).await.inspect_err(|_| self.node.rights.store_went_away())?;
+            self.node.rights.store_is_there(now);
             return Ok(PassReport::until(self.node.options.heartbeat_every.after(now)));
         }
         if self.node.executing.is_draining() {
-            self.drain(now).await.inspect_err(|_| self.node.store_went_away())?;
-            self.node.store_is_there(now);
+            self.drain(now).await.inspect_err(|_| self.node.rights.store_went_away())?;
+            self.node.rights.store_is_there(now);
             return Ok(PassReport::until(self.node.options.heartbeat_every.after(now)));
         }
-        self.heartbeat(now).await.inspect_err(|_| self.node.store_went_away())?;
-        self.node.store_is_there(now);
+        self.heartbeat(now).await.inspect_err(|_| self.node.rights.store_went_away())?;
+        self.node.rights.store_is_there(now);
         self.ask_again().await?;
         let done = self.share(now).await?;
         Ok(PassReport { done, more: false, next_at: Some(self.node.options.heartbeat_every.after(now)) })

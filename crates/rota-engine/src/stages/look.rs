@@ -207,9 +207,7 @@ impl Stage for Look {
         if !self.node.read_pauses().await? && !self.node.catalog.pauses().pauses.is_empty() {
             // One of them may have run out.
             self.node.runs.reopen();
-            self.node.wake.dispatch.notify_one();
-            self.node.wake.claim.notify_one();
-            self.node.wake.assign.notify_one();
+            self.node.wake.starters();
         }
         let all_inherited = self.inherit(now).await?;
         if now >= self.full_at || self.generation != self.node.territory.generation() {

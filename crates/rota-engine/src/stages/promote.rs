@@ -36,7 +36,7 @@ impl Promote {
     fn due_at(&self, now: Timestamp) -> Timestamp {
         let Some(last_at) = self.last_at else { return now };
         let look = Span::millis(self.node.options.look_every.as_millis() * 5).after(last_at);
-        let next = [self.next_at, self.node.peek_delayed()].into_iter().flatten().fold(look, Timestamp::min);
+        let next = [self.next_at, self.node.coming.next_delayed()].into_iter().flatten().fold(look, Timestamp::min);
         let moved = self.doubted || self.generation != self.node.territory.generation();
         let next = if moved { now } else { next };
         next.max(self.node.options.promote_gap.after(last_at))
@@ -60,7 +60,7 @@ impl Stage for Promote {
             (self.generation, self.doubted) = (generation, false);
             return Ok(PassReport::idle());
         }
-        let told = self.node.take_delayed();
+        let told = self.node.coming.take_delayed();
         let limit = self.node.options.promote_batch;
         let promoted = match self.node.store.promote(&write, &parts, limit).await {
             Ok(promoted) => promoted,

@@ -39,10 +39,12 @@ impl Stage for Reap {
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         let node = &self.node;
         let next_at = Some(node.options.sweep_every.after(now));
-        if self.pending.is_none() && (node.is_quiet(now) || !node.may_judge() || !node.territory.is_steward()) {
+        if self.pending.is_none()
+            && (node.rights.is_quiet(now) || !node.rights.may_judge() || !node.territory.is_steward())
+        {
             return Ok(PassReport { next_at, ..PassReport::idle() });
         }
-        if self.pending.is_none() && node.must_extend_first(now) {
+        if self.pending.is_none() && node.rights.may_have_run_out(now) && !node.runs.leases().is_empty() {
             node.wake.heartbeat.notify_one();
             return Ok(PassReport::until(node.options.watch_every.after(now)));
         }

@@ -370,7 +370,7 @@ impl Stage for Scan {
         }
         if !goes_on {
             // While the store was away nobody could do better.
-            if holds_any && !self.node.is_quiet(now) {
+            if holds_any && !self.node.rights.is_quiet(now) {
                 done += self.overdue(now).await?;
                 done += self.ownerless(now).await?;
             }

@@ -195,13 +195,13 @@ impl Settle {
         if !at_fault && planted::is(Bug::SettledUnderAnotherName) {
             batch.write = self.node.write(now);
         }
-        if !at_fault || self.node.is_quiet(now) {
+        if !at_fault || self.node.rights.is_quiet(now) {
             self.pending = Some(Batch { refused: None, ..batch });
             return;
         }
         let refused = match batch.refused {
             None => (1, now),
-            Some((times, last)) if self.node.store_was_there_after(last) => (times + 1, now),
+            Some((times, last)) if self.node.rights.store_was_there_after(last) => (times + 1, now),
             Some(same) => same,
         };
         let tries = if batch.ended.len() > 1 { TRIES } else { TRIES_ALONE };

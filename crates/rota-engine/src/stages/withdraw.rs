@@ -39,7 +39,7 @@ impl Stage for Withdraw {
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         let uptime = self.node.clock.uptime();
-        let ends = |slow: &Slow| self.node.holds_until(slow.by);
+        let ends = |slow: &Slow| self.node.rights.hold_until(slow.by);
         let is_over = |slow: &Slow| slow.exclusive && ends(slow) <= uptime;
         let done = self.node.executing.stop_all(Why::HandBack, is_over);
         let next = self.node.executing.slow(|slow| {

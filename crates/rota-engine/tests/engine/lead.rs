@@ -9,7 +9,6 @@ use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     ids::Partition,
-    ports::Clock as _,
     run::{Status, Verdict},
 };
 use rota_engine::{Options, stages::Stage};
@@ -194,7 +193,7 @@ async fn a_node_that_was_away_begins_nothing_before_it_knows_what_is_its_own() {
     assert_eq!(bed.work.calls_of(id), 0);
     unread.0.store(false, Ordering::SeqCst);
     node.lead().await;
-    assert!(node.node.territory.word_holds(bed.clock.uptime()));
+    assert!(node.node.rights.node_lease_holds());
     assert_eq!(node.node.territory.held(part), None);
 }
 
@@ -257,7 +256,7 @@ async fn after_an_outage_nobody_is_presumed_dead_for_a_lease_time() {
     // The first is back a little earlier.
     first.lead().await;
     assert_eq!(parts(&first), one, "it takes nothing over");
-    assert!(first.node.is_quiet(bed.now()));
+    assert!(first.node.rights.is_quiet(bed.now()));
     assert_eq!(first.reap().await.done, 0);
     bed.go(500);
     second.lead().await;

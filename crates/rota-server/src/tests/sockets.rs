@@ -298,7 +298,7 @@ async fn a_follower_that_never_reads_is_given_up() {
         while !bed.is_served("/healthz").await {
             for _ in 0..1_000 {
                 let run = RunId::new(bed.engine.node().random.as_ref(), bed.engine.now());
-                bed.engine.node().events.tell(|| Event::RunParked { run, job: JobId(1), tenant: bed.tenant });
+                bed.engine.node().events.emit(|| Event::RunParked { run, job: JobId(1), tenant: bed.tenant });
             }
         }
     };

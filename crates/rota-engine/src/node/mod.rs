@@ -1,13 +1,9 @@
 //! One node: everything that its stages share.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+mod rights;
+mod wake;
+
+use std::{collections::HashSet, sync::Arc};
 
 use futures_util::FutureExt;
 use jiff::Timestamp;
@@ -19,10 +15,11 @@ use rota_core::{
     order::OrderKey,
     ports::{Clock, Hints, Random, Relay, Topic},
     run::{Lease, Run, Status},
-    store::{By, EndedRun, Ends, Store, StoreError, Woken, Write},
+    store::{EndedRun, Ends, Store, StoreError, Woken, Write},
 };
-use tokio::sync::Notify;
 
+pub(crate) use self::wake::WorkHints;
+pub use self::{rights::Rights, wake::WakeUps};
 use crate::{
     catalog::Catalog,
     clock::SystemClock,
@@ -39,8 +36,8 @@ use crate::{
     territory::Territory,
 };
 
-/// What a node is made of, handed in by whoever puts it together.
-pub struct Parts {
+/// What a node is handed by whoever puts it together.
+pub struct Ports {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     /// The same clock, where it can follow the store's.
@@ -58,87 +55,46 @@ pub struct Node {
     pub id: NodeId,
     /// Under which this node's own attempts are leased in writing.
     pub worker: WorkerId,
-    pub store: Arc<dyn Store>,
-    pub clock: Arc<dyn Clock>,
-    pub system_clock: Option<Arc<SystemClock>>,
-    pub random: Arc<dyn Random>,
+    ports: Ports,
     pub renderer: Renderer,
-    pub hints: Arc<dyn Hints>,
-    pub relay: Option<Arc<dyn Relay>>,
-    pub executors: Executors,
-    pub options: Options,
     pub catalog: Catalog,
     pub territory: Territory,
-    pub stats: Stats,
-    pub events: Events,
+    pub rights: Rights,
+    /// Ready runs, and those in flight.
     pub(crate) runs: LocalRuns,
-    pub(crate) outbox: Outbox,
     pub executing: Executing,
     pub(crate) reports: Arc<Gathered>,
+    pub(crate) outbox: Outbox,
     pub(crate) claims: Mutex<ClaimPlan>,
     /// What is in hand of the tenants' quotas.
     pub(crate) meter: Meter,
     /// The workers that speak to this node.
     pub remote: Remote,
     pub(crate) wake: WakeUps,
-    outage: Outage,
-    /// When the next delayed run is ready, as far as is known here.
-    delayed_at: AtomicI64,
-    /// Some job starts after another, as far as is known here.
-    chained: AtomicBool,
-    /// When this node last extended its own leases, or had none.
-    extended_at: AtomicI64,
-    /// Until when nobody needs to extend them, by the uptime, in microseconds.
-    extended_until: AtomicU64,
-    /// Until when the store has them at least, by the uptime, in microseconds: as long as
-    /// was asked for by the last write that leased or extended.
-    leases_until: AtomicU64,
-    /// Somebody asked a run to stop: leases are to be compared at once.
-    pub(crate) cancel_asked: AtomicBool,
-    /// Nobody is presumed dead before then, by the uptime, in microseconds.
-    judges_from: AtomicU64,
+    pub(crate) coming: WorkHints,
+    pub stats: Stats,
+    pub events: Events,
 }
 
-/// Who is told inside the process; as little a truth as a hint.
-#[derive(Debug, Default)]
-pub struct WakeUps {
-    /// Runs are ready, or there is room for more.
-    pub dispatch: Notify,
-    pub claim: Notify,
-    /// The same for remote workers: one of them waits.
-    pub assign: Notify,
-    pub promote: Notify,
-    pub look: Notify,
-    /// An attempt marked `exclusive` is under way.
-    pub withdraw: Notify,
-    /// The node's partitions changed.
-    pub fire: Notify,
-    pub lead: Notify,
-    pub heartbeat: Notify,
-    /// Attempts have ended.
-    pub settle: Notify,
-    /// Pauses were changed, or partitions: schedules may have to be woken.
-    pub scan: Notify,
-}
+/// `node.store`, `node.clock`: what it was handed is asked for in every other line.
+impl std::ops::Deref for Node {
+    type Target = Ports;
 
-/// Whether the store was away, and how long to be careful after its return.
-#[derive(Debug)]
-struct Outage {
-    away: AtomicBool,
-    quiet_until: AtomicI64,
-    /// When the store was last known to do what it is asked.
-    there_at: AtomicI64,
+    fn deref(&self) -> &Ports {
+        &self.ports
+    }
 }
 
 impl Node {
-    pub fn new(parts: Parts) -> Self {
-        let Parts { store, clock, system_clock, random, hints, relay, executors, options } = parts;
+    pub fn new(ports: Ports) -> Self {
+        let Ports { store, clock, random, options, .. } = &ports;
         let now = clock.now();
         Self {
             id: NodeId::new(random.as_ref(), now),
             worker: WorkerId::new(random.as_ref(), now),
-            catalog: Catalog::new(Arc::clone(&store), &options),
+            catalog: Catalog::new(Arc::clone(store), options),
             territory: Territory::default(),
+            rights: Rights::new(Arc::clone(clock), options),
             stats: Stats::default(),
             events: Events::new(options.events_max),
             runs: LocalRuns::new(options.backlog_max),
@@ -149,27 +105,9 @@ impl Node {
             meter: Meter::default(),
             remote: Remote::default(),
             wake: WakeUps::default(),
-            outage: Outage {
-                away: AtomicBool::new(false),
-                quiet_until: AtomicI64::new(i64::MIN),
-                there_at: AtomicI64::new(i64::MIN),
-            },
-            delayed_at: AtomicI64::new(i64::MAX),
-            chained: AtomicBool::new(false),
-            extended_at: AtomicI64::new(now.as_microsecond()),
-            extended_until: AtomicU64::new(u64::MAX),
-            leases_until: AtomicU64::new(0),
-            cancel_asked: AtomicBool::new(false),
-            judges_from: AtomicU64::new(0),
-            store,
-            clock,
-            system_clock,
-            random,
-            hints,
-            relay,
+            coming: WorkHints::default(),
             renderer: Renderer::new(),
-            executors,
-            options,
+            ports,
         }
     }
 
@@ -233,9 +171,8 @@ impl Node {
         let changed = self.catalog.read_pauses().await?;
         if changed {
             self.runs.reopen();
-            for wake_up in [&self.wake.dispatch, &self.wake.claim, &self.wake.assign, &self.wake.scan] {
-                wake_up.notify_one();
-            }
+            self.wake.starters();
+            self.wake.scan.notify_one();
         }
         Ok(changed)
     }
@@ -248,12 +185,17 @@ impl Node {
         if tenants.is_empty() {
             return;
         }
-        self.cancel_asked.store(true, Ordering::Relaxed);
-        self.wake.heartbeat.notify_one();
+        self.compare_leases();
         if self.remote.is_used() {
             // Whoever compared before the write was done has not seen it.
             self.remote.sessions().doubt(self.clock.now(), |tenant| tenants.contains(&tenant));
         }
+    }
+
+    /// Somebody asked a run to stop: the next extension tells, and it is due at once.
+    pub(crate) fn compare_leases(&self) {
+        self.coming.ask_to_cancel();
+        self.wake.heartbeat.notify_one();
     }
 
     /// Whether somebody in the process called for a scan since this was last asked: for
@@ -284,14 +226,9 @@ impl Node {
         }
     }
 
-    /// Whether any job starts after another.
-    pub(crate) fn chained(&self, chained: bool) {
-        self.chained.store(chained, Ordering::Relaxed);
-    }
-
     /// Runs ended: jobs that wait for them may be due.
     pub(crate) fn ends_came(&self) {
-        if self.chained.load(Ordering::Relaxed) {
+        if self.coming.is_chained() {
             self.hints.wake(Topic::Ends);
         }
     }
@@ -370,133 +307,14 @@ impl Node {
 
     /// A run will be ready later.
     pub(crate) fn delayed(&self, ready_at: Timestamp) {
-        let at = ready_at.as_microsecond();
-        if at < self.delayed_at.fetch_min(at, Ordering::Relaxed) {
+        if self.coming.delay(ready_at) {
             self.wake.promote.notify_one();
         }
     }
 
-    /// When the next delayed run is ready, as far as this node was told; asked
-    /// by the one who is about to look, and forgotten with it.
-    pub(crate) fn take_delayed(&self) -> Option<Timestamp> {
-        let at = self.delayed_at.swap(i64::MAX, Ordering::Relaxed);
-        (at != i64::MAX).then(|| Timestamp::from_microsecond(at).unwrap_or(Timestamp::MAX))
-    }
-
-    pub(crate) fn peek_delayed(&self) -> Option<Timestamp> {
-        let at = self.delayed_at.load(Ordering::Relaxed);
-        (at != i64::MAX).then(|| Timestamp::from_microsecond(at).unwrap_or(Timestamp::MAX))
-    }
-
-    /// The store did not answer.
-    pub(crate) fn store_went_away(&self) {
-        self.outage.away.store(true, Ordering::Relaxed);
-    }
-
-    /// The store answered.
-    pub(crate) fn store_is_there(&self, now: Timestamp) {
-        self.outage.there_at.store(now.as_microsecond(), Ordering::Relaxed);
-        if self.outage.away.swap(false, Ordering::Relaxed) {
-            self.be_quiet(now);
-        }
-    }
-
-    /// This node has just come, or stood still for longer than others wait for it. Whoever
-    /// spoke to it had nobody to extend their leases, and gets a lease time to do so.
-    pub(crate) fn was_away(&self) {
-        self.judges_from.store(self.lease_from(self.clock.uptime()), Ordering::Relaxed);
-    }
-
-    /// Whether it has been there for long enough to presume others dead.
-    pub(crate) fn may_judge(&self) -> bool {
-        let uptime = self.clock.uptime();
-        // Until it has spoken to the store again it does not know that it was away.
-        Duration::from_micros(self.judges_from.load(Ordering::Relaxed)) <= uptime && self.territory.word_holds(uptime)
-    }
-
-    fn be_quiet(&self, now: Timestamp) {
-        let quiet = self.options.node_lease.max(self.options.run_lease).after(now);
-        self.outage.quiet_until.store(quiet.as_microsecond(), Ordering::Relaxed);
-    }
-
-    /// Whether the store did not answer when it was last asked.
-    pub fn is_store_away(&self) -> bool {
-        self.outage.away.load(Ordering::Relaxed)
-    }
-
-    /// Whether the store is away, or was until less than a lease time ago, or the
-    /// clock was set then: then others could not renew their leases either, and nobody is presumed dead.
-    pub fn is_quiet(&self, now: Timestamp) -> bool {
-        self.outage.away.load(Ordering::Relaxed)
-            || now.as_microsecond() < self.outage.quiet_until.load(Ordering::Relaxed)
-    }
-
-    /// Whether the store is known to have answered somebody after `at`.
-    pub(crate) fn store_was_there_after(&self, at: Timestamp) -> bool {
-        at.as_microsecond() < self.outage.there_at.load(Ordering::Relaxed)
-    }
-
-    /// This node's own leases are extended, or there are none: asked for at `now`, and
-    /// so long after the moment that uptime counts from.
-    pub(crate) fn extended(&self, now: Timestamp, began: Duration) {
-        self.extended_until.store(self.lease_from(began), Ordering::Relaxed);
-        self.extended_at.store(now.as_microsecond(), Ordering::Relaxed);
-    }
-
-    /// The store has leases of this node's worker, which were first asked for when the
-    /// uptime was `began`. To be called before anything is done by their right: an answer
-    /// may come after they have run out.
-    pub(crate) fn leased(&self, began: Duration) {
-        self.leases_until.fetch_max(self.lease_from(began), Ordering::Relaxed);
-    }
-
-    fn lease_from(&self, began: Duration) -> u64 {
-        let until = began + Duration::from_millis(self.options.run_lease.as_millis());
-        u64::try_from(until.as_micros()).unwrap_or(u64::MAX)
-    }
-
-    /// Whether it was so long ago that this node extended its leases that it must do so
-    /// before it takes more.
-    pub(crate) fn is_extension_late(&self) -> bool {
-        let until = Duration::from_micros(self.extended_until.load(Ordering::Relaxed));
-        until.saturating_sub(self.withdraw_margin()) < self.clock.uptime()
-    }
-
-    /// Whether this node stood still for so long that its own leases may have
-    /// run out, and is back to tell.
-    pub(crate) fn must_extend_first(&self, now: Timestamp) -> bool {
-        let at = Timestamp::from_microsecond(self.extended_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MIN);
-        now >= self.options.run_lease.after(at) && !self.runs.leases().is_empty()
-    }
-
-    /// Until when this node may count on a right to a run, by the uptime.
-    pub(crate) fn holds_until(&self, by: By) -> Duration {
-        match by {
-            By::Owner(_) => self.owns_until(),
-            By::Lease => self.leases_until(),
-        }
-    }
-
-    /// Until when it may count on what it owns: a little less than its lease holds.
-    pub(crate) fn owns_until(&self) -> Duration {
-        self.territory.word_until().saturating_sub(self.withdraw_margin())
-    }
-
-    /// Until when it may count on what it leased.
-    fn leases_until(&self) -> Duration {
-        Duration::from_micros(self.leases_until.load(Ordering::Relaxed)).saturating_sub(self.withdraw_margin())
-    }
-
-    fn withdraw_margin(&self) -> Duration {
-        Duration::from_millis(self.options.withdraw_margin.as_millis())
-    }
-
-    /// The clock was set. What everybody promised until some instant by the old one
-    /// is promised anew by the new one, and nobody is presumed dead meanwhile.
+    /// The clock was set: what was noted by the old one is noted anew.
     pub(crate) fn stepped(&self, now: Timestamp) {
-        self.be_quiet(now);
-        // By a clock that was ahead it would have been there after whatever comes.
-        self.outage.there_at.store(i64::MIN, Ordering::Relaxed);
+        self.rights.stepped(now);
         self.meter.stepped();
         self.catalog.stepped();
         self.executing.stepped();
