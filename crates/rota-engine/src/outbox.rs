@@ -51,6 +51,13 @@ pub struct Ended {
     pub origin: Origin,
 }
 
+impl Ended {
+    /// The end of a run that this node decides about, and no attempt.
+    pub fn decided(run: Run, by: By, end: End, at: Timestamp) -> Self {
+        Self { run, by, end, at, job: None, origin: Origin::Decided }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Outbox(Mutex<Queues>);
 

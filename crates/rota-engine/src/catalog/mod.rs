@@ -6,12 +6,16 @@
 //! store's guard tells when one is out of date, and [`Catalog::forget`] has it
 //! read again. Pauses, lanes, tenants and calendars are read anew by a look.
 //!
-//! Everything is bounded: of two generations the older is dropped when the
-//! younger is full.
+//! Everything is bounded: what is kept one by one by a [`Cache`] each, the rest by how much
+//! the store may hold of it.
+
+mod cache;
+mod gate;
+mod job;
+mod schedule;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    hash::Hash,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,255 +26,39 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use rota_core::{
     calendar::Calendar,
-    dispatch::Pair,
     duration::Span,
-    fire,
     ids::{JobId, LaneId, ScheduleId, TenantId},
-    job::{JobDocument, RunTerms, StepPolicy, document::Input, template::has_tags},
     lane::{Lane, LaneKey, LaneMode},
-    order::Priority,
-    problem::Problem,
     quota::{Quotas, Tiers},
-    rate::Rate,
-    run::SettlePolicy,
-    schedule::ScheduleSpec,
-    store::{JobRecord, Pause, PauseTarget, Pauses, ScheduleRecord, Store, StoreError, Tenant},
+    store::{JobRecord, Pauses, ScheduleRecord, Store, StoreError, Tenant},
     stored,
-    timing::Schedule,
 };
-use serde_json::Value;
 
+use self::cache::Cache;
+pub use self::{
+    gate::Gate,
+    job::{JobEntry, JobVersion, input_problems},
+    schedule::{ScheduleEntry, ScheduleFound, pauses_over},
+};
 use crate::options::Options;
 
 /// Calendars are read again after this long: an edit elsewhere is seen within
 /// a second, and a busy tenant's are not read for every batch.
 const CALENDARS_KEPT: Span = Span::millis(1_000);
 
-/// Characters of a schema's complaint that are shown.
-const MESSAGE_CHARS_MAX: usize = 500;
-
-/// One version of a job, ready for use.
-#[derive(Debug)]
-pub struct JobVersion {
-    pub job: JobId,
-    pub version: i32,
-    pub document: JobDocument,
-    pub terms: RunTerms,
-    pub settle: SettlePolicy,
-    /// The rules of its one step; none for a flow.
-    pub step: Option<StepPolicy>,
-    pub rate: Option<Rate>,
-    /// The payload of a run that was given none.
-    pub payload: Value,
-    /// Whether its step has anything to render.
-    pub templated: bool,
-    /// What every payload must satisfy.
-    schema: Option<jsonschema::Validator>,
-    /// Bytes of its document.
-    pub size: usize,
-}
-
-impl JobVersion {
-    pub fn read(job: JobId, version: i32, document: &str, losses_max: u16) -> Result<Self, String> {
-        let size = document.len();
-        let document: JobDocument = stored::read(document).map_err(|error| error.to_string())?;
-        let terms = document.run_terms(Priority::HIGHEST);
-        let step = document.lone_step();
-        let templated = step.is_some_and(|step| serde_json::to_string(step).is_ok_and(|text| has_tags(&text)));
-        Ok(Self {
-            job,
-            version,
-            settle: SettlePolicy { retry: terms.retry.clone(), losses_max },
-            step: step.map(|step| document.step_policy(step)),
-            rate: document.rate_limit.as_ref().map(|limit| Rate { runs: limit.runs, per: limit.per }),
-            payload: document.input.as_ref().and_then(|input| input.default.clone()).unwrap_or_default(),
-            templated,
-            size,
-            terms,
-            schema: document.input.as_ref().and_then(|input| validator(input).ok()?),
-            document,
-        })
-    }
-
-    /// What is wrong with a payload, by the job's own schema: the first thing,
-    /// with its path.
-    pub fn refuses(&self, payload: &Value) -> Option<String> {
-        self.schema.as_ref().and_then(|schema| wrong(schema, payload))
-    }
-}
-
-/// The schema of an input, ready for use. Nothing is fetched: a reference to
-/// elsewhere is an error.
-fn validator(input: &Input) -> Result<Option<jsonschema::Validator>, String> {
-    let Some(schema) = &input.schema else { return Ok(None) };
-    jsonschema::validator_for(schema).map(Some).map_err(|error| error.to_string())
-}
-
-fn wrong(schema: &jsonschema::Validator, payload: &Value) -> Option<String> {
-    let error = schema.iter_errors(payload).next()?;
-    let path = error.instance_path().to_string().replace('/', ".");
-    // The message repeats the value, which may be long and is the caller's own.
-    let message: String = error.to_string().chars().take(MESSAGE_CHARS_MAX).collect();
-    Some(format!("payload{path}: {message}"))
-}
-
-/// What is wrong with a job's input: a schema that is none, and payloads of its
-/// own that the schema refuses.
-pub fn input_problems(document: &JobDocument) -> Vec<Problem> {
-    let Some(input) = &document.input else { return Vec::new() };
-    let schema = match validator(input) {
-        Ok(None) => return Vec::new(),
-        Ok(Some(schema)) => schema,
-        Err(why) => return vec![Problem::new("input.schema", "bad_schema", format!("is no JSON Schema: {why}"))],
-    };
-    let mut problems = Vec::new();
-    let mut refuse = |path: String, payload: &Value| {
-        if let Some(why) = wrong(&schema, payload) {
-            problems.push(Problem::new(path, "bad_payload", format!("does not satisfy input.schema: {why}")));
-        }
-    };
-    if let Some(default) = &input.default {
-        refuse("input.default".to_owned(), default);
-    }
-    for (n, schedule) in document.schedules.iter().enumerate() {
-        // A template is filled in for each instant, and judged then.
-        if !schedule.payload.is_null() && !has_tags(&schedule.payload.to_string()) {
-            refuse(format!("schedules[{n}].payload"), &schedule.payload);
-        }
-    }
-    problems
-}
-
-/// A job as last read.
-#[derive(Debug)]
-pub struct JobEntry {
-    pub record: JobRecord,
-    pub version: Arc<JobVersion>,
-}
-
-/// A schedule at one revision.
-#[derive(Debug)]
-pub struct ScheduleEntry {
-    pub record: ScheduleRecord,
-    pub spec: ScheduleSpec,
-    /// As its job allows it to be.
-    pub schedule: Schedule,
-}
-
-impl ScheduleEntry {
-    /// What is stored, ready for use; or why it cannot be read.
-    pub fn read(record: ScheduleRecord) -> Result<Self, String> {
-        let spec: ScheduleSpec = stored::read(&record.spec).map_err(|error| error.to_string())?;
-        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        let schedule = Schedule::compile(&spec, &record.id.seed()).map_err(told)?.of_job(record.enabled);
-        Ok(Self { record, spec, schedule })
-    }
-
-    pub fn pauses(&self, job: &JobEntry, wide: &Pauses) -> Vec<fire::Pause> {
-        pauses_over(&self.record, &job.record, wide)
-    }
-}
-
-/// The times in which nothing of a schedule starts: by its own pauses, and by those of its
-/// job, its queue and its tenant.
-pub fn pauses_over(schedule: &ScheduleRecord, job: &JobRecord, wide: &Pauses) -> Vec<fire::Pause> {
-    let wide = wide.pauses.iter().filter(|(target, _)| match target {
-        PauseTarget::Tenant(of) => *of == schedule.tenant,
-        PauseTarget::Queue(of, name) => *of == schedule.tenant && *name == job.queue,
-        PauseTarget::Job(_) | PauseTarget::Schedule(_) => false,
-    });
-    let own = schedule.pause.iter().chain(&job.pause);
-    wide.map(|(_, pause)| pause).chain(own).flat_map(Pause::spans).collect()
-}
-
-/// A cache of two generations.
-#[derive(Debug)]
-struct Kept<K, V> {
-    young: HashMap<K, V>,
-    old: HashMap<K, V>,
-    most: usize,
-}
-
-impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
-    fn new(most: usize) -> Self {
-        Self { young: HashMap::new(), old: HashMap::new(), most: most.max(1) }
-    }
-
-    fn get(&mut self, key: &K) -> Option<V> {
-        if let Some(found) = self.young.get(key) {
-            return Some(found.clone());
-        }
-        let found = self.old.remove(key)?;
-        self.put(key.clone(), found.clone());
-        Some(found)
-    }
-
-    fn put(&mut self, key: K, value: V) {
-        if self.young.len() >= self.most {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(key, value);
-    }
-
-    fn forget(&mut self, key: &K) {
-        self.young.remove(key);
-        self.old.remove(key);
-    }
-
-    fn clear(&mut self) {
-        self.young.clear();
-        self.old.clear();
-    }
-}
-
-/// Which pairs may start runs on this node.
-#[derive(Debug, Default)]
-pub struct Gate {
-    lanes: HashMap<LaneId, Lane>,
-    /// Lanes whose runs this node can execute.
-    able: HashSet<LaneId>,
-    pauses: HashMap<PauseTarget, Pause>,
-}
-
-impl Gate {
-    /// Whether a run of this pair may start at `now`.
-    pub fn open(&self, pair: Pair, now: Timestamp) -> bool {
-        self.able.contains(&pair.lane) && self.is_running(pair, now)
-    }
-
-    /// Whether nobody has paused this pair, whoever may execute it.
-    pub fn is_running(&self, pair: Pair, now: Timestamp) -> bool {
-        if self.pauses.is_empty() {
-            return true;
-        }
-        let queue = self.lanes.get(&pair.lane).map(|lane| lane.key.queue.clone()).unwrap_or_default();
-        let targets = [PauseTarget::Tenant(pair.tenant), PauseTarget::Queue(pair.tenant, queue)];
-        !targets.iter().any(|target| self.pauses.get(target).is_some_and(|pause| pause.holds(now)))
-    }
-
-    /// Every lane that is known here.
-    pub fn lanes(&self) -> &HashMap<LaneId, Lane> {
-        &self.lanes
-    }
-
-    pub fn mode(&self, lane: LaneId) -> Option<LaneMode> {
-        self.lanes.get(&lane).map(|lane| lane.mode)
-    }
-
-    /// The lanes of a mode whose runs this node can execute.
-    pub fn able(&self, mode: LaneMode) -> Vec<LaneId> {
-        let mut lanes: Vec<_> = self.able.iter().copied().filter(|lane| self.mode(*lane) == Some(mode)).collect();
-        lanes.sort_unstable();
-        lanes
-    }
-}
-
+/// What is kept one by one, each kind bounded.
 #[derive(Debug)]
 struct Caches {
-    versions: Kept<(JobId, i32), Arc<JobVersion>>,
-    jobs: Kept<JobId, Arc<JobEntry>>,
-    schedules: Kept<ScheduleId, Arc<ScheduleEntry>>,
-    calendars: Kept<TenantId, (Timestamp, Arc<HashMap<String, Calendar>>)>,
+    versions: Cache<(JobId, i32), Arc<JobVersion>>,
+    jobs: Cache<JobId, Arc<JobEntry>>,
+    schedules: Cache<ScheduleId, Arc<ScheduleEntry>>,
+    calendars: Cache<TenantId, (Timestamp, Arc<HashMap<String, Calendar>>)>,
+}
+
+/// What is read whole by a look. As much as the store has: [`Limits`](rota_core::limits::Limits)
+/// bounds it.
+#[derive(Debug, Default)]
+struct Tables {
     lanes: HashMap<LaneKey, LaneId>,
     tenants: HashMap<TenantId, Tenant>,
     /// Of the tenants that have any.
@@ -281,6 +69,7 @@ struct Caches {
 pub struct Catalog {
     store: Arc<dyn Store>,
     caches: Mutex<Caches>,
+    tables: RwLock<Tables>,
     pauses: RwLock<Arc<Pauses>>,
     gate: RwLock<Arc<Gate>>,
     /// Some tenant has quotas: where none has, nobody takes a lock to ask.
@@ -293,18 +82,16 @@ impl Catalog {
     pub fn new(store: Arc<dyn Store>, options: &Options) -> Self {
         let most = options.catalog_max;
         let caches = Caches {
-            versions: Kept::new(most),
-            jobs: Kept::new(most),
-            schedules: Kept::new(most),
-            calendars: Kept::new(most),
-            lanes: HashMap::new(),
-            tenants: HashMap::new(),
-            quotas: HashMap::new(),
+            versions: Cache::new(most),
+            jobs: Cache::new(most),
+            schedules: Cache::new(most),
+            calendars: Cache::new(most),
         };
         let pauses = Pauses { revision: -1, pauses: Vec::new() };
         Self {
             store,
             caches: Mutex::new(caches),
+            tables: RwLock::default(),
             pauses: RwLock::new(Arc::new(pauses)),
             gate: RwLock::default(),
             limited: AtomicBool::new(false),
@@ -509,10 +296,8 @@ impl Catalog {
     }
 
     fn keep_lanes(&self, lanes: Vec<Lane>, able: impl Fn(&LaneKey) -> bool) {
-        self.caches(|caches| {
-            let current = lanes.iter().filter(|lane| !lane.retired);
-            caches.lanes.extend(current.map(|lane| (lane.key.clone(), lane.id)));
-        });
+        let current = lanes.iter().filter(|lane| !lane.retired);
+        self.tables.write().lanes.extend(current.map(|lane| (lane.key.clone(), lane.id)));
         self.change_gate(|gate| {
             let mut gate = Gate { lanes: gate.lanes.clone(), able: gate.able.clone(), pauses: gate.pauses.clone() };
             for lane in lanes {
@@ -534,7 +319,8 @@ impl Catalog {
         able: impl Fn(&LaneKey) -> bool,
     ) -> Result<Vec<Option<LaneId>>, StoreError> {
         let at_hand = |keys: &[&LaneKey]| -> Vec<Option<LaneId>> {
-            self.caches(|caches| keys.iter().map(|key| caches.lanes.get(*key).copied()).collect())
+            let tables = self.tables.read();
+            keys.iter().map(|key| tables.lanes.get(*key).copied()).collect()
         };
         let found = at_hand(keys);
         let missing: Vec<&LaneKey> =
@@ -574,7 +360,8 @@ impl Catalog {
         able: impl Fn(&LaneKey) -> bool,
     ) -> Result<(HashSet<LaneKey>, usize), StoreError> {
         let keep_missing = |keys: &mut HashSet<LaneKey>| {
-            self.caches(|caches| keys.retain(|key| !caches.lanes.contains_key(key)));
+            let tables = self.tables.read();
+            keys.retain(|key| !tables.lanes.contains_key(key));
         };
         keep_missing(&mut keys);
         if !keys.is_empty() {
@@ -592,10 +379,10 @@ impl Catalog {
         let quotas: HashMap<TenantId, Arc<Quotas>> =
             quotas.filter(|(_, quotas)| *quotas != Quotas::NONE).map(|(id, quotas)| (id, Arc::new(quotas))).collect();
         let limited = !quotas.is_empty();
-        self.caches(|caches| {
-            caches.quotas = quotas;
-            caches.tenants = tenants.into_iter().map(|tenant| (tenant.id, tenant)).collect();
-        });
+        let mut tables = self.tables.write();
+        tables.quotas = quotas;
+        tables.tenants = tenants.into_iter().map(|tenant| (tenant.id, tenant)).collect();
+        drop(tables);
         self.limited.store(limited, Ordering::Relaxed);
         Ok(weights)
     }
@@ -612,9 +399,8 @@ impl Catalog {
         }
         // Many runs, few tenants, and one lock for all.
         let tenants: HashSet<TenantId> = tenants.collect();
-        self.caches(|caches| {
-            tenants.into_iter().filter_map(|tenant| Some((tenant, Arc::clone(caches.quotas.get(&tenant)?)))).collect()
-        })
+        let tables = self.tables.read();
+        tenants.into_iter().filter_map(|tenant| Some((tenant, Arc::clone(tables.quotas.get(&tenant)?)))).collect()
     }
 
     /// A tenant's quotas, as of the last look; none where nothing is limited.
@@ -622,20 +408,10 @@ impl Catalog {
         if !self.is_limited() {
             return None;
         }
-        self.caches(|caches| caches.quotas.get(&tenant).cloned())
+        self.tables.read().quotas.get(&tenant).cloned()
     }
 
     pub fn tenant_named(&self, name: &str) -> Option<TenantId> {
-        self.caches(|caches| caches.tenants.values().find(|tenant| tenant.name == name).map(|tenant| tenant.id))
+        self.tables.read().tenants.values().find(|tenant| tenant.name == name).map(|tenant| tenant.id)
     }
-}
-
-/// What became of a schedule that was asked for.
-#[derive(Clone, Debug)]
-pub enum ScheduleFound {
-    Here(Arc<ScheduleEntry>),
-    /// It is not at that revision any more.
-    Changed,
-    /// What it says cannot be read.
-    Broken(String),
 }

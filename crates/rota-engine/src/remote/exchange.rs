@@ -32,6 +32,7 @@ use tokio::sync::Notify;
 use super::{
     Exchange, ExchangeAnswer, ExchangeError, Hello, LogPiece, ReportAck, Stop,
     sessions::{Assigned, Outgoing, PendingAnswers, REDELIVERIES_MAX},
+    wait::{Facts, Next, next},
 };
 use crate::{
     catalog::JobVersion,
@@ -133,7 +134,6 @@ async fn wait(
 ) -> Result<(), StoreError> {
     let node = poll.node;
     let (began_at, steps) = (node.clock.now(), node.clock.steps());
-    let settle_until = SETTLE_WAIT.after(began_at);
     let longest = if poll.holds_any(asked) { node.options.extend_every } else { WAIT_MAX };
     let until = asked.wait.map_or(began_at, |wait| wait.min(longest).after(began_at));
     loop {
@@ -142,27 +142,29 @@ async fn wait(
         heard.as_mut().enable();
         let now = node.clock.now();
         compare(poll, asked, answer, now).await?;
-        let stands = node.remote.sessions().poll_state(asked.hello.worker, poll.number, now);
-        let gone = node.executing.is_draining();
-        // Whoever asks again is answered by the clock as it is set then.
-        let stepped = node.clock.steps() != steps;
-        let told = answers.is_done() || stepped || now >= settle_until || gone && node.rights.is_store_away();
-        // One who said something, or cannot wait, is answered as soon as work was
-        // looked for: what it has to say next waits for that.
-        let in_haste = asked.says_something() || asked.wait.is_none();
-        // What it holds now, it says when it is answered.
-        let unheard_at = stands.unheard_since.map(|since| node.options.extend_every.after(since));
-        let doubted = unheard_at.is_some_and(|at| at <= now);
-        let something = stands.outgoing || !answer.stops.is_empty() || !answer.lost.is_empty() || doubted;
-        let late = stepped || now >= until && (stands.tried || now >= settle_until);
-        if told && (something || late || stands.superseded || stands.drain || gone || (in_haste && stands.tried)) {
-            return Ok(());
-        }
-        let wake_at = if told && stands.tried { until } else { settle_until };
-        let wake_at = unheard_at.map_or(wake_at, |at| wake_at.min(at));
+        let state = node.remote.sessions().poll_state(asked.hello.worker, poll.number, now);
+        let facts = Facts {
+            now,
+            until,
+            settle_until: SETTLE_WAIT.after(began_at),
+            reports_answered: answers.is_done(),
+            has_news: state.outgoing || !answer.stops.is_empty() || !answer.lost.is_empty(),
+            looked: state.looked,
+            in_haste: asked.says_something() || asked.wait.is_none(),
+            superseded: state.superseded,
+            drain: state.drain,
+            node_drains: node.executing.is_draining(),
+            store_away: node.rights.is_store_away(),
+            stepped: node.clock.steps() != steps,
+            unlisted_until: state.unlisted_since.map(|since| node.options.extend_every.after(since)),
+        };
+        let wake_at = match next(&facts) {
+            Next::Answer => return Ok(()),
+            Next::WaitUntil(at) => at,
+        };
         tokio::select! {
             () = heard => {}
-            () = node.clock.sleep_until(wake_at.max(Span::millis(1).after(now))) => {}
+            () = node.clock.sleep_until(wake_at) => {}
             () = node.clock.stepped(steps) => {}
         }
     }
@@ -533,7 +535,7 @@ async fn lose_ignored(node: &Arc<Node>, hello: &Hello, ignored: &[Lease], now: T
             "the worker ignores an attempt that it was handed {REDELIVERIES_MAX} times: the attempt is lost"
         );
         let end = End::Decided(Box::new(change));
-        node.post(vec![Ended { run, by: By::Lease, end, at: now, job: None, origin: Origin::Decided }]);
+        node.post(vec![Ended::decided(run, By::Lease, end, now)]);
     }
     Ok(())
 }
@@ -643,8 +645,7 @@ async fn redeliver(
             Ok(_) | Err(_) => Some(run),
         };
         if let Some(run) = back {
-            let (by, end) = (By::Lease, End::HandedBack);
-            node.post(vec![Ended { run, by, end, at: now, job: None, origin: Origin::Decided }]);
+            node.post(vec![Ended::decided(run, By::Lease, End::HandedBack, now)]);
         }
     }
     Ok(())

@@ -12,6 +12,7 @@
 
 mod exchange;
 mod sessions;
+mod wait;
 
 use std::{
     collections::HashSet,

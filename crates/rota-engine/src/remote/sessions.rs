@@ -120,7 +120,7 @@ struct OpenPoll {
     number: u64,
     free: u32,
     /// Work was looked for since it began.
-    tried: bool,
+    looked: bool,
 }
 
 #[derive(Debug)]
@@ -248,10 +248,10 @@ pub(crate) struct Waiting {
 pub(crate) struct PollState {
     pub superseded: bool,
     pub outgoing: bool,
-    pub tried: bool,
+    pub looked: bool,
     pub drain: bool,
     /// Since when the store has had leases that it does not list.
-    pub unheard_since: Option<Timestamp>,
+    pub unlisted_since: Option<Timestamp>,
 }
 
 /// All of them.
@@ -338,7 +338,7 @@ impl Sessions {
     pub fn begin_poll(&mut self, worker: WorkerId, free: u32) -> u64 {
         let Some(session) = self.by_worker.get_mut(&worker) else { return 0 };
         session.polls += 1;
-        session.poll = Some(OpenPoll { number: session.polls, free, tried: false });
+        session.poll = Some(OpenPoll { number: session.polls, free, looked: false });
         session.notify.notify_waiters();
         session.polls
     }
@@ -354,16 +354,16 @@ impl Sessions {
 
     pub fn poll_state(&self, worker: WorkerId, number: u64, now: Timestamp) -> PollState {
         let Some(session) = self.by_worker.get(&worker) else {
-            return PollState { superseded: true, outgoing: false, tried: true, drain: false, unheard_since: None };
+            return PollState { superseded: true, outgoing: false, looked: true, drain: false, unlisted_since: None };
         };
         let poll = session.poll.as_ref().filter(|poll| poll.number == number);
         PollState {
             superseded: poll.is_none(),
             outgoing: poll.is_some_and(|poll| poll.free > 0) && !session.outgoing.is_empty(),
             // Where there is no room nothing is looked for.
-            tried: poll.is_none_or(|poll| poll.tried || poll.free == 0) || session.is_reserved(now),
+            looked: poll.is_none_or(|poll| poll.looked || poll.free == 0) || session.is_reserved(now),
             drain: session.drain_asked,
-            unheard_since: session.unlisted_since.values().min().copied(),
+            unlisted_since: session.unlisted_since.values().min().copied(),
         }
     }
 
@@ -400,13 +400,13 @@ impl Sessions {
     }
 
     /// Work was looked for, for everybody who was waiting.
-    pub fn tried(&mut self, waiting: &[Waiting]) {
+    pub fn looked(&mut self, waiting: &[Waiting]) {
         for worker in waiting.iter().map(|waiting| waiting.worker) {
             if let Some(session) = self.by_worker.get_mut(&worker)
                 && let Some(poll) = &mut session.poll
-                && !poll.tried
+                && !poll.looked
             {
-                poll.tried = true;
+                poll.looked = true;
                 session.notify.notify_waiters();
             }
         }

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use rota_core::{
     dispatch::{APART, Pair, Share, WAIT},
     duration::Span,
-    ids::{LaneId, RunId, WorkerId},
+    ids::{LaneId, WorkerId},
     run::{Hold, Outcome, Run, RunState},
     store::{By, Claim, StoreError, WorkerBeat, WorkerInfo, Write},
 };
@@ -26,7 +26,7 @@ use rota_core::{
 use super::{PassReport, Stage, is_unknown};
 use crate::{
     catalog::JobVersion,
-    launch::{is_overdue, not_before, overdue, unreadable_end},
+    launch::{Able, LeasedRun, Pipeline},
     node::Node,
     outbox::{End, Ended, Origin},
     remote::{Waiting, hand_back, outgoing},
@@ -51,10 +51,9 @@ pub struct Assign {
     look_at: Timestamp,
     heartbeat_at: Timestamp,
     pending: Option<(Write, Vec<Claim>)>,
-    /// Leased runs that may go on at a later time.
-    held: BTreeMap<(Timestamp, RunId), (WorkerId, Run)>,
+    pipeline: Pipeline<LeasedRun>,
     /// Leased runs that wait until their worker has nothing else in hand.
-    suspects: Vec<(WorkerId, Run)>,
+    suspects: Vec<LeasedRun>,
     doubts: bool,
 }
 
@@ -70,7 +69,8 @@ enum Sent {
 impl Assign {
     pub fn new(node: Arc<Node>) -> Self {
         let (look_at, heartbeat_at) = (Timestamp::MIN, Timestamp::MIN);
-        Self { node, look_at, heartbeat_at, pending: None, held: BTreeMap::new(), suspects: Vec::new(), doubts: false }
+        let pipeline = Pipeline::new(Arc::clone(&node));
+        Self { node, look_at, heartbeat_at, pending: None, pipeline, suspects: Vec::new(), doubts: false }
     }
 
     /// Says who works.
@@ -133,7 +133,7 @@ impl Assign {
         claims
     }
 
-    async fn claim(&mut self, write: Write, claims: Vec<Claim>) -> Result<Vec<(WorkerId, Run)>, StoreError> {
+    async fn claim(&mut self, write: Write, claims: Vec<Claim>) -> Result<Vec<LeasedRun>, StoreError> {
         let runs = match self.node.store.claim_each(&write, &claims).await {
             Ok(runs) => runs,
             Err(error) => {
@@ -144,9 +144,10 @@ impl Assign {
             }
         };
         self.node.stats.claims.add(1);
-        let held: Vec<(WorkerId, Run)> = runs.into_iter().filter_map(|run| Some((holder(&run)?, run))).collect();
+        let leased = |run| Some(LeasedRun { worker: holder(&run)?, run });
+        let held: Vec<LeasedRun> = runs.into_iter().filter_map(leased).collect();
         let mut keys: BTreeMap<(WorkerId, Pair), Vec<_>> = BTreeMap::new();
-        for (worker, run) in &held {
+        for LeasedRun { worker, run } in &held {
             let pair = Pair { lane: run.lane, tenant: run.tenant };
             keys.entry((*worker, pair)).or_default().push(run.order_key());
         }
@@ -161,72 +162,26 @@ impl Assign {
     }
 
     /// Sends leased runs on their way; answers how many.
-    async fn start(&mut self, taken: Vec<(WorkerId, Run)>, now: Timestamp) -> Result<usize, StoreError> {
-        let (mut taken, late): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(_, run)| !is_overdue(run, now));
+    async fn start(&mut self, mut taken: Vec<LeasedRun>, now: Timestamp) -> Result<usize, StoreError> {
         // Whatever is to be alone comes after what was leased with it.
-        taken.sort_by_key(|(_, run)| run.losses);
-        self.node.post(late.iter().filter_map(|(_, run)| overdue(run, By::Lease, now)).collect());
+        taken.sort_by_key(|one| one.run.losses);
+        let taken = self.pipeline.without_overdue(taken, now);
         if taken.is_empty() {
             return Ok(0);
         }
-        let found = match self.versions(&taken).await {
-            Ok(found) => found,
-            Err(error) => {
-                for (worker, run) in taken {
-                    self.hold(worker, run, now);
-                }
-                return Err(error);
-            }
-        };
-        let with_rates: Vec<(&Run, &JobVersion)> =
-            taken.iter().zip(&found).filter_map(|((_, run), job)| Some((run, job.as_deref()?))).collect();
-        let rates = match not_before(&self.node, &with_rates, now).await {
-            Ok(rates) => rates,
-            Err(error) => {
-                for (worker, run) in taken {
-                    self.hold(worker, run, now);
-                }
-                return Err(error);
-            }
-        };
-        let mut rates = rates.into_iter();
+        let able = self.pipeline.with_versions(taken, now).await?;
+        let able = self.pipeline.with_tokens(able, now).await?;
         let (mut done, mut ended) = (0, Vec::new());
-        for ((worker, run), job) in taken.into_iter().zip(found) {
-            let Some(job) = job else {
-                ended.push(unreadable_end(run, By::Lease, now));
-                continue;
-            };
-            match rates.next().flatten() {
-                Some(at) => self.hold(worker, run, at),
-                None => match self.post(worker, run, job, now) {
-                    Sent::On => done += 1,
-                    Sent::Waits(run) => self.suspects.push((worker, run)),
-                    Sent::Ended(end) => ended.push(end),
-                },
+        for Able { taken: LeasedRun { worker, run }, job } in able {
+            match self.post(worker, run, job, now) {
+                Sent::On => done += 1,
+                Sent::Waits(run) => self.suspects.push(LeasedRun { worker, run }),
+                Sent::Ended(end) => ended.push(end),
             }
         }
         self.node.stats.started.add(done);
         self.node.post(ended);
         Ok(done)
-    }
-
-    fn hold(&mut self, worker: WorkerId, run: Run, until: Timestamp) {
-        if let Some(session) = self.node.remote.sessions().get_mut(worker) {
-            session.held.insert(run.lease());
-        }
-        let until = run.start_by().map_or(until, |by| until.min(by));
-        self.held.insert((until, run.id), (worker, run));
-    }
-
-    async fn versions(&self, taken: &[(WorkerId, Run)]) -> Result<Vec<Option<Arc<JobVersion>>>, StoreError> {
-        let catalog = &self.node.catalog;
-        let mut found = catalog.versions(taken.iter().map(|(_, run)| (run.job, run.version)));
-        for (slot, (_, run)) in found.iter_mut().zip(taken) {
-            if slot.is_none() {
-                *slot = catalog.version(run.job, run.version).await?;
-            }
-        }
-        Ok(found)
     }
 
     /// Puts an attempt into its worker's outgoing queue, or says what became of it instead.
@@ -276,21 +231,21 @@ impl Assign {
     /// Goes on with runs that waited to be alone, or have waited long enough for it.
     async fn go_on_alone(&mut self, now: Timestamp) -> Result<usize, StoreError> {
         let mut due = Vec::new();
-        for (worker, run) in std::mem::take(&mut self.suspects) {
-            let lease = run.lease();
+        for one in std::mem::take(&mut self.suspects) {
+            let (worker, run, lease) = (one.worker, &one.run, one.run.lease());
             let mut sessions = self.node.remote.sessions();
             match sessions.get_mut(worker) {
                 // Its lease was lost meanwhile.
                 Some(session) if !session.held.contains(&lease) => {}
-                Some(session) if !session.is_free_for(lease) && !has_waited(&run, now) => {
-                    self.suspects.push((worker, run));
+                Some(session) if !session.is_free_for(lease) && !has_waited(run, now) => {
+                    self.suspects.push(one);
                 }
                 Some(session) => {
                     session.held.remove(&lease);
-                    due.push((worker, run));
+                    due.push(one);
                 }
                 // It goes back.
-                None => due.push((worker, run)),
+                None => due.push(one),
             }
         }
         self.start(due, now).await
@@ -298,19 +253,14 @@ impl Assign {
 
     /// Goes on with what was held back.
     async fn go_on(&mut self, now: Timestamp) -> Result<usize, StoreError> {
-        let mut due = Vec::new();
-        while let Some(first) = self.held.first_entry()
-            && first.key().0 <= now
-        {
-            due.push(first.remove());
-        }
+        let mut due = self.pipeline.take_due(now);
         if due.is_empty() {
             return Ok(0);
         }
         {
             let mut sessions = self.node.remote.sessions();
             // One that its worker has lost meanwhile is let go of.
-            due.retain(|(worker, run)| {
+            due.retain(|LeasedRun { worker, run }| {
                 sessions.get_mut(*worker).is_none_or(|session| session.held.remove(&run.lease()))
             });
         }
@@ -319,7 +269,8 @@ impl Assign {
 
     /// Claims for those who wait. True where there may be more.
     async fn assign(&mut self, now: Timestamp) -> Result<(usize, bool), StoreError> {
-        let waiting = if self.held.len() >= HELD_MAX { Vec::new() } else { self.node.remote.sessions().waiting(now) };
+        let waiting =
+            if self.pipeline.len() >= HELD_MAX { Vec::new() } else { self.node.remote.sessions().waiting(now) };
         let asked = match self.pending.take() {
             Some((write, claims)) => (write, claims),
             None => (self.node.write(now), self.ask(&waiting, now)),
@@ -332,7 +283,7 @@ impl Assign {
             more = taken.len() >= most;
             done = self.start(taken, now).await?;
         }
-        self.node.remote.sessions().tried(&waiting);
+        self.node.remote.sessions().looked(&waiting);
         Ok((done, more))
     }
 
@@ -340,15 +291,8 @@ impl Assign {
     fn give_back(&mut self, now: Timestamp) {
         let back = self.node.remote.sessions().drain();
         hand_back(&self.node, back, now);
-        let held = std::mem::take(&mut self.held).into_values().chain(std::mem::take(&mut self.suspects));
-        let back = held.map(|(_, run)| Ended {
-            run,
-            by: By::Lease,
-            end: End::HandedBack,
-            at: now,
-            job: None,
-            origin: Origin::Decided,
-        });
+        let held = self.pipeline.take_all().chain(std::mem::take(&mut self.suspects));
+        let back = held.map(|one| Ended::decided(one.run, By::Lease, End::HandedBack, now));
         self.node.post(back.collect());
     }
 }
@@ -430,7 +374,7 @@ impl Stage for Assign {
             return Ok(PassReport::idle());
         }
         self.heartbeat(now).await?;
-        let holds_any = !self.held.is_empty() || !self.suspects.is_empty();
+        let holds_any = self.pipeline.len() > 0 || !self.suspects.is_empty();
         if !self.node.remote.is_used() && !holds_any && self.pending.is_none() {
             return Ok(PassReport::until(self.heartbeat_at));
         }
@@ -446,7 +390,7 @@ impl Stage for Assign {
         }
         let (assigned, more) = self.assign(now).await?;
         done += assigned;
-        let held_at = self.held.keys().next().map(|(at, _)| *at);
+        let held_at = self.pipeline.next_at();
         let alone_at = (!self.suspects.is_empty()).then(|| ALONE_LOOK.after(now));
         let next_at = [Some(self.look_at), Some(self.heartbeat_at), held_at, alone_at].into_iter().flatten().min();
         Ok(PassReport { done, more, next_at })
@@ -459,7 +403,7 @@ impl Stage for Assign {
 
     fn stepped(&mut self, now: Timestamp) {
         (self.look_at, self.heartbeat_at) = (Timestamp::MIN, Timestamp::MIN);
-        self.held = std::mem::take(&mut self.held).into_iter().map(|((_, run), held)| ((now, run), held)).collect();
+        self.pipeline.stepped(now);
     }
 }
 

@@ -26,7 +26,7 @@ use super::{PassReport, Stage, is_unknown};
 use crate::{
     executing::Why,
     node::Node,
-    outbox::{End, Ended, Origin},
+    outbox::{End, Ended},
     reports,
     runs::Handover,
 };
@@ -164,8 +164,7 @@ impl Heartbeat {
         let mut ended = Vec::new();
         for run in records.into_iter().flatten().map(|record| record.run) {
             if self.unlisted.contains(&run.lease()) && self.node.runs.add(&run, By::Lease) {
-                let (by, end) = (By::Lease, End::HandedBack);
-                ended.push(Ended { run, by, end, at: now, job: None, origin: Origin::Decided });
+                ended.push(Ended::decided(run, By::Lease, End::HandedBack, now));
             }
         }
         self.node.post(ended);

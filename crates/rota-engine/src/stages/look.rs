@@ -28,7 +28,7 @@ use super::{PassReport, Stage};
 use crate::{
     executing::Why,
     node::Node,
-    outbox::{End, Ended, Origin},
+    outbox::{End, Ended},
     runs::{CancelFound, ReadyRun},
 };
 
@@ -67,14 +67,7 @@ impl Look {
             let Some(by) = held(&run.part).map(By::Owner) else { continue };
             match run.lose(self.node.options.losses_max, now) {
                 Ok(change) if self.node.runs.add(&run, by) => {
-                    ended.push(Ended {
-                        run,
-                        by,
-                        end: End::Decided(Box::new(change)),
-                        at: now,
-                        job: None,
-                        origin: Origin::Decided,
-                    });
+                    ended.push(Ended::decided(run, by, End::Decided(Box::new(change)), now));
                 }
                 // This node's own attempt from before is not out of the way yet.
                 Ok(_) => drop(unseen.insert(run.part)),
@@ -170,10 +163,7 @@ impl Look {
                 }
                 None
             }
-            CancelFound::Here(by) => {
-                let end = End::Outcome(Outcome::Cancelled);
-                Some(Ended { run, by, end, at: now, job: None, origin: Origin::Decided })
-            }
+            CancelFound::Here(by) => Some(Ended::decided(run, by, End::Outcome(Outcome::Cancelled), now)),
         }
     }
 

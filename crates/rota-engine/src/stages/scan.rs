@@ -36,7 +36,7 @@ use crate::{
     catalog::{JobEntry, ScheduleEntry},
     events::{Event, Finding},
     node::Node,
-    outbox::{End, Ended, Origin},
+    outbox::{End, Ended},
 };
 
 /// Schedules looked at in one pass.
@@ -63,6 +63,14 @@ enum Wrong {
     /// It should be there and is not, or the other way round, or is of another
     /// revision than its schedule.
     Unlike { put: Box<SchedulePut> },
+}
+
+/// A schedule as it was read.
+struct Seen {
+    record: ScheduleRecord,
+    held: Option<DueCursor>,
+    /// What became of the run whose end arms it.
+    last_run: LastRun,
 }
 
 /// A walk through the schedules of this node's partitions.
@@ -206,7 +214,7 @@ impl Scan {
                     // While its job cannot be read, its cursor says how far it has come.
                     let Some(job) = jobs.get(&record.job) else { continue };
                     let last_run = last_run(&record, &runs, now);
-                    wrong.extend(self.compare(record, held, job, last_run, &pauses, now));
+                    wrong.extend(self.compare(Seen { record, held, last_run }, job, &pauses, now));
                 }
                 (Some(_), Some(held)) => wrong.push(Wrong::Gone { held }),
                 (None, Some(held)) if self.is_gone(held.schedule).await? => wrong.push(Wrong::Gone { held }),
@@ -221,15 +229,8 @@ impl Scan {
         Ok(self.node.store.raw_row("schedule", &schedule.0.to_string()).await?.is_none())
     }
 
-    fn compare(
-        &self,
-        record: ScheduleRecord,
-        held: Option<DueCursor>,
-        job: &JobEntry,
-        last_run: LastRun,
-        wide: &Pauses,
-        now: Timestamp,
-    ) -> Option<Wrong> {
+    fn compare(&self, seen: Seen, job: &JobEntry, wide: &Pauses, now: Timestamp) -> Option<Wrong> {
+        let Seen { record, held, last_run } = seen;
         let entry = ScheduleEntry::read(record).ok()?;
         let ScheduleEntry { record, schedule, .. } = &entry;
         let pauses = entry.pauses(job, wide);
@@ -277,8 +278,7 @@ impl Scan {
             let Ok(change) = run.lose(self.node.options.losses_max, now) else { continue };
             if self.node.runs.add(&run, by) {
                 self.report(Finding::RunOwnerless { run: run.id });
-                let end = End::Decided(Box::new(change));
-                ended.push(Ended { run, by, end, at: now, job: None, origin: Origin::Decided });
+                ended.push(Ended::decided(run, by, End::Decided(Box::new(change)), now));
             }
         }
         let count = ended.len();

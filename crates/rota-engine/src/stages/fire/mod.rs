@@ -15,8 +15,13 @@
 //! moment ago on another node) is found by a hint, or by the look that every
 //! second brings.
 
+mod budget;
+mod cursors;
+mod plan;
+mod write;
+
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 
@@ -24,25 +29,27 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
 use rota_core::{
-    calendar::{Calendar, named},
     duration::Span,
-    fire::{self, Allowance, Input, Live, PUT_OFF_MAX, QUEUE_MAX, Start},
-    ids::{JobId, LaneId, Partition, ScheduleId, TenantId},
-    job::template::has_tags,
+    fire::QUEUE_MAX,
+    ids::{JobId, ScheduleId, TenantId},
     quota::Quotas,
     rate::Rate,
-    run::{CancelAsk, NewRun, Source, Status, Trigger},
     schedule::Overlap,
-    store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, Pauses, StoreError, Write},
+    store::{DueCursor, Enqueued, FireItem, Fired, StoreError},
 };
-use serde_json::{Value, json};
 
+pub(crate) use self::plan::payload_of;
+use self::{
+    budget::{Budget, Turns},
+    cursors::Cursors,
+    plan::{Knowledge, Unfireable},
+    write::{Commit, Written, beside, write},
+};
 use super::{PassReport, Stage, is_unknown};
 use crate::{
     catalog::{JobEntry, ScheduleEntry, ScheduleFound},
     events::{Event, Finding},
-    executors::render::{RenderError, Values},
-    making::{Blueprint, Keys, Unfit, refused_run, take_made},
+    making::take_made,
     node::Node,
     quota::{self, Want},
 };
@@ -59,69 +66,25 @@ const STUCK_WAIT: Span = Span::millis(50);
 
 pub struct Fire {
     node: Arc<Node>,
-    due: BTreeMap<(Timestamp, ScheduleId), DueCursor>,
-    /// Memory holds every cursor that was due up to here at the last look.
-    covered_to: Timestamp,
-    look_at: Timestamp,
-    generation: u64,
-    doubted: bool,
+    cursors: Cursors,
     /// Commits whose answers were lost.
     pending: Vec<Commit>,
     /// Schedules that were reported as broken.
     broken: HashSet<ScheduleId>,
     /// Schedules whose job was not there when they were to be fired.
     jobless: HashSet<ScheduleId>,
-    /// Until when each tenant's rate is promised to instants that were put off.
-    promised: HashMap<TenantId, Timestamp>,
-}
-
-/// What one batch may make of a tenant's runs.
-struct Budget {
-    rate: Rate,
-    left: u32,
-    more_at: Timestamp,
-}
-
-impl Budget {
-    fn allowance(&self) -> Allowance {
-        Allowance { per_minute: self.rate.runs, runs: u64::from(self.left), more_at: self.more_at }
-    }
-}
-
-/// One batch on its way to the store.
-struct Commit {
-    write: Write,
-    pauses_revision: i64,
-    items: Vec<FireItem>,
-    /// Whose each item is.
-    of: Vec<(JobId, TenantId)>,
-}
-
-/// All that planning a batch needs.
-struct Knowledge {
-    jobs: HashMap<JobId, Arc<JobEntry>>,
-    lanes: HashMap<JobId, LaneId>,
-    live: HashMap<ScheduleId, Vec<LiveRun>>,
-    calendars: HashMap<TenantId, Arc<HashMap<String, Calendar>>>,
-    /// Of the tenants that have any.
-    quotas: HashMap<TenantId, Arc<Quotas>>,
-    pauses: Arc<Pauses>,
-    part: Partition,
+    turns: Turns,
 }
 
 impl Fire {
     pub fn new(node: Arc<Node>) -> Self {
         Self {
             node,
-            due: BTreeMap::new(),
-            covered_to: Timestamp::MIN,
-            look_at: Timestamp::MIN,
-            generation: u64::MAX,
-            doubted: true,
+            cursors: Cursors::new(),
             pending: Vec::new(),
             broken: HashSet::new(),
             jobless: HashSet::new(),
-            promised: HashMap::new(),
+            turns: Turns::default(),
         }
     }
 
@@ -133,30 +96,12 @@ impl Fire {
         let until = options.horizon.after(now);
         let found =
             if parts.is_empty() { Vec::new() } else { self.node.store.due(&parts, until, options.cursors_max).await? };
-        self.covered_to = match found.last() {
+        let covered_to = match found.last() {
             Some(last) if found.len() >= options.cursors_max as usize => last.cursor.due_at,
             _ => until,
         };
-        self.due = found.into_iter().map(|due| ((due.cursor.due_at, due.schedule), due)).collect();
-        self.look_at = options.look_every.after(now);
-        (self.generation, self.doubted) = (generation, false);
+        self.cursors.looked(found, covered_to, generation, options.look_every.after(now));
         Ok(())
-    }
-
-    fn must_look(&self, now: Timestamp) -> bool {
-        let drained = self.due.is_empty() && self.covered_to <= now;
-        self.doubted || drained || now >= self.look_at || self.generation != self.node.territory.generation()
-    }
-
-    fn take_due(&mut self, now: Timestamp) -> Vec<DueCursor> {
-        let mut taken = Vec::new();
-        while taken.len() < self.node.options.fire_batch
-            && let Some(first) = self.due.first_entry()
-            && first.key().0 <= now
-        {
-            taken.push(first.remove());
-        }
-        taken
     }
 
     async fn know(&self, entries: &[(DueCursor, Arc<ScheduleEntry>)], now: Timestamp) -> Result<Knowledge, StoreError> {
@@ -208,28 +153,8 @@ impl Fire {
         };
         let wants: Vec<Want> = rates.map(want).collect();
         let taken = if wants.is_empty() { Vec::new() } else { quota::take(&self.node, &wants, now).await? };
-        let budget = |(want, taken): (&Want, rota_core::rate::Taken)| {
-            (want.tenant, Budget { rate: want.rate, left: taken.tokens, more_at: self.turn(want, taken.next_at, now) })
-        };
-        Ok(wants.iter().zip(taken).map(budget).collect())
-    }
-
-    /// When the next instant of a tenant that is put off has its turn: behind
-    /// those that were put off before.
-    fn turn(&self, want: &Want, next_at: Timestamp, now: Timestamp) -> Timestamp {
-        let promised = self.promised.get(&want.tenant).map(|at| want.rate.after(*at, 1));
-        within(promised.map_or(next_at, |at| at.max(next_at)), now)
-    }
-
-    /// Takes what an item made off its tenant's budget, and gives the turn that
-    /// it was put off to away.
-    fn charge(&mut self, budget: &mut Budget, tenant: TenantId, item: &FireItem, now: Timestamp) {
-        budget.left = budget.left.saturating_sub(item.runs.len() as u32);
-        let put_off = item.next.is_some_and(|next| next.due_at == budget.more_at);
-        if put_off && budget.left == 0 {
-            self.promised.insert(tenant, budget.more_at);
-            budget.more_at = within(budget.rate.after(budget.more_at, 1), now);
-        }
+        let budgets = wants.iter().zip(taken);
+        Ok(budgets.map(|(want, taken)| (want.tenant, self.turns.budget(want, taken, now))).collect())
     }
 
     /// Plans what was taken; what cannot be planned now is left to a new look.
@@ -239,7 +164,9 @@ impl Fire {
         }
         let planned = self.plan_taken(taken, now).await;
         // What was taken from memory must be read again.
-        self.doubted |= planned.is_err();
+        if planned.is_err() {
+            self.cursors.doubt();
+        }
         planned
     }
 
@@ -251,7 +178,7 @@ impl Fire {
         for (due, found) in taken.into_iter().zip(found) {
             match found {
                 ScheduleFound::Here(entry) => entries.push((due, entry)),
-                ScheduleFound::Changed => self.doubted = true,
+                ScheduleFound::Changed => self.cursors.doubt(),
                 // It has no job revision to be guarded by, and nothing to fire.
                 ScheduleFound::Broken(why) => self.report_broken(due.schedule, why),
             }
@@ -262,7 +189,7 @@ impl Fire {
         for (due, entry) in &entries {
             // Many that catch up together would make a transaction of millions.
             if runs >= self.node.options.fire_batch {
-                self.due.insert((due.cursor.due_at, due.schedule), *due);
+                self.cursors.put_back(*due);
                 continue;
             }
             let tenant = entry.record.tenant;
@@ -271,7 +198,7 @@ impl Fire {
                 Ok(item) => {
                     runs += item.runs.len();
                     if let Some(budget) = budgets.get_mut(&tenant) {
-                        self.charge(budget, tenant, &item, now);
+                        self.turns.charge(budget, tenant, &item, now);
                     }
                     items.push(item);
                     of.push((entry.record.job, entry.record.tenant));
@@ -296,7 +223,7 @@ impl Fire {
             self.jobless.clear();
         }
         if self.jobless.insert(schedule) {
-            self.doubted = true;
+            self.cursors.doubt();
         } else {
             self.report_broken(schedule, "its job cannot be read".into());
         }
@@ -317,7 +244,7 @@ impl Fire {
         match answers {
             Ok(answers) => Ok(self.take_fired(commit, answers)),
             Err(error) => {
-                self.doubted = true;
+                self.cursors.doubt();
                 if is_unknown(&error) {
                     self.pending.push(commit);
                 }
@@ -343,8 +270,8 @@ impl Fire {
         let (mut wanted, mut done, mut batches) = (0, 0, 0);
         let mut failed = None;
         loop {
-            let goes_on = writing.len() < WRITES_MAX && batches < BATCHES_MAX && !self.doubted;
-            let taken = if goes_on { self.take_due(now) } else { Vec::new() };
+            let goes_on = writing.len() < WRITES_MAX && batches < BATCHES_MAX && !self.cursors.is_doubted();
+            let taken = if goes_on { self.cursors.take(self.node.options.fire_batch, now) } else { Vec::new() };
             let mut written = Vec::new();
             if taken.is_empty() {
                 let Some(next) = writing.next().await else { break };
@@ -374,12 +301,12 @@ impl Fire {
         for ((item, of), answer) in commit.items.into_iter().zip(commit.of).zip(answers) {
             let Fired::Fired(answers) = answer else {
                 self.node.catalog.forget(item.due.schedule);
-                self.doubted = true;
+                self.cursors.doubt();
                 continue;
             };
             done += 1;
             self.count(&item, of, &answers, committed_at);
-            self.remember_next(&item, &answers);
+            self.cursors.fired(&item, &answers);
             if !item.cancel.is_empty() {
                 stops.insert(of.1);
             }
@@ -411,178 +338,6 @@ impl Fire {
             self.node.events.emit(|| Event::InstantsSkipped { schedule, job, tenant, count: skipped });
         }
     }
-
-    /// The next cursor, if memory is to hold it. The store counts a refused run
-    /// differently from the plan; then its own cursor is read.
-    fn remember_next(&mut self, item: &FireItem, answers: &[Enqueued]) {
-        if answers.iter().any(|answer| !matches!(answer, Enqueued::Made { .. })) {
-            self.doubted = true;
-        } else if let Some(next) = item.next
-            && next.due_at <= self.covered_to
-        {
-            self.due.insert((next.due_at, item.due.schedule), DueCursor { cursor: next, ..item.due });
-        }
-    }
-}
-
-/// A batch with what the store answered to it.
-struct Written {
-    commit: Commit,
-    answers: Result<Vec<Fired>, StoreError>,
-}
-
-async fn write(node: Arc<Node>, commit: Commit) -> Written {
-    let writing = node.store.fire(&commit.write, commit.pauses_revision, &commit.items);
-    let answers = node.timed(commit.items.len(), writing).await;
-    Written { commit, answers }
-}
-
-/// Does `work` while others are written.
-async fn beside<T>(
-    work: impl Future<Output = T>,
-    writing: &mut FuturesUnordered<impl Future<Output = Written>>,
-    written: &mut Vec<Written>,
-) -> T {
-    tokio::pin!(work);
-    loop {
-        tokio::select! {
-            // What is to be written comes first: planning is long.
-            biased;
-            Some(next) = writing.next() => written.push(next),
-            done = &mut work => return done,
-        }
-    }
-}
-
-/// A moment to come that a cursor can be put off to. Stores keep microseconds.
-fn within(at: Timestamp, now: Timestamp) -> Timestamp {
-    let at = at.clamp(Span::millis(1).after(now), PUT_OFF_MAX.after(now));
-    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
-}
-
-/// Why a schedule that is due is left as it is. What it owes it goes on owing.
-enum Unfireable {
-    NoJob,
-    NoCalendar(String),
-}
-
-impl Knowledge {
-    fn item(
-        &self,
-        node: &Node,
-        due: DueCursor,
-        entry: &ScheduleEntry,
-        allowance: Option<Allowance>,
-        now: Timestamp,
-    ) -> Result<FireItem, Unfireable> {
-        let job = self.jobs.get(&entry.record.job).ok_or(Unfireable::NoJob)?;
-        let lane = *self.lanes.get(&entry.record.job).ok_or(Unfireable::NoJob)?;
-        let pauses = entry.pauses(job, &self.pauses);
-        let empty = Vec::new();
-        let live = self.live.get(&due.schedule).unwrap_or(&empty);
-        let waiting = live.iter().filter(|run| run.status == Status::Blocked).count() as u64;
-        let calendars = self.calendars_of(entry)?;
-        let input = Input {
-            schedule: &entry.schedule,
-            id: due.schedule,
-            cursor: due.cursor,
-            pauses: &pauses,
-            live: Live { active: live.len() as u64 - waiting, waiting },
-            calendars: &calendars,
-            allowance,
-        };
-        let plan = fire::plan(&input, now);
-        let (mut cancel, mut runs) = (HashSet::new(), Vec::with_capacity(plan.runs.len()));
-        for planned in &plan.runs {
-            if planned.start == Start::Replacing {
-                cancel.extend(live.iter().map(|run| run.id));
-            }
-            let follows = planned.start != Start::Free;
-            runs.push(NewRun { follows, ..self.run(node, job, entry, lane, planned, now) });
-        }
-        let ask = || CancelAsk {
-            by: None,
-            reason: Some("a newer run of the same schedule".into()),
-            grace: job.version.document.cancel_grace(),
-        };
-        Ok(FireItem {
-            due,
-            job: job.record.id,
-            job_revision: job.record.revision,
-            next: plan.next,
-            next_if_refused: plan.next_if_refused,
-            runs,
-            skips: plan.skips,
-            cancel_ask: (!cancel.is_empty()).then(ask),
-            cancel: cancel.into_iter().collect(),
-        })
-    }
-
-    fn calendars_of(&self, entry: &ScheduleEntry) -> Result<Vec<&Calendar>, Unfireable> {
-        // Those of its tenant were read if it names any.
-        let Some(all) = self.calendars.get(&entry.record.tenant) else { return Ok(Vec::new()) };
-        named(&entry.spec.calendars, all)
-            .map_err(|missing| Unfireable::NoCalendar(missing.first().map(ToString::to_string).unwrap_or_default()))
-    }
-
-    fn run(
-        &self,
-        node: &Node,
-        job: &JobEntry,
-        entry: &ScheduleEntry,
-        lane: LaneId,
-        planned: &fire::PlannedRun,
-        now: Timestamp,
-    ) -> NewRun {
-        let trigger = Trigger {
-            schedule: Some(entry.record.id),
-            planned_at: Some(planned.planned_at),
-            ..Trigger::plain(Source::Schedule)
-        };
-        let payload = payload_of(node, job, entry, planned.planned_at);
-        let refused = payload.as_ref().err().map(ToString::to_string);
-        let blueprint = Blueprint {
-            tenant: entry.record.tenant,
-            job: &job.version,
-            lane,
-            part: self.part,
-            quotas: self.quotas.get(&entry.record.tenant).map(|quotas| &**quotas),
-            payload: payload.unwrap_or(None),
-            labels: entry.spec.labels.clone(),
-            ready_at: planned.due_at,
-            trigger,
-            priority: None,
-        };
-        let keys = match refused {
-            Some(why) => Err(Unfit::Payload(why)),
-            None => blueprint.keys(node, now),
-        };
-        let rearms = entry.spec.after_finish.is_some();
-        match keys {
-            Ok(keys) => NewRun { rearms, ..blueprint.run(node, keys, now) },
-            // The instant is not lost: its run is made, and fails with the reason.
-            Err(why) => NewRun { rearms, ..refused_run(blueprint.run(node, Keys::default(), now), &why) },
-        }
-    }
-}
-
-/// A schedule's payload, with what its templates say of this instant.
-pub(crate) fn payload_of(
-    node: &Node,
-    job: &JobEntry,
-    entry: &ScheduleEntry,
-    planned_at: Timestamp,
-) -> Result<Option<Value>, RenderError> {
-    let payload = &entry.spec.payload;
-    if payload.is_null() || !has_tags(&payload.to_string()) {
-        return Ok((!payload.is_null()).then(|| payload.clone()));
-    }
-    let about = json!({ "name": entry.spec.name, "planned_at": planned_at, "timezone": entry.spec.timezone });
-    let values = Values::new()
-        .with("schedule", about)
-        .with("labels", &entry.spec.labels)
-        .with("vars", &job.version.document.vars);
-    node.renderer.value(payload, &values).map(Some)
 }
 
 #[async_trait]
@@ -593,24 +348,22 @@ impl Stage for Fire {
 
     async fn pass(&mut self, now: Timestamp) -> Result<PassReport, StoreError> {
         self.ask_again().await?;
-        if self.must_look(now) {
+        if self.cursors.must_look(self.node.territory.generation(), now) {
             self.look(now).await?;
         }
         let (wanted, done) = self.fire_due(now).await?;
         let stuck = wanted > 0 && done == 0;
-        let next = self.due.keys().next().map(|(at, _)| *at);
-        let known_to = next.unwrap_or(self.covered_to);
-        let more = !stuck && (self.doubted || known_to <= now);
-        let next = next.into_iter().chain([self.look_at]).min().filter(|_| !stuck);
+        let more = !stuck && (self.cursors.is_doubted() || self.cursors.may_be_due(now));
+        let next = self.cursors.next_at().into_iter().chain([self.cursors.look_at()]).min().filter(|_| !stuck);
         Ok(PassReport { done, more, next_at: Some(next.unwrap_or_else(|| STUCK_WAIT.after(now))) })
     }
 
     fn doubt(&mut self) {
-        self.doubted = true;
+        self.cursors.doubt();
     }
 
     fn stepped(&mut self, _now: Timestamp) {
-        self.doubted = true;
-        self.promised.clear();
+        self.cursors.doubt();
+        self.turns.clear();
     }
 }
