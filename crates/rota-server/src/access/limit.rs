@@ -18,10 +18,18 @@ use rota_engine::Engine;
 
 use crate::problem::Problem;
 
-/// Buckets kept; full ones go first, for a full bucket is no bucket.
+/// Buckets kept in a table.
 const BUCKETS_MAX: usize = 10_000;
+/// Bytes of a key and its bucket, at most: a table has at most some 2 MB.
+const BUCKET_BYTES_MAX: usize = 128;
+/// Buckets evicted at once from a full table, so that not every newcomer searches it.
+const EVICTED: usize = BUCKETS_MAX / 10;
 
-/// Token buckets by key, bounded.
+/// Token buckets by key, bounded in number and, as keys have a fixed size, in bytes.
+///
+/// When the table is full the fullest buckets are evicted, for a full bucket is the
+/// same as none. Nobody is refused for it. Somebody who wants a bucket evicted that is
+/// nearly empty has to empty 10,000 others further than it.
 pub struct Buckets<K>(Mutex<HashMap<K, Bucket>>);
 
 impl<K> Default for Buckets<K> {
@@ -30,21 +38,37 @@ impl<K> Default for Buckets<K> {
     }
 }
 
-impl<K: Eq + Hash> Buckets<K> {
+impl<K: Copy + Eq + Hash> Buckets<K> {
     /// Takes one token, or says when there will be one.
     pub fn take(&self, key: K, rate: Rate, now: Timestamp) -> Result<(), Timestamp> {
+        const { assert!(size_of::<(K, Bucket)>() <= BUCKET_BYTES_MAX) };
         let mut buckets = self.0.lock();
-        if buckets.len() >= BUCKETS_MAX {
-            buckets.retain(|_, bucket| bucket.full_at > now);
-        }
         if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(&key) {
-            // So many askers at once that none can be told apart: all wait.
-            return Err(rate.per.after(now));
+            evict(&mut buckets, now);
         }
         let (bucket, taken) = rate.take(buckets.get(&key).copied(), 1, now);
         buckets.insert(key, bucket);
         if taken.tokens == 1 { Ok(()) } else { Err(taken.next_at) }
     }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+/// Evicts those that are full, and of the others the fullest.
+fn evict<K: Eq + Hash>(buckets: &mut HashMap<K, Bucket>, now: Timestamp) {
+    let mut instants: Vec<Timestamp> = buckets.values().map(|bucket| bucket.full_at).collect();
+    let (_, last, _) = instants.select_nth_unstable(EVICTED.min(buckets.len() - 1));
+    let last = *last;
+    // Many buckets may be full at the same instant.
+    let mut room = EVICTED;
+    buckets.retain(|_, bucket| {
+        let goes = bucket.full_at <= now || (bucket.full_at <= last && room > 0);
+        room -= usize::from(goes && room > 0);
+        !goes
+    });
 }
 
 /// Counts a request against the rate of the tenant it is about.
@@ -86,8 +110,21 @@ mod tests {
         let buckets = Buckets::<usize>::default();
         let rate = Rate { runs: 1, per: Span::secs(1) };
         assert!((0..BUCKETS_MAX).all(|key| buckets.take(key, rate, at(0)).is_ok()));
-        assert!(buckets.take(BUCKETS_MAX, rate, at(0)).is_err());
+        assert_eq!(buckets.len(), BUCKETS_MAX);
         assert!(buckets.take(BUCKETS_MAX, rate, at(5_000)).is_ok());
-        assert_eq!(buckets.0.lock().len(), 1);
+        assert_eq!(buckets.len(), 1);
+    }
+
+    /// Nor must one who fills it lock the others out, or be forgotten in the crowd.
+    #[test]
+    fn newcomers_find_room_in_a_full_table_and_empty_buckets_stay() {
+        let buckets = Buckets::<usize>::default();
+        let rate = Rate { runs: 2, per: Span::secs(1) };
+        assert_eq!((0..10).filter(|_| buckets.take(0, rate, at(0)).is_ok()).count(), 4);
+        for key in 1..5 * BUCKETS_MAX {
+            assert!(buckets.take(key, rate, at(0)).is_ok(), "{key}");
+            assert!(buckets.len() <= BUCKETS_MAX);
+        }
+        assert!(buckets.take(0, rate, at(0)).is_err(), "the emptiest bucket was evicted");
     }
 }

@@ -1,20 +1,27 @@
 //! Logging in with a password.
 //!
-//! A guess is made expensive (argon2) and rare: so many per minute for an account
-//! from one address, for an account from everywhere, and from one address for
-//! all accounts. Only a few passwords are compared at the same time, so that
-//! guesses cannot take the machine from those who work on it. An unknown name
-//! takes as long as a wrong password, and is answered the same.
+//! A guess is made expensive (argon2) and rare: so many per minute from one address
+//! for all accounts, for an account from one address, and for an account from
+//! everywhere. The address is asked first: one that has used up its own guesses is
+//! refused before anything is stored for the name that it sent. Only a few passwords
+//! are compared at the same time, so that guesses cannot take the machine from those
+//! who work on it. An unknown name takes as long as a wrong password, and is answered
+//! the same.
+//!
+//! What is stored for a guess has a fixed size, whatever the caller sent: a name is
+//! counted by its digest. Each kind of bucket has a table of its own, because the
+//! fullest buckets of a full table are evicted, and buckets of different rates cannot be
+//! compared.
 
 use std::sync::{Arc, OnceLock};
 
 use argon2::{Argon2, PasswordHasher, PasswordVerifier, password_hash::phc::PasswordHash};
 use jiff::Timestamp;
 use rota_api::problem::Code;
-use rota_core::{duration::Span, ids::TenantId, rate::Rate};
+use rota_core::{access::SecretDigest, duration::Span, ids::TenantId, rate::Rate};
 use tokio::sync::Semaphore;
 
-use super::{Peer, limit::Buckets, secret};
+use super::{Network, Peer, limit::Buckets, secret};
 use crate::problem::Problem;
 
 /// Passwords compared at once; each takes some 20 MB and 20 ms.
@@ -30,16 +37,15 @@ const PER_ACCOUNT: Rate = Rate { runs: 60, per: Span::secs(60) };
 const PASSWORD_MIN: usize = 8;
 const PASSWORD_MAX: usize = 1_000;
 
-/// What guesses are counted by.
-#[derive(PartialEq, Eq, Hash)]
-enum Guess {
-    Pair(TenantId, String, Option<std::net::IpAddr>),
-    Address(std::net::IpAddr),
-    Account(TenantId, String),
-}
+/// An account that a guess is at. A digest, because the name is the caller's and
+/// need not belong to anybody.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Account(TenantId, SecretDigest);
 
 pub struct Passwords {
-    guesses: Buckets<Guess>,
+    by_address: Buckets<Network>,
+    by_pair: Buckets<(Account, Option<Network>)>,
+    by_account: Buckets<Account>,
     at_once: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
 }
@@ -47,7 +53,9 @@ pub struct Passwords {
 impl Default for Passwords {
     fn default() -> Self {
         Self {
-            guesses: Buckets::default(),
+            by_address: Buckets::default(),
+            by_pair: Buckets::default(),
+            by_account: Buckets::default(),
             at_once: Arc::new(Semaphore::new(AT_ONCE)),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
         }
@@ -57,13 +65,14 @@ impl Default for Passwords {
 impl Passwords {
     /// Counts a guess, or refuses it.
     pub fn count(&self, tenant: TenantId, user: &str, peer: Option<Peer>, now: Timestamp) -> Result<(), Problem> {
-        let (user, address) = (user.to_ascii_lowercase(), peer.map(|Peer(address)| address));
+        let account = Account(tenant, SecretDigest::of(&user.to_ascii_lowercase()));
+        let network = peer.map(|Peer(address)| Network::of(address));
         let refused = |next_at| super::limit::too_many("too many attempts to log in", next_at, now);
-        self.guesses.take(Guess::Pair(tenant, user.clone(), address), PER_ACCOUNT_AND_ADDRESS, now).map_err(refused)?;
-        if let Some(address) = address {
-            self.guesses.take(Guess::Address(address), PER_ADDRESS, now).map_err(refused)?;
+        if let Some(network) = network {
+            self.by_address.take(network, PER_ADDRESS, now).map_err(refused)?;
         }
-        self.guesses.take(Guess::Account(tenant, user), PER_ACCOUNT, now).map_err(refused)
+        self.by_pair.take((account, network), PER_ACCOUNT_AND_ADDRESS, now).map_err(refused)?;
+        self.by_account.take(account, PER_ACCOUNT, now).map_err(refused)
     }
 
     /// Whether the password is the one of the hash. Without a hash it is not,
@@ -132,6 +141,11 @@ mod tests {
         Peer(std::net::IpAddr::from([10, 0, 0, last]))
     }
 
+    /// One of many addresses.
+    fn number(n: u32) -> Peer {
+        Peer(std::net::IpAddr::from((0x0a00_0000 + n).to_be_bytes()))
+    }
+
     #[tokio::test]
     async fn a_password_is_right_for_its_own_hash_only() {
         let passwords = Passwords::default();
@@ -172,5 +186,41 @@ mod tests {
         let passwords = Passwords::default();
         let names = (0..500).filter(|n| passwords.count(TenantId(1), &format!("u{n}"), Some(from(1)), at(0)).is_ok());
         assert_eq!(names.count(), 60);
+    }
+
+    /// One address sent 10,400 names, and after that nobody could log in.
+    #[test]
+    fn one_address_cannot_fill_the_tables_with_names() {
+        let passwords = Passwords::default();
+        for n in 0..20_000 {
+            drop(passwords.count(TenantId(1), &format!("u{n}"), Some(from(1)), at(0)));
+        }
+        assert!(passwords.count(TenantId(1), "ann", Some(from(2)), at(0)).is_ok());
+        assert_eq!((passwords.by_pair.len(), passwords.by_account.len()), (61, 61));
+    }
+
+    /// Nor can many: whoever is new is let in, and the account that is guessed at keeps
+    /// its count.
+    #[test]
+    fn many_addresses_with_many_names_lock_nobody_out_and_gain_no_guesses() {
+        let passwords = Passwords::default();
+        let at_ann = (0..200).filter(|n| passwords.count(TenantId(1), "ann", Some(number(*n)), at(0)).is_ok());
+        assert_eq!(at_ann.count(), 120);
+        for n in 1_000..50_000 {
+            assert!(passwords.count(TenantId(1), &format!("u{n}"), Some(number(n)), at(0)).is_ok(), "{n}");
+        }
+        assert!(passwords.count(TenantId(1), "bob", Some(from(255)), at(0)).is_ok());
+        assert!(passwords.count(TenantId(1), "ann", Some(number(300)), at(0)).is_err(), "her bucket was evicted");
+    }
+
+    /// Whoever has one IPv6 address has 2^64 of them.
+    #[test]
+    fn addresses_of_one_ipv6_network_are_counted_as_one() {
+        let passwords = Passwords::default();
+        let within = |n: u128| Peer(std::net::IpAddr::from((0x2001_0db8_u128 << 96 | n).to_be_bytes()));
+        let guessed =
+            (0..500).filter(|n| passwords.count(TenantId(1), &format!("u{n}"), Some(within(*n)), at(0)).is_ok());
+        assert_eq!(guessed.count(), 60);
+        assert!(passwords.count(TenantId(1), "ann", Some(within(1 << 64)), at(0)).is_ok(), "the next network");
     }
 }

@@ -24,7 +24,11 @@ mod secret;
 mod tenants;
 pub mod wire;
 
-use std::{marker::PhantomData, net::IpAddr, sync::Arc};
+use std::{
+    marker::PhantomData,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
 
 use axum::{
     extract::FromRequestParts,
@@ -144,6 +148,20 @@ pub struct Caller {
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
+
+/// The addresses that count as one caller: an IPv4 address, or an IPv6 network of 64
+/// bits, all of which one machine usually has to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network(IpAddr);
+
+impl Network {
+    pub fn of(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        })
+    }
+}
 
 /// What a route asks of its caller.
 pub trait Need: Send + Sync + 'static {

@@ -531,6 +531,26 @@ async fn guesses_are_refused_before_they_are_compared() {
     bed.close().await;
 }
 
+/// 400 logins with names of 1 MB cost 520 MB that stayed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_nobody_can_have_is_refused_before_it_is_counted() {
+    let bed = bed().await;
+    let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+    let ask = async |name: &str| {
+        bed.ask(Request::post("/api/v1/session").extension(peer), Some(&login(name, "wrong horse"))).await
+    };
+    for name in [&"x".repeat(1_000_000), &"x".repeat(101), "", "ann lee", "17"] {
+        // More often than an address may guess: none of it counts.
+        for _ in 0..20 {
+            let (status, _, problem) = ask(name).await;
+            assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("bad_request")), "{problem}");
+            assert_eq!(problem["errors"][0]["path"], "user");
+        }
+    }
+    assert_eq!(ask("ann").await.0, StatusCode::UNAUTHORIZED);
+    bed.close().await;
+}
+
 const SECRET: &[u8] = b"a secret of at least thirty-two bytes, for tests";
 /// Made for these tests, and used nowhere else.
 const RSA_PRIVATE: &[u8] = include_bytes!("test_keys/rsa.pem");

@@ -74,6 +74,8 @@ fn refused() -> Problem {
 
 async fn verified(node: &Node, request: LoginRequest, peer: Option<Peer>) -> Result<(User, TenantRef), Problem> {
     let engine = node.engine().ok_or_else(|| Problem::not_ready("the node is starting"))?;
+    // A name that nobody can have is refused before anything is counted or stored.
+    check_name(&request.user).map_err(|why| Problem::bad_parameter("user", why))?;
     let access = node.access();
     let tenant = match &request.tenant {
         Some(name) => access.tenants.named(name, engine).await?,
@@ -83,10 +85,8 @@ async fn verified(node: &Node, request: LoginRequest, peer: Option<Peer>) -> Res
     let counted = tenant.as_ref().map_or(TenantId(0), |tenant| tenant.id);
     access.passwords.count(counted, &request.user, peer, engine.now())?;
     let user = match &tenant {
-        Some(tenant) if check_name(&request.user).is_ok() => {
-            engine.store().users(&[(tenant.id, request.user.clone())]).await?.pop().flatten()
-        }
-        _ => None,
+        Some(tenant) => engine.store().users(&[(tenant.id, request.user.clone())]).await?.pop().flatten(),
+        None => None,
     };
     let hash = user.as_ref().map(|user| user.password.clone());
     let right = access.passwords.is_right(request.password, hash).await?;
