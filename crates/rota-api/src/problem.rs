@@ -146,6 +146,8 @@ codes! {
         "The maximum number of tenants, lanes, calendars or paused queues exists already. The limit does not depend on the tenant's tier. `detail` gives the limit and what to do instead; what exists can still be changed. Nothing was changed."
     TooMany "too_many_requests" 429 "Too many requests"
         "The tenant's rate of requests or of runs is used up; `detail` names the quota. `Retry-After` says when to try again."
+    TooManyConnections "too_many_connections" 429 "Too many connections"
+        "The caller's address has reached the maximum number of connections to the node (`http.connections_per_address`), and none of them is idle. The request was not processed. Close some connections, or have the operator raise the setting: behind a proxy all callers have one address."
     TooManyHeaders "too_many_headers" 431 "Too many headers"
         "The request has too many headers, or headers that are too long. Send fewer or shorter ones."
     Internal "internal" 500 "Internal error"

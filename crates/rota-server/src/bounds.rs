@@ -24,6 +24,11 @@ use crate::{Node, problem::Problem};
 pub struct Bounds {
     /// Connections at once.
     pub connections_max: usize,
+    /// Of these, connections from one address.
+    pub address_connections_max: usize,
+    /// Connections beyond those, which are answered health and metrics, and all else
+    /// that there is no room.
+    pub reserve_max: usize,
     /// Requests of the API in work at once. One whose body is still coming is not
     /// in work, nor is a worker that waits for attempts or a feed that is followed.
     pub requests_max: usize,
@@ -31,8 +36,11 @@ pub struct Bounds {
     pub feeds_max: usize,
     /// Feeds of events followed at once by the callers of one tenant.
     pub tenant_feeds_max: usize,
-    /// A client that is slower than this with its headers, or silent for so long
-    /// between two requests, is not waited for. By default no round number: a
+    /// A client that is slower than this with the first headers of a connection is not
+    /// waited for.
+    pub first_head_time: Duration,
+    /// Nor is one that is slower than this with other headers, or silent for so long
+    /// between two requests. By default no round number: a
     /// scraper that asks every 15 or 30 seconds must not find its connection
     /// closed as it asks.
     pub head_time: Duration,
@@ -47,13 +55,24 @@ pub struct Bounds {
     pub feed_time: Duration,
 }
 
+impl Bounds {
+    /// How many of the connections one address may have where nothing is said. Large
+    /// enough for the hundreds of workers of a network behind one address.
+    pub const fn share_of(connections: usize) -> usize {
+        connections - connections / 4
+    }
+}
+
 impl Default for Bounds {
     fn default() -> Self {
         Self {
             connections_max: 1_024,
+            address_connections_max: Self::share_of(1_024),
+            reserve_max: 64,
             requests_max: 256,
             feeds_max: 256,
             tenant_feeds_max: 64,
+            first_head_time: Duration::from_secs(5),
             head_time: Duration::from_secs(40),
             body_time: Duration::from_secs(30),
             answer_time: Duration::from_secs(30),

@@ -3,8 +3,9 @@
 //!
 //! A request passes the [`guard`] before any route sees it: its host must be
 //! one that this node goes by, its body must not be larger than is read, and
-//! it is answered within a bounded time. Connections are bounded in number, as are
-//! the requests in work, the headers a client may send and the time it may take
+//! it is answered within a bounded time. Connections are bounded in number, each
+//! address has a share of them ([`connections`]), and bounded are the requests in work,
+//! the headers a client may send and the time it may take
 //! to send or to read anything ([`bounds`], [`patience`]). Whatever is refused is
 //! refused with a problem document.
 //!
@@ -26,6 +27,7 @@
 mod access;
 mod body;
 mod bounds;
+mod connections;
 mod cursor;
 mod guard;
 mod health;
@@ -39,11 +41,19 @@ mod wire;
 use std::{
     io,
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, OnceLock, atomic::AtomicBool, atomic::Ordering},
     time::Duration,
 };
 
-use axum::{Router, extract::DefaultBodyLimit, middleware, routing::get};
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use futures_util::StreamExt as _;
 use hyper::{
     body::Incoming,
     server::conn::http1,
@@ -51,19 +61,23 @@ use hyper::{
 };
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
 use rota_core::ids::TenantId;
 use rota_engine::Engine;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     runtime::{Builder, Runtime},
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     time::timeout,
 };
 
+use self::{
+    access::Network,
+    bounds::Feeds,
+    connections::{Answer, Connections, Place, Refused},
+    patience::Patient,
+};
 pub use self::{
     access::{
         ADMIN_VARIABLE, Access, AccessOptions, JwtKeys, JwtOptions, Login, Peer, hash_password, new_secret,
@@ -73,17 +87,15 @@ pub use self::{
     guard::Hosts,
     problem::Problem,
 };
-use self::{bounds::Feeds, patience::Patient};
 
 /// Bytes of a body that anything here reads.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a request's line and headers together.
 const HEADER_BYTES_MAX: usize = 32 << 10;
 const HEADERS_MAX: usize = 64;
-/// Clients that are told at once that there is no room for them; the next one is
-/// not told.
-const REFUSALS_MAX: usize = 64;
-/// How long such a client may take to hear it.
+/// How long a connection that makes room for another may take to close.
+const LEAVING_TIME: Duration = Duration::from_secs(1);
+/// How long a client that finds no room may take with its body.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Threads of the API that wait for something the system does not tell of: a file
 /// being read, a password being compared.
@@ -206,15 +218,8 @@ impl Server {
     pub async fn serve(self, node: Node, hosts: Hosts, stop: impl Future<Output = ()>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.listener)?;
         let bounds = node.bounds();
-        let service = TowerToHyperService::new(router(node, hosts));
-        let connections = Arc::new(Semaphore::new(bounds.connections_max));
-        let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-        let graceful = GracefulShutdown::new();
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            .header_read_timeout(bounds.head_time)
-            .max_headers(HEADERS_MAX)
-            .max_header_size(HEADER_BYTES_MAX);
+        let doors = Doors::new(&node, hosts);
+        let (stopping, _) = watch::channel(());
         tokio::pin!(stop);
         loop {
             let stream = tokio::select! {
@@ -229,35 +234,108 @@ impl Server {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-                if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
-                    tokio::spawn(async move {
-                        // Whoever does not listen need not hear it.
-                        drop(timeout(REFUSAL_TIME, refuse(stream)).await);
-                        drop(permit);
-                    });
-                }
-                continue;
-            };
-            let service = service.clone();
-            let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
-                request.extensions_mut().insert(peer);
-                service.call(request)
-            });
-            let connection =
-                graceful.watch(http.serve_connection(TokioIo::new(Patient::new(stream, bounds.reading_time)), answer));
-            tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection broke off");
-                }
-                drop(permit);
-            });
+            if let Some(entry) = doors.entry(peer) {
+                tokio::spawn(entry.serve(stream, bounds, stopping.subscribe()));
+            }
         }
         drop(listener);
-        if timeout(LAST_REQUESTS, graceful.shutdown()).await.is_err() {
+        stopping.send_replace(());
+        if timeout(LAST_REQUESTS, stopping.closed()).await.is_err() {
             tracing::warn!("requests were still under way when the server stopped");
         }
         Ok(())
+    }
+}
+
+/// Where connections come in: at the API, or where that has no room for them, at what
+/// is kept back for health.
+struct Doors {
+    api: Arc<Connections>,
+    routes: TowerToHyperService<Router>,
+    reserve: Arc<Connections>,
+    reserve_routes: TowerToHyperService<Router>,
+}
+
+impl Doors {
+    fn new(node: &Node, hosts: Hosts) -> Self {
+        let bounds = node.bounds();
+        let hosts = Arc::new(hosts);
+        Self {
+            api: Connections::new(bounds.connections_max, bounds.address_connections_max),
+            routes: TowerToHyperService::new(guarded(routes_of(node), node, &hosts)),
+            reserve: Connections::new(bounds.reserve_max, bounds.reserve_max.div_ceil(4)),
+            reserve_routes: TowerToHyperService::new(guarded(reserve_routes(), node, &hosts)),
+        }
+    }
+
+    /// None where there is no room even to say so.
+    fn entry(&self, peer: Peer) -> Option<Entry> {
+        let network = Network::of(peer.0);
+        match self.api.take(network) {
+            Ok(place) => Some(Entry { place, routes: self.routes.clone(), peer, refused: None }),
+            Err(refused) => {
+                let place = self.reserve.take(network).ok()?;
+                Some(Entry { place, routes: self.reserve_routes.clone(), peer, refused: Some(refused) })
+            }
+        }
+    }
+}
+
+/// A connection that was let in.
+struct Entry {
+    place: Arc<Place>,
+    routes: TowerToHyperService<Router>,
+    peer: Peer,
+    /// Why it is answered nothing but health.
+    refused: Option<Refused>,
+}
+
+impl Entry {
+    async fn serve(self, stream: TcpStream, bounds: Bounds, mut stopping: watch::Receiver<()>) {
+        let Self { place, routes, peer, refused } = self;
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(bounds.head_time)
+            .keep_alive(refused.is_none())
+            .max_headers(HEADERS_MAX)
+            .max_header_size(HEADER_BYTES_MAX);
+        let answered = Arc::clone(&place);
+        let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            if let Some(refused) = refused {
+                request.extensions_mut().insert(refused);
+            }
+            let answering = answered.begin();
+            let response = answering.is_some().then(|| routes.call(request));
+            async move {
+                let response = match response {
+                    Some(response) => response.await?,
+                    None => Problem::busy().into_response(),
+                };
+                Ok::<_, std::convert::Infallible>(response.map(|body| Answer { body, answering }))
+            }
+        });
+        let stream = TokioIo::new(Patient::new(stream, bounds.reading_time, place.sending()));
+        let mut connection = pin!(http.serve_connection(stream, answer));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = place.silent(bounds.first_head_time) => return,
+            () = place.evicted() => {
+                // A connection that has not asked has nothing to finish.
+                if place.has_asked() {
+                    connection.as_mut().graceful_shutdown();
+                    drop(timeout(LEAVING_TIME, connection).await);
+                }
+                return;
+            }
+            _ = stopping.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection broke off");
+        }
     }
 }
 
@@ -267,42 +345,54 @@ async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, Peer)> {
     Ok((stream, Peer(peer.ip().to_canonical())))
 }
 
-/// Says that there is no room for another connection, whatever is asked for.
-async fn refuse(mut stream: TcpStream) -> io::Result<()> {
-    let problem = Problem::busy();
-    let body = serde_json::to_string(problem.document())?;
-    let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: {}\r\n\
-         content-length: {}\r\nconnection: close\r\n\r\n",
-        problem.seconds().unwrap_or(1),
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(body.as_bytes()).await?;
-    stream.shutdown().await?;
+/// Says why there is no room, whatever is asked for.
+async fn refuse(request: Request) -> Response {
+    let refused = request.extensions().get::<Refused>().copied().unwrap_or(Refused::Full);
     // Closing with something unread would take the answer back.
-    let mut asked = [0; 4096];
-    while stream.read(&mut asked).await? > 0 {}
-    Ok(())
+    let mut body = request.into_body().into_data_stream();
+    let read = async {
+        let mut bytes = 0;
+        while let Some(Ok(chunk)) = body.next().await
+            && bytes <= BODY_BYTES_MAX
+        {
+            bytes += chunk.len();
+        }
+    };
+    drop(timeout(REFUSAL_TIME, read).await);
+    refused.problem().into_response()
 }
 
 /// Every route there is, behind the guard.
 pub fn router(node: Node, hosts: Hosts) -> Router {
+    guarded(routes_of(&node), &node, &Arc::new(hosts))
+}
+
+fn routes_of(node: &Node) -> Router<Node> {
     let api = routes::router()
         .layer(middleware::from_fn_with_state(node.clone(), access::audit::keep))
         .layer(middleware::from_fn_with_state(node.clone(), bounds::admit));
-    let guard = guard::Guard { hosts: Arc::new(hosts), bounds: node.bounds() };
+    health_routes().route("/", get(health::index)).merge(api).fallback(async || Problem::not_found())
+}
+
+/// What whoever finds no room is answered.
+fn reserve_routes() -> Router<Node> {
+    health_routes().fallback(refuse)
+}
+
+fn health_routes() -> Router<Node> {
     Router::new()
-        .route("/", get(health::index))
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(metrics::scrape))
-        .merge(api)
+}
+
+fn guarded(routes: Router<Node>, node: &Node, hosts: &Arc<Hosts>) -> Router {
+    let guard = guard::Guard { hosts: Arc::clone(hosts), bounds: node.bounds() };
+    routes
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
-        .fallback(async || Problem::not_found())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(guard, guard::check))
-        .with_state(node)
+        .with_state(node.clone())
 }
 
 #[cfg(test)]

@@ -18,20 +18,25 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
+use crate::connections::Sending;
+
 pub struct Patient {
     stream: TcpStream,
     limit: Duration,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
+    /// Told whether one does.
+    sending: Sending,
 }
 
 impl Patient {
-    pub fn new(stream: TcpStream, limit: Duration) -> Self {
-        Self { stream, limit, waiting: None }
+    pub fn new(stream: TcpStream, limit: Duration, sending: Sending) -> Self {
+        Self { stream, limit, waiting: None, sending }
     }
 
     /// Bounds how long a write may wait.
     fn bounded<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.sending.set(written.is_pending());
         if written.is_ready() {
             self.waiting = None;
             return written;

@@ -135,8 +135,12 @@ pub async fn tenant(store: &dyn Store, now: Timestamp) -> anyhow::Result<TenantI
 /// A node that knows its callers as it was told, and bounds them so.
 pub fn node(config: &Config) -> anyhow::Result<Node> {
     let access = Access::new(config.access.clone()).map_err(|why| anyhow!(why))?;
-    let bounds =
-        Bounds { connections_max: config.http_connections, requests_max: config.http_requests, ..Bounds::default() };
+    let bounds = Bounds {
+        connections_max: config.http_connections,
+        address_connections_max: config.http_connections_per_address,
+        requests_max: config.http_requests,
+        ..Bounds::default()
+    };
     Ok(Node::new(access, bounds))
 }
 

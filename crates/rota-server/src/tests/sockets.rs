@@ -72,10 +72,29 @@ impl Bed {
         TcpStream::connect(self.address).await.unwrap()
     }
 
+    /// From another address of this machine.
+    async fn connect_from(&self, last: u8) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+        socket.connect(self.address).await.unwrap()
+    }
+
+    /// A connection whose request goes on.
+    async fn follow_from(&self, last: u8) -> TcpStream {
+        let mut stream = self.connect_from(last).await;
+        stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        assert!(heard(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        stream
+    }
+
     /// The whole answer to a request on a connection of its own; empty where it was
     /// cut off.
     async fn ask(&self, head: &str) -> String {
-        let mut stream = self.connect().await;
+        self.ask_from(1, head).await
+    }
+
+    async fn ask_from(&self, last: u8, head: &str) -> String {
+        let mut stream = self.connect_from(last).await;
         let request = format!("{head}\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let mut answer = Vec::new();
         if stream.write_all(request.as_bytes()).await.is_ok() {
@@ -100,6 +119,13 @@ impl Bed {
         self.api.take().unwrap().shutdown_background();
         self.engine.stop(Span::millis(1)).await.unwrap();
     }
+}
+
+/// The next that the other end says.
+async fn heard(stream: &mut TcpStream) -> String {
+    let mut said = [0; 4_096];
+    let count = timeout(DEADLINE, stream.read(&mut said)).await.expect("it says something").unwrap();
+    String::from_utf8_lossy(&said[..count]).into_owned()
 }
 
 /// What the other end says until it says no more.
@@ -203,15 +229,89 @@ async fn requests_beyond_those_in_work_are_refused_with_503() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_beyond_the_bound_is_told_so() {
     let bed = bed(Bounds { connections_max: 1, ..Bounds::default() }).await;
-    let mut only = bed.connect().await;
-    only.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    let mut first = [0; 12];
-    only.read_exact(&mut first).await.unwrap();
-    assert_eq!(&first, b"HTTP/1.1 200");
-    let refused = bed.ask("GET /healthz HTTP/1.1").await;
+    let only = bed.follow_from(1).await;
+    let refused = bed.ask("GET /api/v1/jobs HTTP/1.1").await;
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\"code\":\"busy\""), "{refused}");
     drop(only);
-    bed.until_served("/healthz").await;
+    bed.until_served("/api/v1/jobs").await;
+    bed.close().await;
+}
+
+/// 1,024 idle connections from one address shut out everybody for 40 seconds, a
+/// balancer that asks for health included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_shut_nobody_out() {
+    let bounds = Bounds { connections_max: 8, address_connections_max: 6, ..Bounds::default() };
+    let bed = bed(Bounds { first_head_time: 10 * DEADLINE, head_time: 10 * DEADLINE, ..bounds }).await;
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        idle.push(bed.connect_from(2).await);
+        assert!(bed.is_served("/api/v1/jobs").await, "after {}", idle.len());
+    }
+    assert_eq!(rest(&mut idle[0]).await, "", "the oldest makes room");
+    // From many addresses, each with less than its share.
+    for last in 3..40 {
+        idle.push(bed.connect_from(last).await);
+        assert!(bed.is_served("/api/v1/jobs").await, "after {}", idle.len());
+        assert!(bed.is_served("/healthz").await);
+    }
+    bed.close().await;
+}
+
+/// Whoever keeps its connections at work has its share and no more, and is told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_has_no_more_connections_than_its_share() {
+    let bed = bed(Bounds { connections_max: 6, address_connections_max: 3, ..Bounds::default() }).await;
+    let mut following = Vec::new();
+    for _ in 0..3 {
+        following.push(bed.follow_from(2).await);
+    }
+    let refused = bed.ask_from(2, "GET /api/v1/jobs HTTP/1.1").await;
+    assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+    assert!(refused.contains("\"code\":\"too_many_connections\"") && refused.contains("retry-after: 1"), "{refused}");
+    assert!(bed.ask_from(2, "GET /healthz HTTP/1.1").await.starts_with("HTTP/1.1 200 "));
+    assert!(bed.is_served("/api/v1/jobs").await, "others have their room");
+    drop(following);
+    let again = async { while !bed.ask_from(2, "GET /api/v1/jobs HTTP/1.1").await.starts_with("HTTP/1.1 200 ") {} };
+    timeout(DEADLINE, again).await.expect("there is room again");
+    bed.close().await;
+}
+
+/// A node whose every connection is at work must not be taken for dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_told_when_no_connection_is_left() {
+    let bed = bed(Bounds { connections_max: 3, address_connections_max: 3, reserve_max: 4, ..Bounds::default() }).await;
+    let mut following = Vec::new();
+    for last in 2..5 {
+        following.push(bed.follow_from(last).await);
+    }
+    let mut idle = Vec::new();
+    for last in 10..40 {
+        // They ask for nothing, and hold what is kept back for health.
+        idle.push(bed.connect_from(last).await);
+        for path in ["/healthz", "/readyz", "/metrics"] {
+            assert!(bed.is_served(path).await, "{path} after {}", idle.len());
+        }
+    }
+    let refused = bed.ask("POST /api/v1/jobs HTTP/1.1").await;
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\"code\":\"busy\""), "{refused}");
+    bed.close().await;
+}
+
+/// Whoever opens a connection says at once what for; whoever has asked may pause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_connection_that_says_nothing_is_closed_soon() {
+    let bed = bed(Bounds { first_head_time: SHORT, head_time: 10 * DEADLINE, ..Bounds::default() }).await;
+    let mut kept = bed.connect().await;
+    let ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    kept.write_all(ask).await.unwrap();
+    assert!(heard(&mut kept).await.starts_with("HTTP/1.1 200 "));
+    let mut silent = bed.connect().await;
+    let mut half = bed.connect().await;
+    half.write_all(b"GET /healthz HTTP/1.1\r\nHost: local").await.unwrap();
+    assert_eq!((rest(&mut silent).await, rest(&mut half).await), (String::new(), String::new()));
+    kept.write_all(ask).await.unwrap();
+    assert!(heard(&mut kept).await.starts_with("HTTP/1.1 200 "), "one that has asked was closed too");
     bed.close().await;
 }
 
@@ -279,8 +379,10 @@ async fn a_client_that_never_reads_its_answer_is_given_up() {
     let mut deaf = socket.connect(bed.address).await.unwrap();
     let asked = "GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
     deaf.write_all(asked.as_bytes()).await.unwrap();
+    // Until it is being answered it would make room for others.
+    deaf.readable().await.unwrap();
     // It holds the only connection; when that is free again, it was given up.
-    bed.until_served("/healthz").await;
+    bed.until_served("/api/v1/jobs").await;
     let said = rest(&mut deaf).await;
     assert!(said.matches("HTTP/1.1 200 OK").count() < 200, "all was answered: nothing was shown");
     bed.close().await;
@@ -294,8 +396,9 @@ async fn a_follower_that_never_reads_is_given_up() {
     socket.set_recv_buffer_size(4_096).unwrap();
     let mut deaf = socket.connect(bed.address).await.unwrap();
     deaf.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    deaf.readable().await.unwrap();
     let happening = async {
-        while !bed.is_served("/healthz").await {
+        while !bed.is_served("/api/v1/jobs").await {
             for _ in 0..1_000 {
                 let run = RunId::new(bed.engine.node().random.as_ref(), bed.engine.now());
                 bed.engine.node().events.emit(|| Event::RunParked { run, job: JobId(1), tenant: bed.tenant });

@@ -17,7 +17,7 @@ use rota_engine::executors::{
     command::{AllowedProgram, CommandPolicy},
     egress::{Allowed, Egress, Reach},
 };
-use rota_server::{ADMIN_VARIABLE, Access, AccessOptions, JwtKeys, JwtOptions, Login};
+use rota_server::{ADMIN_VARIABLE, Access, AccessOptions, Bounds, JwtKeys, JwtOptions, Login};
 
 pub use self::{
     layers::{Flags, Source, StoreFlags},
@@ -48,6 +48,7 @@ pub struct Config {
     pub hosts: Vec<String>,
     pub http_threads: usize,
     pub http_connections: usize,
+    pub http_connections_per_address: usize,
     pub http_requests: usize,
     pub roles: Roles,
     pub name: String,
@@ -175,6 +176,10 @@ impl Reading<'_> {
         let (attempts_max, connections) = (self.number("attempts_max"), self.number("postgres.connections"));
         let http_threads = self.number("http.threads");
         let (http_connections, http_requests) = (self.number("http.connections"), self.number("http.requests"));
+        let per_address = match self.layers.get("http.connections_per_address") {
+            Some(_) => self.number("http.connections_per_address"),
+            None => http_connections.map(Bounds::share_of),
+        };
         let (node_lease, run_lease) = (self.span("leases.node", 500), self.span("leases.run", 1_000));
         let (drain, history_keep) = (self.one("drain"), self.one("history.keep"));
         let audit_keep = self.one("audit.keep");
@@ -188,6 +193,7 @@ impl Reading<'_> {
             hosts: hosts.into_iter().map(|host: String| host.to_ascii_lowercase()).collect(),
             http_threads: http_threads?.min(HTTP_THREADS_MAX),
             http_connections: http_connections?,
+            http_connections_per_address: per_address?,
             http_requests: http_requests?,
             roles: roles?,
             name: self.optional("name").unwrap_or_else(values::machine_name),

@@ -151,7 +151,12 @@ pub fn explained(key: &str, text: &str, error: &str) -> String {
     let text = text.escape_debug();
     match key {
         "listen" => format!("`{text}` is not an address and port such as 127.0.0.1:7070"),
-        "attempts_max" | "postgres.connections" | "http.threads" | "http.connections" | "http.requests" => {
+        "attempts_max"
+        | "postgres.connections"
+        | "http.threads"
+        | "http.connections"
+        | "http.requests"
+        | "http.connections_per_address" => {
             format!("`{text}` is not a whole number")
         }
         "insecure_listen" | "demo" => format!("`{text}` is not true or false"),

@@ -265,12 +265,14 @@ fn requests_and_the_engine_have_threads_of_their_own() {
 fn connections_are_bounded_as_was_told() {
     let place = Place::new();
     let mut node = Node::ready(&place, &["--http-connections", "1"]);
-    let only = std::net::TcpStream::connect(node.address()).unwrap();
+    let mut only = std::net::TcpStream::connect(node.address()).unwrap();
+    write!(only, "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     node.wait_for("the node to be full", |node| {
-        node.get("/healthz").is_some_and(|(status, why)| status == 503 && why.contains("\"code\":\"busy\""))
+        node.get("/api/v1/jobs").is_some_and(|(status, why)| status == 503 && why.contains("\"code\":\"busy\""))
     });
+    assert_eq!(node.get("/healthz").map(|(status, _)| status), Some(200));
     drop(only);
-    node.wait_for("the node to have room", |node| node.get("/healthz").is_some_and(|(status, _)| status == 200));
+    node.wait_for("the node to have room", |node| node.get("/api/v1/jobs").is_some_and(|(status, _)| status == 200));
     assert!(node.stop().0.success());
 }
 
