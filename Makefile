@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-SCRIPTS := scripts/freeze scripts/services scripts/mutants .ci/run
+SCRIPTS := scripts/freeze scripts/previous scripts/services scripts/mutants .ci/run
 
 # nextest where it is installed (it leaves out examples in docs, so those follow);
 # a fresh machine has only cargo.
@@ -24,8 +24,8 @@ run: ## build Rota and serve a demo job; Ctrl-C stops
 test: ## run every test, with the servers they need
 	@scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
 
-test-long: seeds ## the same, with the long sweeps and soaks
-	@ROTA_LONG=1 scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
+test-long: seeds ## the same, with the long sweeps and soaks, and beside the release before
+	@previous=$$(scripts/previous) && ROTA_LONG=1 ROTA_TEST_PREVIOUS="$$previous" scripts/services with $(SHELL) $(.SHELLFLAGS) '$(TEST_ALL)'
 
 seeds: ## stories of the simulator, with an optimised build; COUNT=10000
 	ROTA_SIM_SEEDS='$(or $(COUNT),10000)' cargo test --profile sweep --locked --package rota-engine --test engine -- \

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::{
     books::{Books, SCHEDULES, every_second},
-    node::{Node, Place, ledger},
+    node::{Node, Place, TODAY, ledger},
     proxy::Proxy,
     storm::chance::now,
 };
@@ -49,10 +49,14 @@ impl Cluster {
     }
 
     fn node_with(&self, name: &str, url: &str, environment: &[(&str, &str)]) -> Node {
+        self.node_of(TODAY, name, url, environment)
+    }
+
+    fn node_of(&self, binary: &str, name: &str, url: &str, environment: &[(&str, &str)]) -> Node {
         let jobs = self.place.text("jobs");
         let store = ["--store", url, "--postgres-schema", &self.schema, "--postgres-connections", "3"];
         let rest = ["--name", name, "--jobs", &jobs, "--commands-policy", "any"];
-        Node::start_with(&self.place, &[&store[..], &rest].concat(), environment)
+        Node::start_of(binary, &self.place, &[&store[..], &rest].concat(), environment)
     }
 
     /// The address of the server, as it stands in its URL.
@@ -172,6 +176,35 @@ fn nothing_is_late_for_a_node_that_drains_with_attempts_in_flight() {
         assert!(!books.skips.iter().any(|skipped| skipped.schedule == schedule), "nothing was skipped");
     }
     cluster.vanish();
+}
+
+/// An upgrade node by node, with a restart of the release before in the midst of it, and all
+/// the way back. `make test-long` has the release before; without it both are today's.
+#[test]
+fn releases_take_turns_on_one_database_and_no_instant_is_lost() {
+    let cluster = Cluster::new();
+    let before = std::env::var("ROTA_TEST_PREVIOUS").unwrap_or_else(|_| TODAY.to_owned());
+    let names = ["a", "b"];
+    let mut nodes = names.map(|name| cluster.node_of(&before, name, &cluster.url, &[]));
+    for node in &mut nodes {
+        node.until_ready();
+    }
+    for (at, binary) in [(1, TODAY), (0, &before), (0, TODAY), (1, &before), (0, &before), (1, TODAY), (0, TODAY)] {
+        let next = cluster.node_of(binary, names[at], &cluster.url, &[]);
+        assert_eq!(std::mem::replace(&mut nodes[at], next).stop().0.code(), Some(0));
+        nodes[at].until_ready();
+        let [a, b] = &mut nodes;
+        a.wait_for("partitions to be shared", |a| {
+            let (a, b) = (a.partitions(), b.partitions());
+            a > 0 && b > 0 && a + b == 256
+        });
+        let before = cluster.ledger().len();
+        a.wait_for("runs on both nodes", |_| cluster.ledger().len() >= before + 2 * SCHEDULES);
+    }
+    for node in nodes {
+        assert_eq!(node.stop().0.code(), Some(0));
+    }
+    cluster.close();
 }
 
 /// A node that stands still past its lease is taken over; what it still

@@ -62,8 +62,15 @@ impl Drop for Place {
     }
 }
 
+/// Today's binary.
+pub const TODAY: &str = env!("CARGO_BIN_EXE_rota");
+
 pub fn rota(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rota"));
+    rota_of(TODAY, arguments)
+}
+
+fn rota_of(binary: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary);
     // Settings of whoever runs the tests must not leak into them.
     let ours = std::env::vars_os().map(|(name, _)| name);
     for name in ours.filter(|name| name.as_encoded_bytes().starts_with(b"ROTA_")) {
@@ -96,10 +103,15 @@ impl Node {
 
     /// The same with more in its environment.
     pub fn start_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_of(TODAY, place, arguments, environment)
+    }
+
+    /// The same with another binary, such as that of another release.
+    pub fn start_of(binary: &str, place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let data = place.text("data");
         let listen: &[&str] = if arguments.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         let all = [&["serve", "--data", &data, "--log-format", "json"], listen, arguments].concat();
-        let mut child = rota(&all).envs(environment.iter().copied()).spawn().unwrap();
+        let mut child = rota_of(binary, &all).envs(environment.iter().copied()).spawn().unwrap();
         let (sender, lines) = channel();
         let errors = BufReader::new(child.stderr.take().unwrap());
         std::thread::spawn(move || errors.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
