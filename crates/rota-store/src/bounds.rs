@@ -104,7 +104,11 @@ pub const TABLES: &[Bound] = &[
     both("need", "A run that waits for others", "With either of the runs"),
     both("node", "Each start of a node", "When it shuts down, or a day after its last heartbeat"),
     both("notice", "A run that became ready in another owner's partition", "When it is seen, or with its run"),
-    both("open_dead", "A run that ends as a dead letter", "When somebody deals with it, otherwise with its day of history"),
+    both(
+        "open_dead",
+        "A run that ends as a dead letter",
+        "When somebody deals with it, otherwise with its day of history",
+    ),
     kept(Fixed, both("partition", "Nothing", "256 rows")),
     both(
         "pause",

@@ -73,7 +73,10 @@ pub const SETTINGS: &[Setting] = &[
         "Where this node keeps its files; created if it does not exist, readable by its owner only",
     ),
     Setting::one("listen", "ADDR", "127.0.0.1:7070", "Address and port of the HTTP server; port 0 chooses a free one"),
-    Setting::switch("insecure_listen", "Listen on an address that other machines can reach although no login is required"),
+    Setting::switch(
+        "insecure_listen",
+        "Listen on an address that other machines can reach although no login is required",
+    ),
     Setting::many("hosts", "NAME,…", "", "Host names of this node, in addition to IP addresses and localhost"),
     Setting::many(
         "roles",
@@ -91,7 +94,12 @@ pub const SETTINGS: &[Setting] = &[
     Setting::switch("demo", "Save a job named demo that runs every 10 seconds"),
     Setting::one("attempts_max", "N", "1000", "Maximum number of attempts in flight on this node"),
     Setting::many("traits", "TRAIT,…", "", "The traits that this node offers to jobs that require them"),
-    Setting::one("drain", "DURATION", "30s", "How long attempts may continue after SIGTERM before they are handed back"),
+    Setting::one(
+        "drain",
+        "DURATION",
+        "30s",
+        "How long attempts may continue after SIGTERM before they are handed back",
+    ),
     Setting::one(
         "http.threads",
         "N",
@@ -110,8 +118,18 @@ pub const SETTINGS: &[Setting] = &[
         "three quarters of `http.connections`",
         "Maximum number of connections at once from one address (IPv6: from one /64); behind a proxy all callers have one address",
     ),
-    Setting::one("http.requests", "N", "256", "Maximum number of API requests in progress at once; further ones are refused with 503"),
-    Setting::one("leases.node", "DURATION", "3s", "How long a node's lease holds without a heartbeat; then another node takes over"),
+    Setting::one(
+        "http.requests",
+        "N",
+        "256",
+        "Maximum number of API requests in progress at once; further ones are refused with 503",
+    ),
+    Setting::one(
+        "leases.node",
+        "DURATION",
+        "3s",
+        "How long a node's lease holds without a heartbeat; then another node takes over",
+    ),
     Setting::one("leases.run", "DURATION", "6s", "How long a written lease of a run holds without being extended"),
     Setting::derived(
         "auth.login",
@@ -182,7 +200,12 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "The allowed programs; a path that ends in / means every program in that directory",
     ),
-    Setting::derived("commands.directory", "DIR", "`commands` in `data`", "The directory in which programs are started"),
+    Setting::derived(
+        "commands.directory",
+        "DIR",
+        "`commands` in `data`",
+        "The directory in which programs are started",
+    ),
     Setting::one(
         "postgres.connections",
         "N",
