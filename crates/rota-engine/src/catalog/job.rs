@@ -14,8 +14,7 @@ use rota_core::{
 };
 use serde_json::Value;
 
-/// Characters of a schema's complaint that are shown.
-const MESSAGE_CHARS_MAX: usize = 500;
+use super::schema::Schema;
 
 /// One version of a job, ready for use.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ pub struct JobVersion {
     /// Whether its step has anything to render.
     pub templated: bool,
     /// What every payload must satisfy.
-    schema: Option<jsonschema::Validator>,
+    schema: Option<Schema>,
     /// Bytes of its document.
     pub size: usize,
 }
@@ -55,7 +54,7 @@ impl JobVersion {
             templated,
             size,
             terms,
-            schema: document.input.as_ref().and_then(|input| validator(input).ok()?),
+            schema: document.input.as_ref().and_then(|input| schema_of(input).ok()?),
             document,
         })
     }
@@ -63,37 +62,27 @@ impl JobVersion {
     /// What is wrong with a payload, by the job's own schema: the first thing,
     /// with its path.
     pub fn refuses(&self, payload: &Value) -> Option<String> {
-        self.schema.as_ref().and_then(|schema| wrong(schema, payload))
+        self.schema.as_ref().and_then(|schema| schema.refuses(payload))
     }
 }
 
-/// The schema of an input, ready for use. Nothing is fetched: a reference to
-/// elsewhere is an error.
-fn validator(input: &Input) -> Result<Option<jsonschema::Validator>, String> {
-    let Some(schema) = &input.schema else { return Ok(None) };
-    jsonschema::validator_for(schema).map(Some).map_err(|error| error.to_string())
-}
-
-fn wrong(schema: &jsonschema::Validator, payload: &Value) -> Option<String> {
-    let error = schema.iter_errors(payload).next()?;
-    let path = error.instance_path().to_string().replace('/', ".");
-    // The message repeats the value, which may be long and is the caller's own.
-    let message: String = error.to_string().chars().take(MESSAGE_CHARS_MAX).collect();
-    Some(format!("payload{path}: {message}"))
+/// The schema of an input, ready for use.
+fn schema_of(input: &Input) -> Result<Option<Schema>, String> {
+    input.schema.as_ref().map(Schema::new).transpose()
 }
 
 /// What is wrong with a job's input: a schema that is none, and payloads of its
 /// own that the schema refuses.
 pub fn input_problems(document: &JobDocument) -> Vec<Problem> {
     let Some(input) = &document.input else { return Vec::new() };
-    let schema = match validator(input) {
+    let schema = match schema_of(input) {
         Ok(None) => return Vec::new(),
         Ok(Some(schema)) => schema,
         Err(why) => return vec![Problem::new("input.schema", "bad_schema", format!("is no JSON Schema: {why}"))],
     };
     let mut problems = Vec::new();
     let mut refuse = |path: String, payload: &Value| {
-        if let Some(why) = wrong(&schema, payload) {
+        if let Some(why) = schema.refuses(payload) {
             problems.push(Problem::new(path, "bad_payload", format!("does not satisfy input.schema: {why}")));
         }
     };

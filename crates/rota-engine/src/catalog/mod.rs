@@ -13,6 +13,7 @@ mod cache;
 mod gate;
 mod job;
 mod schedule;
+mod schema;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -132,7 +133,7 @@ impl Catalog {
         let read = JobVersion::read(job, version, document, self.losses_max);
         self.store.note_definition(row.0, row.1, read.as_ref().err().map(String::as_str));
         let read = Arc::new(read.ok()?);
-        self.caches(|caches| caches.versions.put((job, version), Arc::clone(&read)));
+        self.caches(|caches| caches.versions.put((job, version), Arc::clone(&read), read.size));
         Some(read)
     }
 
@@ -180,7 +181,7 @@ impl Catalog {
         let version =
             self.keep_version(record.id, record.version, &record.document, ("job", &record.id.to_string()))?;
         let entry = Arc::new(JobEntry { record, version });
-        self.caches(|caches| caches.jobs.put(entry.record.id, Arc::clone(&entry)));
+        self.caches(|caches| caches.jobs.put(entry.record.id, Arc::clone(&entry), entry.record.document.len()));
         Some(entry)
     }
 
@@ -212,7 +213,9 @@ impl Catalog {
         match read {
             Ok(entry) => {
                 let entry = Arc::new(entry);
-                self.caches(|caches| caches.schedules.put(entry.record.id, Arc::clone(&entry)));
+                self.caches(|caches| {
+                    caches.schedules.put(entry.record.id, Arc::clone(&entry), entry.record.spec.len())
+                });
                 ScheduleFound::Here(entry)
             }
             Err(why) => ScheduleFound::Broken(why),
@@ -258,9 +261,10 @@ impl Catalog {
             return Ok(found);
         }
         let stored = self.store.calendars(tenant).await?;
+        let bytes = stored.iter().map(|calendar| calendar.spec.len()).sum();
         let read = |calendar: rota_core::store::Calendar| Some((calendar.name, stored::read(&calendar.spec).ok()?));
         let found: Arc<HashMap<String, Calendar>> = Arc::new(stored.into_iter().filter_map(read).collect());
-        self.caches(|caches| caches.calendars.put(tenant, (now, Arc::clone(&found))));
+        self.caches(|caches| caches.calendars.put(tenant, (now, Arc::clone(&found)), bytes));
         Ok(found)
     }
 

@@ -4,11 +4,13 @@ use std::borrow::Cow;
 
 use jiff::{Timestamp, fmt::strtime, tz::TimeZone};
 use minijinja::{
-    Environment, Error, ErrorKind, State, Value as Template, filters, functions, tests,
-    value::{Kwargs, Serde, ValueKind},
+    Environment, Error, ErrorKind, State, Value as Template, filters,
+    functions::{self, Function},
+    tests,
+    value::{FunctionArgs, FunctionResult, Kwargs, Rest, Serde, ValueKind},
 };
 
-use super::{OUTPUT_BYTES_MAX, value};
+use super::{OUTPUT_BYTES_MAX, TEXT_BYTES_MAX, budget, value};
 
 pub(super) fn add_all(environment: &mut Environment<'static>) {
     add_ours(environment);
@@ -19,30 +21,67 @@ pub(super) fn add_all(environment: &mut Environment<'static>) {
     environment.add_function("dict", functions::dict);
 }
 
+/// A filter that is charged for all that it is given before it begins.
+fn add<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, filter: F)
+where
+    F: Function<Rv, Args>,
+    Rv: FunctionResult,
+    Args: for<'a> FunctionArgs<'a>,
+{
+    environment.add_filter(name, charged(filter));
+}
+
+/// A test that is.
+fn add_test<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, test: F)
+where
+    F: Function<Rv, Args>,
+    Rv: FunctionResult,
+    Args: for<'a> FunctionArgs<'a>,
+{
+    environment.add_test(name, charged(test));
+}
+
+fn charged<F, Rv, Args>(
+    function: F,
+) -> impl Fn(&mut State, Rest<Template>) -> Result<Template, Error> + Send + Sync + 'static
+where
+    F: Function<Rv, Args>,
+    Rv: FunctionResult,
+    Args: for<'a> FunctionArgs<'a>,
+{
+    let function = Template::from_function(function);
+    move |state: &mut State, args: Rest<Template>| {
+        budget::charge_for(&args)?;
+        function.call(state, &args)
+    }
+}
+
 fn add_ours(environment: &mut Environment<'static>) {
     environment.add_filter("date", date);
     environment.add_filter("unix", unix);
-    environment.add_filter("fromjson", from_json);
-    environment.add_filter("tojson", to_json);
-    environment.add_filter("replace", replace);
-    environment.add_filter("join", join);
-    environment.add_filter("string", string);
-    // These two are put in by the sandbox.
+    add(environment, "fromjson", from_json);
+    add(environment, "tojson", to_json);
+    add(environment, "replace", replace);
+    add(environment, "join", join);
+    add(environment, "string", string);
+    // These are put in by the sandbox.
     environment.add_filter("number", number);
     environment.add_filter("short", short);
+    environment.add_filter("compared", compared);
+    environment.add_filter("sought", sought);
 }
 
 fn add_texts_and_numbers(environment: &mut Environment<'static>) {
-    environment.add_filter("lower", filters::lower);
-    environment.add_filter("upper", filters::upper);
-    environment.add_filter("title", filters::title);
-    environment.add_filter("capitalize", filters::capitalize);
-    environment.add_filter("trim", filters::trim);
-    environment.add_filter("split", filters::split);
-    environment.add_filter("lines", filters::lines);
+    add(environment, "lower", filters::lower);
+    add(environment, "upper", filters::upper);
+    add(environment, "title", filters::title);
+    add(environment, "capitalize", filters::capitalize);
+    add(environment, "trim", filters::trim);
+    add(environment, "split", filters::split);
+    add(environment, "lines", filters::lines);
     environment.add_filter("default", filters::default);
     environment.add_filter("d", filters::default);
-    environment.add_filter("urlencode", filters::urlencode);
+    add(environment, "urlencode", filters::urlencode);
     environment.add_filter("abs", filters::abs);
     environment.add_filter("int", filters::int);
     environment.add_filter("float", filters::float);
@@ -55,22 +94,22 @@ fn add_lists(environment: &mut Environment<'static>) {
     environment.add_filter("count", filters::length);
     environment.add_filter("first", filters::first);
     environment.add_filter("last", filters::last);
-    environment.add_filter("min", filters::min);
-    environment.add_filter("max", filters::max);
-    environment.add_filter("sum", filters::sum);
-    environment.add_filter("sort", filters::sort);
-    environment.add_filter("unique", filters::unique);
-    environment.add_filter("reverse", filters::reverse);
-    environment.add_filter("list", filters::list);
-    environment.add_filter("items", filters::items);
-    environment.add_filter("dictsort", filters::dictsort);
+    add(environment, "min", filters::min);
+    add(environment, "max", filters::max);
+    add(environment, "sum", filters::sum);
+    add(environment, "sort", filters::sort);
+    add(environment, "unique", filters::unique);
+    add(environment, "reverse", filters::reverse);
+    add(environment, "list", filters::list);
+    add(environment, "items", filters::items);
+    add(environment, "dictsort", filters::dictsort);
     environment.add_filter("attr", filters::attr);
-    environment.add_filter("map", filters::map);
-    environment.add_filter("select", filters::select);
-    environment.add_filter("reject", filters::reject);
-    environment.add_filter("selectattr", filters::selectattr);
-    environment.add_filter("rejectattr", filters::rejectattr);
-    environment.add_filter("groupby", filters::groupby);
+    add(environment, "map", filters::map);
+    add(environment, "select", filters::select);
+    add(environment, "reject", filters::reject);
+    add(environment, "selectattr", filters::selectattr);
+    add(environment, "rejectattr", filters::rejectattr);
+    add(environment, "groupby", filters::groupby);
 }
 
 fn add_tests(environment: &mut Environment<'static>) {
@@ -87,23 +126,23 @@ fn add_tests(environment: &mut Environment<'static>) {
     environment.add_test("odd", tests::is_odd);
     environment.add_test("even", tests::is_even);
     environment.add_test("divisibleby", tests::is_divisibleby);
-    environment.add_test("startingwith", tests::is_startingwith);
-    environment.add_test("endingwith", tests::is_endingwith);
-    environment.add_test("in", tests::is_in);
+    add_test(environment, "startingwith", tests::is_startingwith);
+    add_test(environment, "endingwith", tests::is_endingwith);
+    add_test(environment, "in", tests::is_in);
     environment.add_test("true", tests::is_true);
     environment.add_test("false", tests::is_false);
-    environment.add_test("eq", tests::is_eq);
-    environment.add_test("==", tests::is_eq);
-    environment.add_test("ne", tests::is_ne);
-    environment.add_test("!=", tests::is_ne);
-    environment.add_test("lt", tests::is_lt);
-    environment.add_test("<", tests::is_lt);
-    environment.add_test("le", tests::is_le);
-    environment.add_test("<=", tests::is_le);
-    environment.add_test("gt", tests::is_gt);
-    environment.add_test(">", tests::is_gt);
-    environment.add_test("ge", tests::is_ge);
-    environment.add_test(">=", tests::is_ge);
+    add_test(environment, "eq", tests::is_eq);
+    add_test(environment, "==", tests::is_eq);
+    add_test(environment, "ne", tests::is_ne);
+    add_test(environment, "!=", tests::is_ne);
+    add_test(environment, "lt", tests::is_lt);
+    add_test(environment, "<", tests::is_lt);
+    add_test(environment, "le", tests::is_le);
+    add_test(environment, "<=", tests::is_le);
+    add_test(environment, "gt", tests::is_gt);
+    add_test(environment, ">", tests::is_gt);
+    add_test(environment, "ge", tests::is_ge);
+    add_test(environment, ">=", tests::is_ge);
 }
 
 fn refused(message: impl Into<Cow<'static, str>>) -> Error {
@@ -165,11 +204,33 @@ fn number(value: &Template) -> Result<Template, Error> {
     if value.is_number() { Ok(value.clone()) } else { Err(refused("only numbers are multiplied")) }
 }
 
+/// The left side of `~` and `+`.
 fn short(value: &Template) -> Result<Template, Error> {
-    match value.as_str() {
-        Some(text) => fits(text.len()).map(|()| value.clone()),
-        None => Ok(value.clone()),
+    let Some(text) = value.as_str() else { return Ok(value.clone()) };
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(refused(format!("a text of more than {TEXT_BYTES_MAX} bytes cannot be added to")));
     }
+    budget::charge(budget::OPERATION + text.len())?;
+    Ok(value.clone())
+}
+
+/// The left side of a comparison. One that is missing is the comparison's to judge.
+#[allow(clippy::needless_pass_by_value, reason = "the engine hands over what is left by value")]
+fn compared(values: Rest<Template>) -> Result<Template, Error> {
+    let value = values.first().cloned().unwrap_or_default();
+    match value.kind() {
+        ValueKind::Number | ValueKind::Bool | ValueKind::None | ValueKind::Undefined => {}
+        ValueKind::String => budget::charge(budget::OPERATION / 8 + value.as_str().map_or(0, str::len))?,
+        _ => budget::charge_for(std::slice::from_ref(&value))?,
+    }
+    Ok(value)
+}
+
+/// The left side of `in`, whose right side may be any size.
+#[allow(clippy::needless_pass_by_value, reason = "the engine hands over what is left by value")]
+fn sought(values: Rest<Template>) -> Result<Template, Error> {
+    budget::charge(budget::OPERATION)?;
+    Ok(values.first().cloned().unwrap_or_default())
 }
 
 fn replace(text: &str, from: &str, to: &str) -> Result<String, Error> {

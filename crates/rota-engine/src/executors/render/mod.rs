@@ -6,13 +6,14 @@
 //! text. Conditions (`if`) are expressions without braces.
 //!
 //! Templates are written by tenants and over payloads of their callers, so
-//! every one is bounded: its source, its steps (fuel), its nesting and its
-//! output. What cannot be bounded from outside the template engine is taken
-//! away from it (see [`sandbox`]).
+//! every one is bounded: its source, its steps (fuel), its nesting, its output, and
+//! how much it reads and copies on the way ([`budget`]). What cannot be bounded from
+//! outside the template engine is taken away from it (see [`sandbox`]).
 //!
 //! This module knows no clock, no store and no secret: it is handed the values
 //! that were fixed when the run was made.
 
+mod budget;
 mod filters;
 mod kinds;
 mod sandbox;
@@ -36,6 +37,8 @@ use self::sandbox::Sandbox;
 
 /// Bytes of a rendered text, and of a rendered value as JSON.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a text that a template builds from others on the way.
+pub const TEXT_BYTES_MAX: usize = 256 << 10;
 /// Bytes of one template.
 pub const SOURCE_BYTES_MAX: usize = 256 << 10;
 
@@ -109,23 +112,27 @@ impl Renderer {
     /// `values` is only asked for when there is something to fill in.
     pub fn step(&self, kind: &StepKind, values: impl FnOnce() -> Values) -> Result<StepKind, RenderError> {
         let mut rendering = Rendering { sandbox: &self.sandbox, values: Late::Not(Some(values)) };
+        budget::begin();
         kinds::render(kind, &mut rendering)
     }
 
     /// A JSON value with every text in it filled in, such as a schedule's payload.
     pub fn value(&self, value: &Value, values: &Values) -> Result<Value, RenderError> {
         let mut rendering = Rendering { sandbox: &self.sandbox, values: Late::Not(Some(|| values.clone())) };
+        budget::begin();
         rendering.value("", value)
     }
 
     /// A text, such as a concurrency key.
     pub fn text(&self, text: &str, values: &Values) -> Result<String, RenderError> {
         let mut rendering = Rendering { sandbox: &self.sandbox, values: Late::Not(Some(|| values.clone())) };
+        budget::begin();
         rendering.text("", text)
     }
 
     /// Whether an expression, written without braces, is true.
     pub fn condition(&self, expression: &str, values: &Values) -> Result<bool, RenderError> {
+        budget::begin();
         self.sandbox.condition(expression, &values.context())
     }
 }

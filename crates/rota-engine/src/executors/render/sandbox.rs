@@ -3,16 +3,17 @@
 //! Fuel bounds the instructions, but one instruction can be as large as the
 //! engine allows: `[0] * 100000000` is one, and so is each doubling of a text.
 //! So before a template is compiled its operators are hemmed in: `*` takes
-//! numbers only, and `~` and `+` refuse a text beyond the output bound on their
-//! left. Filters are an explicit list; those that grow their input are ours.
-//! There are no macros, includes or blocks, and nothing is loaded.
+//! numbers only, `~` and `+` refuse a text beyond a bound on their left, and they and
+//! comparisons are charged to the [`budget`]. Filters are an explicit list; those that
+//! grow their input are ours. There are no macros, includes or blocks, and nothing is
+//! loaded.
 //!
-//! Not bounded is the memory of one text added to itself from the right, which
-//! fuel holds to a few thousand times the output bound and no template needs.
+//! What a text adds on the right of an operator is charged when the result is used next.
 
 use std::{
     collections::HashMap,
     io,
+    ops::Range,
     sync::{Arc, LazyLock},
 };
 
@@ -23,33 +24,64 @@ use minijinja::{
 };
 use parking_lot::RwLock;
 
-use super::{Filled, OUTPUT_BYTES_MAX, RenderError, SOURCE_BYTES_MAX, filters, value};
+use super::{Filled, OUTPUT_BYTES_MAX, RenderError, SOURCE_BYTES_MAX, budget, filters, value};
 
 /// Instructions of one template: a loop over a thousand items with a few
 /// expressions each.
 const FUEL: u64 = 50_000;
 const RECURSION_MAX: usize = 64;
-/// Compiled templates that are kept of each sort. Beyond it all are forgotten:
-/// whoever has that many templates compiles more than a list would save.
+/// Compiled templates that are kept of each sort, and bytes of their sources. Beyond it all
+/// are forgotten: whoever has that many templates compiles more than a list would save.
 const KEPT_MAX: usize = 4_096;
+const KEPT_BYTES_MAX: usize = 4 << 20;
 
 /// Lives as long as the process, so that compiled expressions may be kept.
 static EXPRESSIONS: LazyLock<Environment<'static>> = LazyLock::new(environment);
 
-type Kept<T> = RwLock<HashMap<Box<str>, T>>;
 type Compiled = Option<Arc<Expression<'static, 'static>>>;
 
 pub(super) struct Sandbox {
     /// The expression that a text is, or none where it is more than one.
-    expressions: Kept<Compiled>,
-    conditions: Kept<Arc<Expression<'static, 'static>>>,
-    /// Texts with tags, kept under themselves.
-    texts: RwLock<Environment<'static>>,
+    expressions: RwLock<Kept<Compiled>>,
+    conditions: RwLock<Kept<Arc<Expression<'static, 'static>>>>,
+    texts: RwLock<Texts>,
+}
+
+/// What was compiled, by its source.
+struct Kept<T> {
+    all: HashMap<Box<str>, T>,
+    bytes: usize,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { all: HashMap::new(), bytes: 0 }
+    }
+}
+
+impl<T> Kept<T> {
+    fn put(&mut self, text: &str, value: T) {
+        if self.all.len() >= KEPT_MAX || self.bytes + text.len() > KEPT_BYTES_MAX {
+            *self = Self::default();
+        }
+        self.bytes += text.len();
+        self.all.insert(text.into(), value);
+    }
+}
+
+/// Texts with tags, kept under themselves.
+struct Texts {
+    environment: Environment<'static>,
+    bytes: usize,
 }
 
 impl Default for Sandbox {
     fn default() -> Self {
-        Self { expressions: RwLock::default(), conditions: RwLock::default(), texts: RwLock::new(environment()) }
+        Self {
+            expressions: RwLock::default(),
+            conditions: RwLock::default(),
+            texts: RwLock::new(Texts { environment: environment(), bytes: 0 }),
+        }
     }
 }
 
@@ -74,6 +106,9 @@ impl Sandbox {
         if text.len() > SOURCE_BYTES_MAX {
             return Err(RenderError::new(format!("is a template of more than {SOURCE_BYTES_MAX} bytes")));
         }
+        let loops = text.contains("{%") && text.contains("for");
+        let work = budget::OPERATION / 32 + text.len() / 16 + if loops { budget::LOOP } else { 0 };
+        budget::charge(work).map_err(|error| explained(&error, text))?;
         match self.expression_of(text) {
             Some(expression) => {
                 let inner = inside(text).unwrap_or(text);
@@ -84,7 +119,7 @@ impl Sandbox {
     }
 
     pub(super) fn condition(&self, text: &str, context: &Template) -> Result<bool, RenderError> {
-        let kept = self.conditions.read().get(text).cloned();
+        let kept = self.conditions.read().all.get(text).cloned();
         let expression = match kept {
             Some(expression) => expression,
             None => keep(&self.conditions, text, Arc::new(compile(text)?)),
@@ -97,7 +132,7 @@ impl Sandbox {
     }
 
     fn expression_of(&self, text: &str) -> Compiled {
-        let kept = self.expressions.read().get(text).cloned();
+        let kept = self.expressions.read().all.get(text).cloned();
         kept.unwrap_or_else(|| {
             // What parses between the braces as one expression is one.
             let compiled = inside(text).and_then(|inner| compile(inner).ok()).map(Arc::new);
@@ -108,7 +143,7 @@ impl Sandbox {
     fn fill_text(&self, text: &str, context: &Template) -> Result<String, RenderError> {
         let known = {
             let texts = self.texts.read();
-            texts.get_template(text).is_ok()
+            texts.environment.get_template(text).is_ok()
         };
         if !known {
             self.keep_text(text)?;
@@ -116,7 +151,7 @@ impl Sandbox {
         let texts = self.texts.read();
         // Another thread may have forgotten it in between.
         let source = hemmed(text, false);
-        let template = texts.get_template(text).or_else(|_| texts.template_from_str(&source));
+        let template = texts.environment.get_template(text).or_else(|_| texts.environment.template_from_str(&source));
         let template = template.map_err(|error| explained(&error, &source))?;
         let mut output = Bounded(Vec::new());
         let rendered = template.render_captured_to(context.clone(), &mut output);
@@ -130,20 +165,19 @@ impl Sandbox {
     fn keep_text(&self, text: &str) -> Result<(), RenderError> {
         let source = hemmed(text, false);
         let mut texts = self.texts.write();
-        if texts.templates().count() >= KEPT_MAX {
-            texts.clear_templates();
+        if texts.environment.templates().count() >= KEPT_MAX || texts.bytes + text.len() > KEPT_BYTES_MAX {
+            texts.environment.clear_templates();
+            texts.bytes = 0;
         }
-        let added = texts.add_template_owned(text.to_owned(), source.clone());
-        added.map_err(|error| explained(&error, &source))
+        let added = texts.environment.add_template_owned(text.to_owned(), source.clone());
+        added.map_err(|error| explained(&error, &source))?;
+        texts.bytes += text.len();
+        Ok(())
     }
 }
 
-fn keep<T: Clone>(kept: &Kept<T>, text: &str, value: T) -> T {
-    let mut kept = kept.write();
-    if kept.len() >= KEPT_MAX {
-        kept.clear();
-    }
-    kept.insert(text.into(), value.clone());
+fn keep<T: Clone>(kept: &RwLock<Kept<T>>, text: &str, value: T) -> T {
+    kept.write().put(text, value.clone());
     value
 }
 
@@ -177,24 +211,61 @@ fn inside(text: &str) -> Option<&str> {
 /// A filter binds closer than an operator, so `a * b` reads `(a | number) * - -b`:
 /// neither side can be anything but a number.
 fn hemmed(source: &str, is_expression: bool) -> String {
+    // What the engine cannot read it will refuse itself, with a reason.
+    let tokens = tokenize(source, is_expression, SyntaxConfig::default()).map_while(Result::ok);
+    let tokens: Vec<(Token<'_>, Range<usize>)> =
+        tokens.map(|(token, span)| (token, span.start_offset as usize..span.end_offset as usize)).collect();
     let mut hemmed = String::with_capacity(source.len() + 16);
     let mut done = 0;
-    for token in tokenize(source, is_expression, SyntaxConfig::default()) {
-        // What the engine cannot read it will refuse itself, with a reason.
-        let Ok((token, span)) = token else { break };
-        let (from, to) = (span.start_offset as usize, span.end_offset as usize);
-        let instead = match token {
-            Token::Mul => "|number * - -",
-            Token::Tilde => "|short ~ ",
-            Token::Plus => "|short + ",
+    let mut in_header = false;
+    for (n, (token, at)) in tokens.iter().enumerate() {
+        let before = n.checked_sub(1).map(|before| &tokens[before].0);
+        let (instead, to) = match token {
+            Token::Mul => ("|number * - -", at.end),
+            Token::Tilde => ("|short ~ ", at.end),
+            Token::Plus => ("|short + ", at.end),
+            Token::Eq | Token::Ne | Token::Lt | Token::Lte | Token::Gt | Token::Gte => (COMPARED, at.start),
+            Token::Ident("for") if matches!(before, Some(Token::BlockStart)) => {
+                in_header = true;
+                continue;
+            }
+            Token::Ident("in") if std::mem::take(&mut in_header) => continue,
+            Token::Ident("in") if is_operator(before) => (SOUGHT, at.start),
+            Token::Ident("not") if is_operator(before) && follows_in(&tokens[n + 1..]) => (SOUGHT, at.start),
             _ => continue,
         };
-        hemmed.push_str(source.get(done..from).unwrap_or_default());
+        hemmed.push_str(source.get(done..at.start).unwrap_or_default());
         hemmed.push_str(instead);
         done = to;
     }
     hemmed.push_str(source.get(done..).unwrap_or_default());
     hemmed
+}
+
+/// Charges for a comparison, and for a search.
+const COMPARED: &str = "|compared ";
+const SOUGHT: &str = "|sought ";
+
+/// Whether a word behind this token may be an operator: it ends a value.
+fn is_operator(before: Option<&Token<'_>>) -> bool {
+    match before {
+        Some(Token::Ident(word)) => !matches!(*word, "not" | "is" | "and" | "or" | "in" | "if" | "else" | "elif"),
+        Some(
+            Token::Str(_)
+            | Token::String(_)
+            | Token::Int(_)
+            | Token::Int128(_)
+            | Token::Float(_)
+            | Token::ParenClose
+            | Token::BracketClose
+            | Token::BraceClose,
+        ) => true,
+        _ => false,
+    }
+}
+
+fn follows_in(rest: &[(Token<'_>, Range<usize>)]) -> bool {
+    matches!(rest.first(), Some((Token::Ident("in"), _)))
 }
 
 fn missing(path: &str) -> RenderError {
@@ -225,7 +296,12 @@ fn path_start(source: &str, at: usize) -> usize {
 
 /// A piece of a template as a person wrote it, cut to a line.
 fn shown(text: &str) -> String {
-    let plain = text.replace("|number * - -", "*").replace("|short ~ ", "~").replace("|short + ", "+");
+    let plain = text
+        .replace("|number * - -", "*")
+        .replace("|short ~ ", "~")
+        .replace("|short + ", "+")
+        .replace(COMPARED, "")
+        .replace(SOUGHT, "");
     plain.trim().chars().take(200).collect()
 }
 

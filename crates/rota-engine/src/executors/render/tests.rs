@@ -152,6 +152,61 @@ fn costly_templates_are_refused_before_they_cost() {
     assert_eq!(rendered(&wide).as_str().map(str::len), Some(SOURCE_BYTES_MAX - 19));
 }
 
+/// Each of these is few instructions over large texts: 390 bytes held a thread for seconds, and
+/// with it everybody's health checks and schedules.
+#[test]
+fn templates_that_read_and_copy_too_much_are_given_up() {
+    let doubled = "{% set a = 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' %}".to_owned()
+        + &"{% set a = a ~ a %}".repeat(11);
+    for (what, text) in [
+        ("filters", format!("{doubled}{{% for i in range(5000) %}}{{% set b = a|upper|lower|title %}}{{% endfor %}}")),
+        ("searches", format!("{doubled}{{% for i in range(9000) %}}{{% if 'b' in a %}}{{% endif %}}{{% endfor %}}")),
+        (
+            "no searches",
+            format!("{doubled}{{% for i in range(9000) %}}{{% if 'b' not in a %}}{{% endif %}}{{% endfor %}}"),
+        ),
+        (
+            "comparisons",
+            format!("{doubled}{{% for i in range(9000) %}}{{% if a == a ~ '' %}}{{% endif %}}{{% endfor %}}"),
+        ),
+        ("additions", format!("{doubled}{{% for i in range(9000) %}}{{% set b = 'b' ~ a %}}{{% endfor %}}")),
+        ("lists", "{% set l = range(9999) | list %}{% for i in range(999) %}{% set b = l | sort %}{% endfor %}".into()),
+        (
+            "filters by name",
+            format!(
+                "{{% set l = range(3000) %}}{doubled}{{% for i in l %}}{{% set b = [a, a, a]|map('upper')|list %}}{{% endfor %}}"
+            ),
+        ),
+    ] {
+        let refusal = refusal(&text);
+        assert!(refusal.contains("work on more than 32 MiB"), "{what}: {refusal}");
+    }
+    // The templates of a step share what there is.
+    let loops = json!(vec!["{% for i in range(900) %}{{ i }}{% endfor %}"; 100]);
+    let refusal = Renderer::new().value(&loops, &values()).unwrap_err().to_string();
+    assert!(refusal.contains("work on more than"), "{refusal}");
+    let plain = json!(vec!["{{ payload.name }} {{ payload.n + 1 }}"; 5_000]);
+    assert!(Renderer::new().value(&plain, &values()).is_ok(), "as many as a job may have");
+}
+
+#[test]
+fn operators_mean_what_they_meant() {
+    for (text, expected) in [
+        ("{{ 1 in payload.list }}", json!(true)),
+        ("{{ 9 not in payload.list }}", json!(true)),
+        ("{{ 'n' in payload.name and payload.n > 3 }}", json!(true)),
+        ("{{ payload.n + 1 == 8 and payload.name != 'Bob' }}", json!(true)),
+        ("{{ 'yes' if payload.n >= 7 else 'no' }}", json!("yes")),
+        ("{{ payload.n is in([7]) }}", json!(true)),
+        ("{% for x in payload.list if x not in [1] %}{{ x }}{% endfor %}", json!("2")),
+        ("{% for x in [1, 2] %}{% if x in payload.list and x < 2 %}{{ x }}{% endif %}{% endfor %}", json!("1")),
+        ("{{ payload.list | select('>', 1) | list }}", json!([2])),
+        ("{{ payload.list == [1, 2] }}", json!(true)),
+    ] {
+        assert_eq!(rendered(text), expected, "{text}");
+    }
+}
+
 #[test]
 fn dates_are_those_of_the_schedules_zone_unless_another_is_asked_for() {
     for (text, expected) in [
