@@ -16,7 +16,7 @@ pub struct Token {
     pub id: Uuid,
     pub name: String,
     pub permissions: Vec<Permission>,
-    /// It may speak for every tenant.
+    /// True if it may act for every tenant.
     pub installation: bool,
     pub created_at: Timestamp,
     pub created_by: String,
@@ -24,16 +24,16 @@ pub struct Token {
     pub expires_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
-    /// To the minute.
+    /// When it was last used, to the minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<Timestamp>,
 }
 
-/// Make a token. Say a role or permissions, and no more than you have yourself.
+/// Create a token. Give either a role or permissions, and no more than you have yourself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// For people: what it is for.
+    /// A name for people, such as what it is for.
     #[schema(max_length = 100)]
     pub name: String,
     /// `viewer`, `operator`, `editor` or `admin`.
@@ -41,15 +41,15 @@ pub struct TokenRequest {
     pub role: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<Permission>,
-    /// It ends then by itself.
+    /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub expires_at: Option<Timestamp>,
-    /// It may speak for every tenant.
+    /// True if it may act for every tenant.
     #[serde(default)]
     pub installation: bool,
 }
 
-/// A token that was just made. This is the only time it is shown.
+/// A token that was just created. This is the only time it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenMade {
     /// Send it as `Authorization: Bearer …`.
@@ -57,13 +57,13 @@ pub struct TokenMade {
     pub token: Token,
 }
 
-/// A person who logs in with a password.
+/// A user who logs in with a password.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct User {
     pub name: String,
     /// `viewer`, `operator`, `editor` or `admin`.
     pub role: String,
-    /// Has the role in every tenant.
+    /// True if the role applies in every tenant.
     pub installation: bool,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -78,16 +78,16 @@ pub struct UserRequest {
     pub password: String,
     /// `viewer`, `operator`, `editor` or `admin`.
     pub role: String,
-    /// Has the role in every tenant.
+    /// True if the role applies in every tenant.
     #[serde(default)]
     pub installation: bool,
 }
 
-/// Change a person; what is left out stays.
+/// Change a user; what is left out stays as it is.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserPatch {
-    /// A new one ends every session of the person.
+    /// A new password ends every session of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 8, max_length = 1000)]
     pub password: Option<String>,
@@ -103,24 +103,24 @@ pub struct UserPatch {
 pub struct LoginRequest {
     pub user: String,
     pub password: String,
-    /// The tenant's name; the default tenant where it is left out.
+    /// The tenant's name; the default tenant if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
 }
 
-/// Who asks, as this server sees it.
+/// The caller, as this server identifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Whoami {
-    /// As it is written into the audit log.
+    /// The caller's name as in the audit log.
     pub who: String,
-    /// How it was proved: `token`, `jwt`, `session`, or `open` where no login is
-    /// asked for.
+    /// How the caller is logged in: `token`, `jwt`, `session`, or `open` if no login is
+    /// required.
     pub via: String,
     pub tenant: TenantRef,
     pub permissions: Vec<Permission>,
-    /// May speak for every tenant.
+    /// True if the caller may act for every tenant.
     pub installation: bool,
-    /// When a session ends.
+    /// When the session expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
@@ -144,7 +144,7 @@ pub struct Tenant {
     pub quotas: Option<Value>,
 }
 
-/// Make or change a tenant.
+/// Create or change a tenant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantRequest {
@@ -156,7 +156,7 @@ pub struct TenantRequest {
     pub quotas: Option<Value>,
 }
 
-/// One change: who made it, where from, and how things were before and after.
+/// One change: who made it, from where, and the state before and after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
     pub id: Uuid,
@@ -172,12 +172,12 @@ pub struct AuditEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub after: Option<Value>,
-    /// Of the connection that asked; a proxy's where there is one.
+    /// The address of the connection; that of the proxy if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 }
 
-/// A password is in none of these.
+/// These never contain a password.
 macro_rules! without_password {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -190,18 +190,18 @@ macro_rules! without_password {
 
 without_password!(UserRequest, UserPatch, LoginRequest);
 
-/// A row of the store that cannot be read and is left out of everything.
+/// A row in the store that cannot be read and is left out everywhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnreadableRow {
     /// Its table and its key.
     pub id: String,
     pub table: String,
     pub key: String,
-    /// What in it cannot be read.
+    /// Why it cannot be read.
     pub reason: String,
 }
 
-/// A row of the store, as it is stored.
+/// A row in the store, as it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RawRow {
     /// Its table and its key.

@@ -14,12 +14,12 @@ use crate::{
     run::{Status, TriggerRequest},
 };
 
-/// One line of a bulk trigger: a trigger's request, and whose. Its fields are
+/// One line of a bulk trigger: the request of a trigger, and the job. Its fields are
 /// written out, because an unknown one must be refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerLine {
-    /// The job's number or name.
+    /// The job's id or name.
     pub job: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -47,10 +47,10 @@ impl TriggerLine {
     }
 }
 
-/// What became of one line of a bulk trigger: a run or a problem.
+/// The result of one line of a bulk trigger: a run or a problem.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunLine {
-    /// From 1.
+    /// Counted from 1.
     pub line: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Uuid>,
@@ -60,10 +60,10 @@ pub struct RunLine {
     pub error: Option<Problem>,
 }
 
-/// What became of one line of a bulk save: a job or a problem.
+/// The result of one line of a bulk save: a job or a problem.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobLine {
-    /// From 1.
+    /// Counted from 1.
     pub line: u64,
     #[serde(flatten)]
     pub saved: Option<JobSaved>,
@@ -71,39 +71,39 @@ pub struct JobLine {
     pub error: Option<Problem>,
 }
 
-/// Which runs; what is left out does not narrow. Lists have live ones first,
-/// newest first; then ended ones by their end, latest first.
+/// A filter of runs; all fields are optional. Lists have live runs first, newest first,
+/// then ended runs by their end, latest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RunsFilter {
-    /// Of this job, by number or name.
+    /// Only those of this job, by id or name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Of jobs that have this tag now.
+    /// Only those of jobs that have this tag now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Made by this schedule.
+    /// Only those created by this schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<i64>,
-    /// In one of these; in a query it may be given several times.
+    /// Only those in one of these statuses; may be repeated in a query.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[param(style = Form, explode)]
     pub status: Vec<Status>,
-    /// With all of these, each written `key=value`; in a query it may be given
-    /// several times.
+    /// Only those with all of these labels, each written `key=value`; may be repeated in a
+    /// query.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[param(style = Form, explode)]
     pub label: Vec<String>,
-    /// Live ones created, and ended ones ended, at this instant or later.
+    /// Only live runs created, and ended runs that ended, at this instant or later.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub from: Option<Timestamp>,
-    /// And before this one.
+    /// Only before this instant.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub to: Option<Timestamp>,
 }
 
-/// Which jobs; what is left out does not narrow.
+/// A filter of jobs; all fields are optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobsFilter {
@@ -111,7 +111,7 @@ pub struct JobsFilter {
     pub tag: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// Those whose names start so.
+    /// Only those whose names start with this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
 }
@@ -126,7 +126,7 @@ pub struct BulkCancel {
     /// Such as `30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace: Option<String>,
-    /// Do it all up to the commit, and answer what would be done.
+    /// Do everything, roll it back instead of committing, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -135,13 +135,13 @@ pub struct BulkCancel {
 #[serde(deny_unknown_fields)]
 pub struct BulkRedrive {
     pub filter: RunsFilter,
-    /// Of the jobs' newest versions.
+    /// Use the jobs' newest versions.
     #[serde(default)]
     pub latest: bool,
-    /// Also those that were made again before.
+    /// Also those that were redriven before.
     #[serde(default)]
     pub again: bool,
-    /// Do it all up to the commit, and answer what would be done.
+    /// Do everything, roll it back instead of committing, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -151,7 +151,7 @@ pub struct BulkRedrive {
 pub struct BulkDiscard {
     /// An empty filter means every open dead letter of the tenant.
     pub filter: RunsFilter,
-    /// Do it all up to the commit, and answer what would be done.
+    /// Do everything, roll it back instead of committing, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -165,7 +165,7 @@ pub struct BulkPause {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1000)]
     pub note: Option<String>,
-    /// Do it all up to the commit, and answer what would be done.
+    /// Do everything, roll it back instead of committing, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -174,20 +174,20 @@ pub struct BulkPause {
 #[serde(deny_unknown_fields)]
 pub struct BulkResume {
     pub filter: JobsFilter,
-    /// Do it all up to the commit, and answer what would be done.
+    /// Do everything, roll it back instead of committing, and answer what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a request by filter did, or in a dry run would do: the answers are the same.
+/// What a request by filter did, or what it would do in a dry run; both have the same form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkDone {
     /// How many the filter found.
     pub matched: u64,
-    /// How many were changed. The others were left as they are: there was nothing to do,
-    /// or it was refused.
+    /// How many were changed. The others were left unchanged, because there was nothing to do
+    /// or the change was refused.
     pub done: u64,
-    /// There are more: ask again.
+    /// True if there are more: repeat the request.
     pub more: bool,
     pub dry_run: bool,
 }

@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 
 use crate::{Pause, problem::FieldError, schedule::Upcoming};
 
-/// The JSON Schema of the job document: for editors, and for whoever makes
-/// documents by program. A test holds it to the types that read them.
+/// The JSON Schema of the job document, for editors and for programs that create
+/// documents. A test compares it with the types that read them.
 pub const SCHEMA: &str = include_str!("job.schema.json");
 
 /// A job, at its newest version.
@@ -16,17 +16,17 @@ pub const SCHEMA: &str = include_str!("job.schema.json");
 pub struct Job {
     pub id: i64,
     pub name: String,
-    /// Rises by one with every changed document; the `ETag` of the job.
+    /// Increases by one with every changed document; the `ETag` of the job.
     pub version: i32,
     pub queue: String,
     pub tags: Vec<String>,
-    /// False is paused by definition.
+    /// If false, its schedules do not fire.
     pub enabled: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// It was deleted; only its history is left.
+    /// True if it was deleted; only its history is left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleted: bool,
     /// The job document, as docs/job.md describes it.
@@ -34,18 +34,18 @@ pub struct Job {
     pub document: Value,
 }
 
-/// What saving brought.
+/// The result of saving a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobSaved {
     pub id: i64,
     pub name: String,
     pub version: i32,
-    /// False where the document is as it was: no version was made.
+    /// False if the document is unchanged, so that no version was created.
     pub changed: bool,
-    /// What its author may want to know.
+    /// Warnings for the author.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<FieldError>,
-    /// A crowded second that its schedules are due in, which is also a warning.
+    /// A second in which very many schedules are due, among them this job's; also a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot_second: Option<HotSecond>,
 }
@@ -54,9 +54,9 @@ pub struct JobSaved {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HotSecond {
     pub at: Timestamp,
-    /// Schedules of all tenants that are due in it, as far as they were counted.
+    /// The number of schedules of all tenants that are due in it, as far as they were counted.
     pub schedules: u64,
-    /// There are more than were counted.
+    /// True if there are more than were counted.
     pub more: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct JobChecked {
     /// The version that saving it would change, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<i32>,
-    /// Saving it would make a new version.
+    /// True if saving it would create a new version.
     pub changes: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<FieldError>,
@@ -94,7 +94,7 @@ pub struct JobVersion {
     pub document: Value,
 }
 
-/// What a job's runs did, by the hour.
+/// Hourly statistics of a job's runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobStats {
     pub from: Timestamp,
@@ -123,7 +123,7 @@ pub struct Stats {
     pub skipped: u64,
     pub attempts: u64,
     pub losses: u64,
-    /// Succeeded among those that were to run; none where there were none.
+    /// The share that succeeded of the runs that were to be executed; null if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_rate: Option<f64>,
     /// Milliseconds executing.

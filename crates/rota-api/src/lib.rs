@@ -42,10 +42,10 @@ pub struct Pause {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
-    /// The pause ends by itself then.
+    /// When the pause ends by itself.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "instant::read_opt")]
     pub until: Option<jiff::Timestamp>,
-    /// For people who wonder.
+    /// A note for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1000)]
     pub note: Option<String>,

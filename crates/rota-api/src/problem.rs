@@ -6,31 +6,31 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Why a request was not answered as it wished.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// Where the code is explained, on the server that answered.
+    /// The address of the explanation of the code, on the server that answered.
     pub r#type: String,
     pub title: String,
     #[schema(minimum = 400, maximum = 599)]
     pub status: u16,
-    /// What, for programs: stable, `snake_case`.
+    /// The error code for programs: stable, in `snake_case`.
     pub code: String,
-    /// What, for people.
+    /// The message for people.
     pub detail: String,
-    /// Each thing that is wrong with the request, where there are places to name.
+    /// Each error in the request, if errors can be assigned to fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
 }
 
-/// One thing that is wrong at one place of a request.
+/// One error in one field of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {
-    /// Where, such as `schedules[0].cron`; empty for the whole.
+    /// The path of the field, such as `schedules[0].cron`; empty for the whole document.
     pub path: String,
-    /// What, for programs.
+    /// The error code for programs.
     pub code: String,
-    /// What, for people.
+    /// The message for people.
     pub message: String,
 }
 

@@ -15,7 +15,7 @@ pub struct JobRef {
     pub name: String,
 }
 
-/// Where a run stands.
+/// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -53,13 +53,13 @@ impl Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadState {
-    /// It waits for somebody.
+    /// Nobody has dealt with it yet.
     Open,
-    /// A new run was made of it.
+    /// A new run was created from it.
     Redriven,
-    /// Somebody put it away.
+    /// Somebody has discarded it.
     Discarded,
-    /// In a filter: whichever.
+    /// In a filter: any state.
     All,
 }
 
@@ -71,7 +71,7 @@ pub struct DeadLetter {
     /// How long ago it died, in milliseconds.
     pub age_ms: u64,
     pub state: DeadState,
-    /// Who dealt with it, and when; nobody where its job has it made again by itself.
+    /// Who dealt with it, and when; nobody if its job redrives it automatically.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,38 +83,38 @@ pub struct DeadLetter {
 pub struct Run {
     pub id: Uuid,
     pub job: JobRef,
-    /// The version of the job it was made from.
+    /// The version of the job that it was created from.
     pub version: i32,
     pub status: Status,
     pub priority: u8,
     pub trigger: Trigger,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// None where it is the job's or the schedule's own.
+    /// Absent if it is the one of the job or the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub payload: Option<Value>,
     pub created_at: Timestamp,
     pub ready_at: Timestamp,
-    /// It expires unless it is started by then.
+    /// The run expires if it has not started by then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// It ends as `timed_out` then, whatever it does.
+    /// The run ends as `timed_out` then, whatever its state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// Attempts that failed. The one under way is the next.
+    /// The number of failed attempts; an attempt in flight is not counted.
     pub attempts_used: u16,
-    /// Workers that vanished with it.
+    /// The number of workers lost while executing it.
     pub losses: u16,
     pub fence: i32,
-    /// The run that this is a step of.
+    /// The run of which this run is a step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Uuid>,
-    /// Who executes it by a written lease.
+    /// The worker that executes it under a written lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<Uuid>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,20 +127,20 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub progress: Option<Value>,
-    /// Of a dead letter whose job has it made again by itself: the run that follows it.
+    /// For a dead letter that its job redrives automatically: the run that follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follower: Option<Follower>,
 }
 
-/// A run that was made of a dead letter by itself.
+/// A run that was created automatically from a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Follower {
     pub run: Uuid,
-    /// When it is to start.
+    /// When it starts at the earliest.
     pub at: Timestamp,
 }
 
-/// What made a run.
+/// What created a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Trigger {
     /// schedule, manual, api, webhook, job, backfill, redrive or retry.
@@ -156,7 +156,7 @@ pub struct Trigger {
     pub metadata: Option<Value>,
 }
 
-/// A cancel that was asked for.
+/// A cancel request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cancel {
     pub at: Timestamp,
@@ -172,68 +172,68 @@ pub struct Cancel {
 pub struct Failure {
     /// timeout, `http_status`, `connection_refused`, … as docs/job.md lists.
     pub kind: String,
-    /// The HTTP status, where the target gave one.
+    /// The HTTP status, if the target returned one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     pub message: String,
 }
 
-/// Ask for a run of a job.
+/// Request a run of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerRequest {
-    /// The job's default where it is left out.
+    /// The job's default if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub payload: Option<Value>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Not before this instant.
+    /// The run does not start before this instant.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub run_at: Option<Timestamp>,
-    /// From 1, the most urgent, to 10; the job's own where it is left out.
+    /// From 1, the most urgent, to 10; the job's own if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10)]
     pub priority: Option<u8>,
-    /// Runs that must end before it.
+    /// Runs that must end before this one starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub after: Vec<Uuid>,
-    /// Kept with the run's trigger.
+    /// Stored with the run's trigger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Value>,
 }
 
-/// A run that was made.
+/// A run that was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunMade {
     pub id: Uuid,
     pub status: Status,
 }
 
-/// Ask a run to stop.
+/// Cancel a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1000)]
     pub reason: Option<String>,
-    /// How long its worker may take to stop, such as `30s`; the job's own
-    /// where it is left out.
+    /// How long its attempt may take to stop, such as `30s`; the job's own if it
+    /// is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace: Option<String>,
 }
 
-/// What became of a cancel.
+/// The answer to a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelAnswer {
-    /// It has ended as cancelled.
+    /// The run has ended as cancelled.
     Cancelled,
-    /// It was asked to stop and will answer.
+    /// The attempt was asked to stop; the run is cancelling.
     Asked,
-    /// It had been asked before.
+    /// A cancel had been requested before.
     AlreadyAsked,
 }
 
@@ -243,14 +243,14 @@ pub struct CancelResult {
     pub answer: CancelAnswer,
 }
 
-/// Make a new run of one that ended.
+/// Retry a run that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetryRequest {
-    /// Of the job's newest version, not of the one that the run was made from.
+    /// Use the job's newest version instead of the run's.
     #[serde(default)]
     pub latest: bool,
-    /// Although it was made again before.
+    /// Retry it even if it was retried or redriven before.
     #[serde(default)]
     pub again: bool,
 }
@@ -263,7 +263,7 @@ pub struct RunEvent {
     pub event: String,
     /// In words.
     pub text: String,
-    /// What else is known of it.
+    /// Further details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub data: Option<Value>,
@@ -279,12 +279,12 @@ pub struct LogLine {
     pub text: String,
 }
 
-/// Why something waits or did not happen.
+/// Why a run waits, or why a schedule did not fire.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Why {
-    /// The first reason in words: what holds now.
+    /// The first reason in words: the one that applies now.
     pub answer: String,
-    /// All that is known; those after the first come to bear once it is gone.
+    /// All reasons; those after the first apply once it is gone.
     pub reasons: Vec<Reason>,
 }
 
@@ -295,7 +295,7 @@ pub struct Reason {
     pub code: String,
     /// In words.
     pub text: String,
-    /// The numbers and times behind it.
+    /// The numbers and times of the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub data: Option<Value>,

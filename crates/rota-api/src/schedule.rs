@@ -15,40 +15,40 @@ pub struct Schedule {
     pub name: String,
     /// In words.
     pub description: String,
-    /// False where it or its job is turned off.
+    /// False if it or its job is disabled.
     pub enabled: bool,
     /// Its own pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
-    /// Whose pause keeps it from firing now: `tenant`, `queue`, `job` or `schedule`.
+    /// What is paused so that it does not fire now: `tenant`, `queue`, `job` or `schedule`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<String>,
-    /// The next instant that no pause covers; none where it waits for its own run, has
+    /// The next instant outside every pause; absent if the schedule waits for its own run, has
     /// ended, or is paused without an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
-    /// Runs made so far.
+    /// The number of runs created so far.
     pub fired: u64,
     /// As written in the job's document.
     #[schema(value_type = Object)]
     pub spec: Value,
 }
 
-/// One instant to come.
+/// A future instant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Upcoming {
-    /// Its identity.
+    /// The planned instant, which identifies the run.
     pub planned_at: Timestamp,
-    /// With jitter.
+    /// The planned instant plus jitter.
     pub due_at: Timestamp,
-    /// On the schedule's own clock, such as `2025-03-09T03:00:00-04:00[America/New_York]`.
+    /// In the schedule's time zone, such as `2025-03-09T03:00:00-04:00[America/New_York]`.
     pub local: String,
-    /// Where a clock change or a calendar had a say.
+    /// Present if a clock change or a calendar affected the instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// Planned instants that made no run.
+/// Planned instants that were skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Skip {
     pub from: Timestamp,
@@ -59,20 +59,20 @@ pub struct Skip {
     pub why: String,
 }
 
-/// Run past instants of a schedule.
+/// Create runs for past instants of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackfillRequest {
-    /// The first instant that counts.
+    /// The start of the range, inclusive.
     #[serde(deserialize_with = "instant::read")]
     pub from: Timestamp,
-    /// The end; an instant there does not count.
+    /// The end of the range, exclusive.
     #[serde(deserialize_with = "instant::read")]
     pub to: Timestamp,
-    /// Also instants that made a run already.
+    /// Also instants that already have a run.
     #[serde(default)]
     pub again: bool,
-    /// Only count.
+    /// Only count the runs.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -86,14 +86,14 @@ fn is_none_refused(refused: &u64) -> bool {
 pub struct Backfilled {
     /// Instants of the schedule in the range.
     pub planned: u64,
-    /// Those left out because they made a run already.
+    /// Instants left out because they already have a run.
     pub fired_before: u64,
-    /// Runs made, or that would be.
+    /// Runs that were created, or would be.
     pub runs: u64,
     /// Instants whose run was refused, or would be.
     #[serde(default, skip_serializing_if = "is_none_refused")]
     pub refused: u64,
-    /// Why the first of them was.
+    /// Why the first of them was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
     pub dry_run: bool,

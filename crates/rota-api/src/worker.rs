@@ -43,11 +43,11 @@ pub struct LeaseRef {
     pub fence: i32,
 }
 
-/// Who a worker is, and what it can execute.
+/// The identity of a worker, and what it can execute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerHello {
-    /// Made by the worker when it starts.
+    /// Created by the worker when it starts.
     pub id: Uuid,
     /// For people, such as the host's name.
     #[schema(max_length = 200)]
@@ -55,11 +55,11 @@ pub struct WorkerHello {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 200)]
     pub version: String,
-    /// Queues to take work from; all where it is left out.
+    /// Queues to take work from; all if it is left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 200)]
     pub queues: Vec<String>,
-    /// What it has that jobs may require.
+    /// The traits that it offers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 200)]
     pub traits: Vec<String>,
@@ -71,27 +71,27 @@ pub struct WorkerHello {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 200)]
     pub kinds: Vec<String>,
-    /// Attempts it may have under way at once.
+    /// The maximum number of attempts in flight.
     pub slots: u32,
-    /// It takes no more work.
+    /// True if it takes no more work.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
 }
 
-/// What a worker says.
+/// What a worker sends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SyncRequest {
     pub worker: WorkerHello,
-    /// How many attempts it would take now.
+    /// The number of attempts that it would take now.
     #[serde(default)]
     pub free: u32,
-    /// How long it would wait for them, or for other news; at most 25000. One
+    /// How long it waits for work or other news, in milliseconds; at most 25000. A worker
     /// that holds leases is answered within a third of a lease time.
     #[serde(default)]
     pub wait_ms: u64,
-    /// All attempts under way, but for those in `finished`. They are extended
-    /// by this.
+    /// All attempts in flight, except those in `finished`. This extends their
+    /// leases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 5000)]
     pub leases: Vec<LeaseRef>,
@@ -104,7 +104,7 @@ pub struct SyncRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 1000)]
     pub logs: Vec<LogReport>,
-    /// This is its last word: it is taken off the list of workers.
+    /// This is its last exchange: it is removed from the list of workers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
 }
@@ -117,9 +117,9 @@ pub enum AttemptOutcome {
     Failed,
     /// It stopped because it was asked to.
     Cancelled,
-    /// It was not finished; another worker may begin anew, at no cost.
+    /// It was not finished; another worker starts it again, and no attempt is used up.
     HandedBack,
-    /// Its target is known to be down: later, at no cost of an attempt.
+    /// Its target is down; it is tried again later, and no attempt is used up.
     Deferred,
 }
 
@@ -130,42 +130,42 @@ pub struct Finished {
     pub run: Uuid,
     pub fence: i32,
     pub outcome: AttemptOutcome,
-    /// Of a success, if it has any; at most 64 KB.
+    /// The output of a success, if any; at most 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub output: Option<Value>,
-    /// Of a failure.
+    /// The error of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<AttemptError>,
-    /// Of a deferral: not before this.
+    /// For a deferral: the earliest time to try again.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::instant::read_opt")]
     pub until: Option<Timestamp>,
-    /// Of a deferral: why.
+    /// For a deferral: the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Why an attempt failed, and whether trying again makes sense.
+/// Why an attempt failed, and whether it should be retried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttemptError {
-    /// `handler` where it is left out; `timeout`, `invalid_input`, … as
-    /// docs/job.md lists.
+    /// `handler` if it is left out; `timeout`, `invalid_input`, … as listed in
+    /// docs/job.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     pub message: String,
-    /// The HTTP status, where a target gave one.
+    /// The HTTP status, if the target returned one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Not before so many milliseconds have passed.
+    /// Retry after this number of milliseconds at the earliest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// False where it will not get better; the job's policy decides otherwise.
+    /// False if a retry would not help; otherwise the job's policy decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<bool>,
 }
 
-/// How far an attempt has come.
+/// The progress of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProgressReport {
@@ -186,7 +186,7 @@ pub struct ProgressReport {
 pub struct LogReport {
     pub run: Uuid,
     pub fence: i32,
-    /// Rises by one within the attempt, from 0; a piece that is sent again is
+    /// Increases by one within the attempt, from 0; lines that are sent again are
     /// kept once.
     pub seq: u32,
     pub lines: Vec<LogText>,
@@ -195,58 +195,58 @@ pub struct LogReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogText {
-    /// When the server heard it, where it is left out.
+    /// The time at which the server received the line, if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// `stdout` where it is left out; `stderr`, `system`.
+    /// `stdout` if it is left out; `stderr`, `system`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
     pub text: String,
 }
 
-/// What a worker is told.
+/// What a worker receives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SyncAnswer {
-    /// To be executed. One that the worker has already, by run and fence, is
-    /// to be ignored.
+    /// Attempts to execute. Ignore one that the worker already has, by run and
+    /// fence.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
     /// One for each of `finished`, in the same order.
     #[serde(default)]
     pub reports: Vec<ReportAnswer>,
-    /// To be stopped.
+    /// Attempts to stop.
     #[serde(default)]
     pub cancel: Vec<CancelOrder>,
-    /// Not the worker's any more: to be broken off, and not to be reported.
+    /// No longer the worker's: abort them, and do not report them.
     #[serde(default)]
     pub lost: Vec<LeaseRef>,
-    /// Somebody asked it to take no more work, to finish and to leave.
+    /// True if the worker is asked to take no more work, finish and leave.
     #[serde(default)]
     pub drain: bool,
-    /// So long a lease holds after an exchange; a worker that holds any is to
-    /// be heard of three times as often.
+    /// How long leases hold after an exchange; a worker that holds any must make at least
+    /// three exchanges in that time.
     #[serde(default)]
     pub lease_ms: u64,
-    /// The node goes: the next exchange is to wait so long, and may go to
+    /// The node is shutting down: wait this long before the next exchange, which may go to
     /// another node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 
-/// What became of a report.
+/// The result of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportStatus {
-    /// What was reported is what stands.
+    /// The report is stored.
     Applied,
-    /// The lease is not the run's any more; the report changed nothing.
+    /// The lease is no longer the run's current one; the report changed nothing.
     Stale,
-    /// The server has it, and the store has not answered yet: report it again.
+    /// The store has not answered yet: send the report again.
     Pending,
 }
 
 impl ReportStatus {
-    /// What a request of its own would have been answered with.
+    /// The status that a separate request would have been answered with.
     pub const fn code(self) -> u16 {
         match self {
             Self::Applied => 200,
@@ -270,7 +270,7 @@ pub struct ReportAnswer {
 pub struct CancelOrder {
     pub run: Uuid,
     pub fence: i32,
-    /// How long it may take to stop; then its run is cancelled without it.
+    /// How long it may take to stop; then its run is cancelled without the worker.
     pub grace_ms: u64,
 }
 
@@ -278,9 +278,9 @@ pub struct CancelOrder {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Attempt {
     pub run: Uuid,
-    /// To be sent with everything that is said of this attempt.
+    /// Sent with everything about this attempt.
     pub fence: i32,
-    /// From 1.
+    /// Counted from 1.
     pub attempt: u16,
     pub job: JobRef,
     pub version: i32,
@@ -293,8 +293,8 @@ pub struct Attempt {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub payload: Value,
-    /// What to do, of a built-in kind: the step as in the job's document, its
-    /// templates rendered.
+    /// For a built-in kind: the step as in the job's document, with its templates
+    /// rendered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub spec: Option<Value>,
@@ -304,18 +304,18 @@ pub struct Attempt {
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_at: Option<Timestamp>,
-    /// How long it may take. The worker stops it then and reports a failure of
+    /// How long it may take. Then the worker stops it and reports a failure of
     /// kind `timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Timestamp>,
-    /// False where a cancel is not to stop it.
+    /// False if a cancel must not stop it.
     #[serde(default = "yes")]
     pub cancelable: bool,
-    /// The same for every try at this run: for targets that do a thing once.
+    /// The same for every attempt at this run, for targets that support idempotency.
     pub idempotency_key: String,
-    /// It may have killed workers before: nothing is to be executed beside it.
+    /// True if it may have killed workers before: execute nothing else at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
 }
@@ -324,14 +324,14 @@ fn yes() -> bool {
     true
 }
 
-/// Whether a worker works.
+/// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
     Active,
-    /// It takes no more work, or was asked to.
+    /// It takes no more work, or was asked to take none.
     Draining,
-    /// Nothing was heard of it for a while.
+    /// It has sent no heartbeat for a while.
     Dead,
 }
 
@@ -341,19 +341,19 @@ pub struct Worker {
     pub id: Uuid,
     pub name: String,
     pub state: WorkerState,
-    /// It is part of a node.
+    /// True if it is part of a node.
     pub built_in: bool,
     pub version: String,
-    /// The node it is part of, or that it last talked to.
+    /// The node that it is part of, or last talked to.
     pub node: String,
-    /// All where it is empty.
+    /// All queues if it is empty.
     pub queues: Vec<String>,
     pub traits: Vec<String>,
     pub handlers: Vec<String>,
     pub kinds: Vec<String>,
-    /// Attempts it may have under way.
+    /// The maximum number of attempts in flight.
     pub slots: u32,
-    /// Attempts it has under way.
+    /// The number of attempts in flight.
     pub busy: u32,
     pub began_at: Timestamp,
     pub seen_at: Timestamp,

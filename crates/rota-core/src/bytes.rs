@@ -65,8 +65,8 @@ impl Outcome {
         match self {
             Self::Succeeded { output: Some(output) } if output.len() > OUTPUT_BYTES_MAX => {
                 let message = format!(
-                    "its output has {} bytes, and at most {OUTPUT_BYTES_MAX} are kept; return less, for example a \
-                     reference to where the data is",
+                    "its output has {} bytes; the maximum is {OUTPUT_BYTES_MAX}; return less, for example a \
+                     reference to the data",
                     output.len()
                 );
                 Self::Failed(Failure::new(ErrorKind::OutputTooLarge, message).advising(RetryAdvice::Never))
