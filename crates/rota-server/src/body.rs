@@ -67,7 +67,7 @@ fn kind(headers: &HeaderMap) -> Result<Kind, Problem> {
         "" | "application/json" | "application/merge-patch+json" => Ok(Kind::Json),
         "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Kind::Yaml),
         _ => {
-            let detail = "the body must be application/json, or application/yaml where a document is saved";
+            let detail = "the body must be application/json, or application/yaml if it is a document";
             Err(Problem::new(Code::UnsupportedMediaType, detail))
         }
     }
@@ -86,7 +86,7 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Pro
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             Problem::too_large(BODY_BYTES_MAX)
         } else {
-            Problem::bad_request("the body broke off")
+            Problem::bad_request("the body ended early")
         }
     })?;
     if let Some(place) = &place {
@@ -101,7 +101,7 @@ fn value(kind: Kind, bytes: &[u8]) -> Result<Value, Problem> {
         Kind::Yaml => read::yaml(bytes),
     };
     read.map_err(|problem| {
-        let detail = format!("the body cannot be read: {problem}");
+        let detail = format!("the body is not valid: {problem}");
         Problem::bad_request(detail).at(vec![crate::problem::field_error(problem)])
     })
 }

@@ -152,8 +152,9 @@ impl FeedPlace {
         }
         let theirs = feeds.entry(tenant).or_default();
         if *theirs >= tenant_feeds_max {
-            let detail =
-                format!("the tenant follows the events {tenant_feeds_max} times on this node, which is the most");
+            let detail = format!(
+                "the tenant already follows {tenant_feeds_max} event feeds on this node, which is the maximum; close one"
+            );
             return Err(Problem::new(Code::TooMany, detail).retry_after(node.bounds().feed_time.as_secs().max(1)));
         }
         *theirs += 1;

@@ -25,7 +25,9 @@ pub fn write<F: Serialize, C: Serialize>(filters: &F, cursor: &C) -> String {
 }
 
 pub fn read<F: Serialize, C: DeserializeOwned>(filters: &F, text: &str) -> Result<C, Problem> {
-    let bad = || Problem::new(Code::BadCursor, "after: this is not the `next` of a page with these filters");
+    let bad = || {
+        Problem::new(Code::BadCursor, "after: not the `next` of a page with these filters; start again without `after`")
+    };
     let bytes = URL_SAFE_NO_PAD.decode(text).ok().filter(|bytes| bytes.len() < BYTES_MAX).ok_or_else(bad)?;
     let (found, json) = bytes.split_at_checked(CHECK_BYTES).ok_or_else(bad)?;
     if found != check(filters, json) {

@@ -20,7 +20,7 @@ pub async fn index() -> Response {
     plain(concat!(
         "Rota ",
         env!("CARGO_PKG_VERSION"),
-        "\n\n/healthz  whether this node lives\n/readyz   whether it is ready, and why not\n/metrics  what it counts\n"
+        "\n\n/healthz  whether this node is alive\n/readyz   whether it is ready, and if not, why\n/metrics  metrics for Prometheus\n"
     ))
 }
 
@@ -74,7 +74,7 @@ impl Facts {
         } else if self.store_away || (self.schedules && !self.lease_holds) {
             Some("the store does not answer")
         } else if self.schedules && !self.partitions {
-            Some("the node holds no partitions yet")
+            Some("the node owns no partitions yet")
         } else {
             None
         }

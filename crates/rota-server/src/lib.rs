@@ -241,7 +241,7 @@ impl Server {
         drop(listener);
         stopping.send_replace(());
         if timeout(LAST_REQUESTS, stopping.closed()).await.is_err() {
-            tracing::warn!("requests were still under way when the server stopped");
+            tracing::warn!("requests were still in progress when the server stopped");
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ impl Collector for Counted {
         let options = &self.0.node().options;
         let mut out = Out(&mut encoder);
         out.build(&options.name)?;
-        out.gauge("attempts_max", "Attempts that may be under way at once", options.slots as i64)?;
+        out.gauge("attempts_max", "Maximum number of attempts in flight", options.slots as i64)?;
         out.stats(self.0.stats(), self.0.now())
     }
 }
@@ -74,44 +74,44 @@ struct Out<'a, 'e>(&'a mut DescriptorEncoder<'e>);
 impl Out<'_, '_> {
     fn build(&mut self, name: &str) -> std::fmt::Result {
         let labels = [("version", env!("CARGO_PKG_VERSION")), ("node", name)];
-        let mut metric = self.0.encode_descriptor("build", "What runs here", None, MetricType::Info)?;
+        let mut metric = self.0.encode_descriptor("build", "Version and name of this node", None, MetricType::Info)?;
         metric.encode_info(&labels)
     }
 
     fn stats(&mut self, stats: &Stats, now: Timestamp) -> std::fmt::Result {
         self.verdicts(stats)?;
-        self.counter("fires", "Runs made by schedules", stats.fired.get())?;
-        self.counter("skips", "Planned instants that made no run", stats.skipped.get())?;
-        self.counter("enqueues", "Runs made by hand, by programs or from the inbox", stats.enqueued.get())?;
-        self.counter("inbox_refusals", "Requests of the inbox that made no run", stats.refused.get())?;
-        self.counter("promotions", "Delayed runs whose time came", stats.promoted.get())?;
-        self.counter("attempts_started", "Attempts that began", stats.started.get())?;
-        self.counter("retries", "Attempts that failed and are tried again", stats.retried.get())?;
+        self.counter("fires", "Planned instants that fired", stats.fired.get())?;
+        self.counter("skips", "Planned instants that were skipped", stats.skipped.get())?;
+        self.counter("enqueues", "Runs created by hand, by programs or from the inbox", stats.enqueued.get())?;
+        self.counter("inbox_refusals", "Inbox requests that were refused", stats.refused.get())?;
+        self.counter("promotions", "Delayed runs that became due", stats.promoted.get())?;
+        self.counter("attempts_started", "Attempts that started", stats.started.get())?;
+        self.counter("retries", "Attempts that failed and are retried", stats.retried.get())?;
         self.counter("dead_letters", "Runs that used up their attempts", stats.ended_as(Verdict::Dead))?;
         self.counter("claims", "Claims of runs in claimed lanes", stats.claims.get())?;
         self.counter("settle_batches", "Writes that settled runs", stats.settle_batches.get())?;
         self.counter("store_batches", "Writes of settlements, fires and new runs", stats.store_batches.get())?;
-        self.counter("store_batch_items", "What these writes held together", stats.store_items.get())?;
-        self.counter("lease_losses", "Attempts stopped because their run was another's", stats.lost.get())?;
-        self.counter("settlements_refused", "Settlements that came too late", stats.stale.get())?;
-        self.counter("reaps", "Runs whose worker vanished", stats.reaped.get())?;
+        self.counter("store_batch_items", "Items in these writes", stats.store_items.get())?;
+        self.counter("lease_losses", "Attempts stopped because their lease was lost", stats.lost.get())?;
+        self.counter("settlements_refused", "Settlements refused because the lease was lost", stats.stale.get())?;
+        self.counter("reaps", "Runs whose worker was lost", stats.reaped.get())?;
         self.counter("sweeps", "Runs whose deadline or wait was over", stats.swept.get())?;
-        self.counter("store_errors", "Passes that the store failed", stats.store_errors.get())?;
-        self.gauge("attempts_executing", "Attempts under way", stats.executing.get())?;
+        self.counter("store_errors", "Passes that failed because of the store", stats.store_errors.get())?;
+        self.gauge("attempts_executing", "Attempts in flight", stats.executing.get())?;
         self.gauge("backlog", "Ready runs in this node's memory", stats.backlog.get())?;
-        self.gauge("partitions_owned", "Partitions that this node holds, of 256", stats.partitions.get())?;
-        let text = "Rows of the store that cannot be read and are left out";
+        self.gauge("partitions_owned", "Partitions that this node owns, of 256", stats.partitions.get())?;
+        let text = "Rows in the store that cannot be read and are left out";
         self.gauge("unreadable_rows", text, stats.unreadable.get())?;
-        self.gauge("scan_findings", "What cannot be and was found at the last scan", stats.findings.get())?;
-        self.gauge("schedules_overdue", "Schedules that nobody fired in time", stats.overdue.get())?;
+        self.gauge("scan_findings", "Inconsistencies found by the last scan", stats.findings.get())?;
+        self.gauge("schedules_overdue", "Schedules that did not fire in time", stats.overdue.get())?;
         let open = stats.dead_open.get();
         self.gauge(
             "dead_letters_open",
-            "Dead letters that nobody has dealt with, up to 100,000, by one of the nodes",
+            "Dead letters that nobody has dealt with, up to 100,000; one node reports them",
             open,
         )?;
         let oldest = stats.oldest_dead.age(now).as_secs_f64();
-        self.seconds("oldest_dead_letter_age", "How long ago the oldest of these died", oldest)?;
+        self.seconds("oldest_dead_letter_age", "Time since the oldest open dead letter died", oldest)?;
         let offset = stats.clock_offset.load(Ordering::Relaxed) as f64 / 1e6;
         self.seconds(
             "clock_offset",
@@ -119,22 +119,26 @@ impl Out<'_, '_> {
             offset,
         )?;
         let error = stats.clock_error.load(Ordering::Relaxed) as f64 / 1e6;
-        self.seconds("clock_error", "How much later it may be than this node takes it to be", error)?;
+        self.seconds("clock_error", "How far the time that this node uses may be behind the real one", error)?;
         self.counter("clock_steps", "How often the clock that this node follows was set", stats.clock_steps.get())?;
         let oldest = stats.oldest_queued.age(now).as_secs_f64();
-        self.seconds("oldest_queued_age", "How long the oldest queued run of all nodes waits, by one of them", oldest)?;
+        self.seconds(
+            "oldest_queued_age",
+            "How long the oldest queued run of all nodes has been waiting; one node reports it",
+            oldest,
+        )?;
         self.histogram(
             "store_latency",
-            "From a write of settlements, fires or new runs to its answer",
+            "Time from a write of settlements, fires or new runs to its answer",
             &stats.store_latency,
         )?;
-        self.histogram("fire_lateness", "From a planned instant to the commit of its run", &stats.lateness)?;
-        self.histogram("start_delay", "From ready to started", &stats.start_delay)?;
-        self.histogram("run_duration", "From the start of a run's last attempt to its end", &stats.duration)
+        self.histogram("fire_lateness", "Time from a planned instant to the commit of its run", &stats.lateness)?;
+        self.histogram("start_delay", "Time from ready to started", &stats.start_delay)?;
+        self.histogram("run_duration", "Time from the start of a run's last attempt to its end", &stats.duration)
     }
 
     fn verdicts(&mut self, stats: &Stats) -> std::fmt::Result {
-        let mut metric = self.0.encode_descriptor("runs_ended", "Runs by how they ended", None, MetricType::Counter)?;
+        let mut metric = self.0.encode_descriptor("runs_ended", "Ended runs by verdict", None, MetricType::Counter)?;
         for verdict in Verdict::ALL {
             let labels = [("verdict", verdict.as_str())];
             ConstCounter::new(stats.ended_as(verdict)).encode(metric.encode_family(&labels)?)?;

@@ -48,7 +48,7 @@ impl Problem {
     }
 
     pub fn not_found() -> Self {
-        Self::new(Code::NotFound, "there is nothing at this address; / lists what there is")
+        Self::new(Code::NotFound, "there is nothing at this address; / lists the addresses")
     }
 
     /// There is no such thing, or it is another tenant's.
@@ -57,34 +57,41 @@ impl Problem {
     }
 
     pub fn method_not_allowed() -> Self {
-        let detail = "this address does not answer that method; the Allow header lists those it does";
+        let detail = "this address does not support this method; the Allow header lists the methods it supports";
         Self::new(Code::MethodNotAllowed, detail)
     }
 
     pub fn wrong_host(host: &str) -> Self {
         let host: String = host.chars().take(100).collect();
-        let detail = format!("this node does not go by `{}`; `hosts` lists the names it does", host.escape_debug());
+        let detail = format!(
+            "`{}` is not one of this node's names; use an IP address or localhost, or add the name to the `hosts` setting",
+            host.escape_debug()
+        );
         Self::new(Code::WrongHost, detail)
     }
 
     pub fn wrong_origin() -> Self {
-        Self::new(Code::WrongOrigin, "the page that asks was not served by this node")
+        Self::new(
+            Code::WrongOrigin,
+            "the request comes from a web page that was not served by this node; if the page is yours, add its host to the `hosts` setting",
+        )
     }
 
     pub fn too_large(bytes_max: usize) -> Self {
-        Self::new(Code::TooLarge, format!("a body may have at most {bytes_max} bytes"))
+        Self::new(Code::TooLarge, format!("the body is too large; the maximum is {bytes_max} bytes"))
     }
 
     pub fn too_slow() -> Self {
-        Self::new(Code::TooSlow, "the answer was not ready in time; asking again may help")
+        Self::new(Code::TooSlow, "the answer was not ready in time; trying again may help")
     }
 
     pub fn slow_body() -> Self {
-        Self::new(Code::SlowBody, "the body did not come in time")
+        Self::new(Code::SlowBody, "the body did not arrive in time; send it again")
     }
 
     pub fn busy() -> Self {
-        Self::new(Code::Busy, "the node has as many requests as it takes at once").retry_after(1)
+        Self::new(Code::Busy, "the node has reached its maximum number of requests; try again in a moment")
+            .retry_after(1)
     }
 
     pub fn not_ready(why: impl Into<String>) -> Self {
@@ -106,7 +113,7 @@ impl Problem {
     pub fn over_quota(what: &str, refusals: &[Refusal], now: Timestamp) -> Self {
         let detail = match refusals {
             [one] => format!("{what}: {one}"),
-            many => format!("{what}: {} places are beyond the tenant's quotas", many.len()),
+            many => format!("{what}: {} fields exceed the tenant's quotas", many.len()),
         };
         let errors = refusals.iter().map(|refusal| field_error(refusal.problem())).collect();
         match refusals.iter().filter_map(|refusal| refusal.retry_at).max() {
@@ -123,8 +130,8 @@ impl Problem {
     /// A document that was read and cannot be used.
     pub fn bad_document(what: &str, problems: Vec<rota_core::problem::Problem>) -> Self {
         let detail = match problems.as_slice() {
-            [one] => format!("{what} cannot be used: {one}"),
-            many => format!("{what} cannot be used: {} places are wrong", many.len()),
+            [one] => format!("{what} is not valid: {one}"),
+            many => format!("{what} is not valid: {} errors", many.len()),
         };
         Self::new(Code::BadDocument, detail).at(problems.into_iter().map(field_error).collect())
     }
@@ -143,18 +150,19 @@ impl From<StoreError> for Problem {
             }
             StoreError::OutcomeUnknown { what, .. } => {
                 tracing::warn!(error = &error as &dyn std::error::Error, what, "the store's answer was lost");
-                let detail = "the store's answer was lost: it may have been done. Look, or ask again under the same Idempotency-Key";
+                let detail = "the store's answer was lost: the change may or may not have been made. Check, or send the request again with the same Idempotency-Key";
                 Self::new(Code::StoreAway, detail).retry_after(1)
             }
-            StoreError::RequestDiffers => {
-                Self::new(Code::KeyReused, "this Idempotency-Key was used before with another body")
-            }
+            StoreError::RequestDiffers => Self::new(
+                Code::KeyReused,
+                "this Idempotency-Key was used before with another body; use a new key for a new request",
+            ),
             StoreError::Moved { .. } => {
-                Self::new(Code::StoreAway, "what this was decided by kept changing; ask again").retry_after(1)
+                Self::new(Code::StoreAway, "the data that this depends on kept changing; try again").retry_after(1)
             }
             StoreError::Corrupt(what) => {
-                tracing::error!(what, "the store holds something that cannot be read");
-                Self::new(Code::Internal, "the store holds something that cannot be read; the server's log says what")
+                tracing::error!(what, "the store contains a row that cannot be read");
+                Self::new(Code::Internal, "the store contains a row that cannot be read; the server's log names it")
             }
         }
     }
@@ -164,9 +172,12 @@ impl From<SaveError> for Problem {
     fn from(error: SaveError) -> Self {
         match error {
             SaveError::Conflict { version } => {
-                let stored =
-                    version.map_or("there is none".to_owned(), |version| format!("it is at version {version}"));
-                Self::new(Code::PreconditionFailed, format!("the job is not as its saver believed: {stored}"))
+                let stored = version
+                    .map_or("it does not exist".to_owned(), |version| format!("its stored version is {version}"));
+                Self::new(
+                    Code::PreconditionFailed,
+                    format!("the job is not in the state that the request expects: {stored}"),
+                )
             }
             SaveError::BadSchedule { name, problems } => {
                 Self::bad_document(&format!("the schedule `{name}`"), problems)
@@ -178,7 +189,7 @@ impl From<SaveError> for Problem {
             SaveError::LimitReached(reached) => reached.into(),
             SaveError::BadDocument { problems } => Self::bad_document("the job document", problems),
             SaveError::Busy => {
-                Self::new(Code::Conflict, "the job's schedules changed each time they were saved; ask again")
+                Self::new(Code::Conflict, "the job's schedules kept changing while they were saved; try again")
                     .retry_after(1)
             }
             SaveError::Store(error) => error.into(),

@@ -73,11 +73,11 @@ impl<T: Serialize> Listing<T> {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct Paging {
-    /// At most so many items: 100 unless told, 1000 at most.
+    /// Maximum number of results: 100 by default, 1000 at most.
     #[serde(default)]
     #[param(minimum = 1)]
     limit: Option<u64>,
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     #[serde(default)]
     after: Option<String>,
 }
@@ -87,11 +87,11 @@ type Pairs = Vec<(String, String)>;
 fn pairs(parts: &Parts) -> Result<Pairs, Problem> {
     let text = parts.uri.query().unwrap_or_default();
     if text.len() > QUERY_BYTES_MAX {
-        return Err(Problem::bad_request(format!("a query may have at most {QUERY_BYTES_MAX} bytes")));
+        return Err(Problem::bad_request(format!("the query is too long; the maximum is {QUERY_BYTES_MAX} bytes")));
     }
     let pairs: Pairs = form_urlencoded::parse(text.as_bytes()).into_owned().collect();
     match pairs.iter().find(|(name, value)| name.contains('\0') || value.contains('\0')) {
-        Some((name, _)) => Err(Problem::bad_parameter(&name.replace('\0', ""), "a parameter cannot hold NUL")),
+        Some((name, _)) => Err(Problem::bad_parameter(&name.replace('\0', ""), "a parameter cannot contain NUL")),
         None => Ok(pairs),
     }
 }
@@ -103,7 +103,7 @@ fn typed<T: DeserializeOwned>(pairs: Pairs) -> Result<T, Problem> {
         let path = error.path().to_string();
         let message = error.into_inner().to_string();
         match path.as_str() {
-            "." => Problem::bad_request(format!("the query cannot be read: {message}")),
+            "." => Problem::bad_request(format!("the query is not valid: {message}")),
             path => Problem::bad_parameter(path, message),
         }
     })

@@ -200,7 +200,7 @@ pub fn events(record: &RunRecord) -> Vec<RunEvent> {
     if let RunState::Finished { at, verdict } = run.state {
         events.push(plain(at, "ended", format!("ended as {}", verdict.as_str())));
         let follows =
-            |(run, ready_at)| plain(at, "redriven", format!("made again by itself as {run}, to start at {ready_at}"));
+            |(run, ready_at)| plain(at, "redriven", format!("redriven automatically as {run}, to start at {ready_at}"));
         events.extend(run.followed_by().map(follows));
     }
     events.sort_by_key(|event| event.at);
@@ -220,23 +220,25 @@ fn trail_event(entry: &TrailEntry) -> RunEvent {
     let by = |by: &Option<String>| by.as_ref().map_or(String::new(), |by| format!(" by {by}"));
     let (event, text) = match &entry.kind {
         TrailKind::AttemptFailed { attempt, failure, retry_at, .. } => {
-            let then = retry_at.map_or(String::new(), |at| format!("; tried again at {at}"));
+            let then = retry_at.map_or(String::new(), |at| format!("; retried at {at}"));
             (
                 "attempt_failed",
                 format!("attempt {attempt} failed ({}): {}{then}", failure.kind.as_str(), failure.message),
             )
         }
-        TrailKind::Deferred { until, reason } => ("deferred", format!("put off until {until}: {reason}")),
-        TrailKind::WorkerLost { losses, .. } => ("worker_lost", format!("its worker vanished, loss {losses}")),
-        TrailKind::HandedBack { .. } => ("handed_back", "handed back by its worker, at no cost".to_owned()),
+        TrailKind::Deferred { until, reason } => ("deferred", format!("deferred until {until}: {reason}")),
+        TrailKind::WorkerLost { losses, .. } => ("worker_lost", format!("its worker was lost (loss {losses})")),
+        TrailKind::HandedBack { .. } => ("handed_back", "handed back by its worker; no attempt is used up".to_owned()),
         TrailKind::CancelRequested { by: who, reason } => {
             let why = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-            ("cancel_requested", format!("asked to stop{}{why}", by(who)))
+            ("cancel_requested", format!("cancel requested{}{why}", by(who)))
         }
-        TrailKind::GraceOver => ("grace_over", "did not stop within its grace, and was given up".to_owned()),
+        TrailKind::GraceOver => {
+            ("grace_over", "did not stop within its grace, and was cancelled without its worker".to_owned())
+        }
         TrailKind::Displaced { by } => ("displaced", format!("displaced by the newer run {by}")),
-        TrailKind::Skipped { reason } => ("skipped", format!("was never to start: {reason}")),
-        TrailKind::ParentEnded { verdict } => ("parent_ended", format!("its flow ended as {}", verdict.as_str())),
+        TrailKind::Skipped { reason } => ("skipped", format!("skipped: {reason}")),
+        TrailKind::ParentEnded { verdict } => ("parent_ended", format!("its parent run ended as {}", verdict.as_str())),
     };
     let data = serde_json::to_value(&entry.kind).ok();
     RunEvent { at: entry.at, event: event.to_owned(), text, data }
@@ -270,13 +272,13 @@ pub fn describe(spec: &ScheduleSpec) -> String {
         return format!("every {every}");
     }
     if let Some(delay) = spec.after_finish {
-        return format!("{delay} after its last run ended");
+        return format!("{delay} after the end of its last run");
     }
     spec.at.as_ref().map_or(String::new(), |at| format!("once, at {}", json!(at).as_str().unwrap_or_default()))
 }
 
 pub fn upcoming(upcoming: &preview::Upcoming) -> Upcoming {
-    let calendar = upcoming.after_excluded_days.then(|| "calendars left out days before this".to_owned());
+    let calendar = upcoming.after_excluded_days.then(|| "calendars excluded days before this".to_owned());
     let notes: Vec<String> = upcoming.note.map(describe_note).into_iter().chain(calendar).collect();
     Upcoming {
         planned_at: upcoming.planned_at,
@@ -300,17 +302,15 @@ pub fn skip(record: &SkipRecord) -> Skip {
 /// Why instants made no run, in words.
 pub const fn skip_words(reason: SkipReason) -> &'static str {
     match reason {
-        SkipReason::Overlap => {
-            "an earlier run of the same schedule was still alive, or its concurrency key had no room"
-        }
-        SkipReason::CatchUp => "missed while no scheduler ran, and left out by the catch-up policy",
+        SkipReason::Overlap => "an earlier run of the same schedule was still live, or its concurrency key had no room",
+        SkipReason::CatchUp => "missed while no scheduler was running, and left out by the catch-up policy",
         SkipReason::Paused => "the schedule, its job, its queue or its tenant was paused",
         SkipReason::Calendar => "a calendar does not allow the day",
         SkipReason::Quota => "the tenant's rate was used up for longer than the catch-up window",
         SkipReason::Unique => "a run with the same unique key existed",
         SkipReason::Edited => "the schedule was changed before the instant was decided",
         SkipReason::Deleted => "the schedule was deleted before the instant was decided",
-        SkipReason::Ended => "the schedule had made all its runs",
+        SkipReason::Ended => "the schedule had created all of its runs",
     }
 }
 

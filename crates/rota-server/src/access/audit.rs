@@ -109,7 +109,7 @@ impl Trail {
         }
         if let Err(error) = engine.store().append_audit(&entries).await {
             let lost: Vec<_> = entries.iter().map(|entry| (&entry.who, &entry.action, &entry.object)).collect();
-            tracing::error!(%error, ?lost, "changes were made and could not be added to the audit log");
+            tracing::error!(%error, ?lost, "changes could not be added to the audit log");
         }
     }
 

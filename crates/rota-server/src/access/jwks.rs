@@ -74,7 +74,8 @@ impl State {
 impl KeySet {
     /// Keys decide who is let in, so they come over TLS, or from this machine.
     pub fn new(url: &str) -> Result<Self, String> {
-        let parsed = reqwest::Url::parse(url).map_err(|error| format!("the JWKS address cannot be read: {error}"))?;
+        let parsed =
+            reqwest::Url::parse(url).map_err(|error| format!("the JWKS address is not a valid URL: {error}"))?;
         let local = matches!(parsed.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
         if parsed.scheme() != "https" && !(parsed.scheme() == "http" && local) {
             return Err("the JWKS address must be https".into());
@@ -84,7 +85,7 @@ impl KeySet {
             .timeout(FETCH_TIME_MAX)
             .user_agent(concat!("rota/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| format!("the JWKS address cannot be asked: {error}"))?;
+            .map_err(|error| format!("the JWKS address cannot be used: {error}"))?;
         let shared =
             Shared { url: url.to_owned(), client, state: Mutex::default(), fetching: tokio::sync::Mutex::default() };
         Ok(Self(Arc::new(shared)))
@@ -146,13 +147,13 @@ impl Shared {
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|error| error.to_string())? {
             if body.len() + chunk.len() > SET_BYTES_MAX {
-                return Err(format!("the set has more than {SET_BYTES_MAX} bytes"));
+                return Err(format!("the key set has more than {SET_BYTES_MAX} bytes"));
             }
             body.extend_from_slice(&chunk);
         }
-        let set: JwkSet = serde_json::from_slice(&body).map_err(|error| format!("it is no key set: {error}"))?;
+        let set: JwkSet = serde_json::from_slice(&body).map_err(|error| format!("it is not a key set: {error}"))?;
         let keys: Vec<Key> = set.keys.iter().filter_map(usable).take(KEYS_MAX).collect();
-        if keys.is_empty() { Err("it holds no key that can be used".into()) } else { Ok(keys) }
+        if keys.is_empty() { Err("it contains no usable key".into()) } else { Ok(keys) }
     }
 }
 

@@ -103,11 +103,15 @@ struct Head {
 
 impl Jwt {
     pub fn new(options: JwtOptions) -> Result<Self, String> {
-        let read = |name: &String| name.parse::<Algorithm>().map_err(|_| format!("`{name}` is no JWT algorithm"));
+        let read = |name: &String| name.parse::<Algorithm>().map_err(|_| format!("`{name}` is not a JWT algorithm"));
         let algorithms: Vec<Algorithm> = options.algorithms.iter().map(read).collect::<Result<_, _>>()?;
         let family = match algorithms.first() {
             Some(first) if algorithms.iter().all(|one| one.family() == first.family()) => first.family(),
-            Some(_) => return Err("JWT algorithms of different kinds cannot be told apart by one key".into()),
+            Some(_) => {
+                return Err(
+                    "JWT algorithms of different kinds cannot share one key; list algorithms of one kind".into()
+                );
+            }
             None => return Err("no JWT algorithm is listed".into()),
         };
         let unreadable = |error| format!("the JWT key cannot be read as PEM: {error}");
@@ -116,7 +120,7 @@ impl Jwt {
                 Keys::One(Box::new(DecodingKey::from_secret(secret)))
             }
             (JwtKeys::Secret(_), AlgorithmFamily::Hmac) => {
-                return Err(format!("a JWT secret has at least {SECRET_BYTES_MIN} bytes"));
+                return Err(format!("a JWT secret must have at least {SECRET_BYTES_MIN} bytes"));
             }
             (JwtKeys::Pem(pem), AlgorithmFamily::Rsa) => {
                 Keys::One(Box::new(DecodingKey::from_rsa_pem(pem).map_err(unreadable)?))
@@ -128,7 +132,7 @@ impl Jwt {
                 Keys::One(Box::new(DecodingKey::from_ed_pem(pem).map_err(unreadable)?))
             }
             (JwtKeys::Set(url), family) if family != AlgorithmFamily::Hmac => Keys::Set(KeySet::new(url)?),
-            _ => return Err("HS256, HS384 and HS512 go with a secret, the others with a public key".into()),
+            _ => return Err("HS256, HS384 and HS512 need a secret, the other algorithms need a public key".into()),
         };
         Ok(Self { algorithms, keys, options })
     }
@@ -138,7 +142,7 @@ impl Jwt {
         let (algorithm, kid) = self.head(token)?;
         let key = match &self.keys {
             Keys::One(key) => (**key).clone(),
-            Keys::Set(set) => set.key(kid.as_deref(), algorithm, now).await.ok_or(Refused("no such key"))?,
+            Keys::Set(set) => set.key(kid.as_deref(), algorithm, now).await.ok_or(Refused("its key is unknown"))?,
         };
         let mut validation = Validation::new(algorithm);
         // Only the signature: times are judged by the clock that is handed in.
@@ -147,7 +151,7 @@ impl Jwt {
         validation.validate_aud = false;
         validation.required_spec_claims.clear();
         let claims = decode::<Map<String, Value>>(token, &key, &validation);
-        self.claimed(&claims.map_err(|_| Refused("the signature or the form is wrong"))?.claims, now)
+        self.claimed(&claims.map_err(|_| Refused("its signature or its form is not valid"))?.claims, now)
     }
 
     fn head(&self, token: &str) -> Result<(Algorithm, Option<String>), Refused> {
@@ -156,30 +160,31 @@ impl Jwt {
         }
         let head = token.split('.').next().and_then(|head| URL_SAFE_NO_PAD.decode(head).ok());
         let head: Head =
-            head.and_then(|head| serde_json::from_slice(&head).ok()).ok_or(Refused("its head cannot be read"))?;
+            head.and_then(|head| serde_json::from_slice(&head).ok()).ok_or(Refused("its header cannot be parsed"))?;
         if head.crit.is_some() {
-            return Err(Refused("it asks for extensions"));
+            return Err(Refused("it requires extensions"));
         }
         if head.kid.as_ref().is_some_and(|kid| kid.len() > KID_BYTES_MAX) {
-            return Err(Refused("the name of its key is too long"));
+            return Err(Refused("its key id is too long"));
         }
         let algorithm = head.alg.parse().ok().filter(|algorithm| self.algorithms.contains(algorithm));
-        Ok((algorithm.ok_or(Refused("its algorithm is not one of ours"))?, head.kid))
+        Ok((algorithm.ok_or(Refused("its algorithm is not allowed"))?, head.kid))
     }
 
     fn claimed(&self, claims: &Map<String, Value>, now: Timestamp) -> Result<Claimed, Refused> {
         let now = now.as_second() as f64;
-        let number = |name: &str| claims.get(name).map(|value| value.as_f64().ok_or(Refused("a time is no number")));
-        let expires = number("exp").transpose()?.ok_or(Refused("it does not say when it ends"))?;
+        let number =
+            |name: &str| claims.get(name).map(|value| value.as_f64().ok_or(Refused("a time claim is not a number")));
+        let expires = number("exp").transpose()?.ok_or(Refused("it has no expiry"))?;
         if expires + LEEWAY <= now {
             return Err(Refused("it has expired"));
         }
         if number("nbf").transpose()?.is_some_and(|from| from - LEEWAY > now) {
-            return Err(Refused("it does not hold yet"));
+            return Err(Refused("it is not valid yet"));
         }
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         if self.options.issuer.as_deref().is_some_and(|issuer| text("iss") != Some(issuer)) {
-            return Err(Refused("it is of another issuer"));
+            return Err(Refused("it is from another issuer"));
         }
         if let Some(audience) = &self.options.audience
             && !words(claims.get("aud"), false).any(|one| one == *audience)
@@ -191,7 +196,7 @@ impl Jwt {
 
     fn granted(&self, claims: &Map<String, Value>) -> Result<Claimed, Refused> {
         let subject = claims.get("sub").and_then(Value::as_str).filter(|subject| !subject.is_empty());
-        let subject = subject.ok_or(Refused("it does not say who it is for"))?;
+        let subject = subject.ok_or(Refused("it has no subject"))?;
         // It is written into logs and the audit log.
         let plain = |c: &char| !c.is_control();
         let subject = subject.chars().filter(plain).take(SUBJECT_CHARS_MAX).collect();
@@ -200,7 +205,7 @@ impl Jwt {
             Some(claim) => match claims.get(claim) {
                 Some(Value::String(name)) => Some(name.clone()),
                 Some(Value::Number(id)) => Some(id.to_string()),
-                _ => return Err(Refused("it names no tenant")),
+                _ => return Err(Refused("it does not name a tenant")),
             },
         };
         let roles: Vec<String> = words(claims.get(&self.options.role_claim), false).collect();

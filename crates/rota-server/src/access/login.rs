@@ -67,7 +67,7 @@ impl Passwords {
     pub fn count(&self, tenant: TenantId, user: &str, peer: Option<Peer>, now: Timestamp) -> Result<(), Problem> {
         let account = Account(tenant, SecretDigest::of(&user.to_ascii_lowercase()));
         let network = peer.map(|Peer(address)| Network::of(address));
-        let refused = |next_at| super::limit::too_many("too many attempts to log in", next_at, now);
+        let refused = |next_at| super::limit::too_many("too many login attempts; try again later", next_at, now);
         if let Some(network) = network {
             self.by_address.take(network, PER_ADDRESS, now).map_err(refused)?;
         }
@@ -97,7 +97,7 @@ impl Passwords {
         &self,
         work: impl FnOnce() -> Result<T, String> + Send + 'static,
     ) -> Result<T, Problem> {
-        let busy = || Problem::new(Code::TooMany, "too many passwords are being compared").retry_after(1);
+        let busy = || Problem::new(Code::TooMany, "too many logins at once; try again in a moment").retry_after(1);
         let place = Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| busy())?;
         let turn = Arc::clone(&self.at_once).acquire_owned().await.map_err(|_| busy())?;
         let working = move || {
@@ -108,7 +108,7 @@ impl Passwords {
         match tokio::task::spawn_blocking(working).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(why)) => Err(Problem::bad_parameter("password", why)),
-            Err(_) => Err(Problem::new(Code::Internal, "the password could not be compared")),
+            Err(_) => Err(Problem::new(Code::Internal, "the password could not be checked")),
         }
     }
 }
@@ -116,7 +116,7 @@ impl Passwords {
 /// The argon2id hash of a password, in PHC form, with a salt of its own.
 pub fn hash_password(password: &str) -> Result<String, String> {
     if !(PASSWORD_MIN..=PASSWORD_MAX).contains(&password.len()) {
-        return Err(format!("a password has {PASSWORD_MIN} to {PASSWORD_MAX} bytes"));
+        return Err(format!("a password must have {PASSWORD_MIN} to {PASSWORD_MAX} bytes"));
     }
     let salt = secret::draw();
     let hash: Result<PasswordHash, _> = Argon2::default().hash_password_with_salt(password.as_bytes(), &salt[..16]);

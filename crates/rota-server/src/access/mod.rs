@@ -290,10 +290,13 @@ pub async fn still_may<P: Need>(parts: &Parts, node: &Node, tenant: TenantId) ->
 
 fn allowed<P: Need>(caller: &Caller) -> Result<(), Problem> {
     if let Some(permission) = P::PERMISSION.filter(|permission| !caller.permissions.holds(*permission)) {
-        return Err(Problem::new(Code::Forbidden, format!("this needs the permission {permission}")));
+        return Err(Problem::new(Code::Forbidden, format!("this requires the permission {permission}")));
     }
     if P::INSTALLATION && !caller.installation {
-        return Err(Problem::new(Code::Forbidden, "this needs somebody who speaks for the whole installation"));
+        return Err(Problem::new(
+            Code::Forbidden,
+            "this requires a token or user that acts for the whole installation",
+        ));
     }
     Ok(())
 }
@@ -335,7 +338,7 @@ impl Access {
                     same_origin(parts)?;
                     return self.by_session(&cookie, engine).await;
                 }
-                let detail = "this server asks for a login; send `Authorization: Bearer TOKEN`, or log in";
+                let detail = "this server requires a login: send `Authorization: Bearer TOKEN`, or log in";
                 Err(Problem::new(Code::Unauthenticated, detail))
             }
         }
@@ -426,7 +429,7 @@ async fn by_token(secret: &Secret, engine: &Engine) -> Result<(Caller, TenantId)
         // The caller does not wait for it, and nothing is lost with it.
         tokio::spawn(async move {
             if let Err(error) = store.touch_tokens(&[(id, now)]).await {
-                tracing::debug!(%error, "the use of a token was not written down");
+                tracing::debug!(%error, "the use of a token could not be recorded");
             }
         });
     }

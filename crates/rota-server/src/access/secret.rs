@@ -10,7 +10,7 @@ pub fn draw() -> [u8; 32] {
     let mut bytes = [0; 32];
     match getrandom::fill(&mut bytes) {
         Ok(()) => bytes,
-        Err(error) => panic!("the system gives no random bytes: {error}"),
+        Err(error) => panic!("the system provides no random bytes: {error}"),
     }
 }
 

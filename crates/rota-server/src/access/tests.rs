@@ -227,7 +227,7 @@ async fn every_route_asks_who_is_there_and_whether_they_may() {
         let (status, _, problem) = bed.by("nothing", &method, &path, Some(&json!({}))).await;
         assert_eq!(status == StatusCode::FORBIDDEN, !known, "{what}: {status} {problem}");
         // What is missing is named, and decides for every role.
-        let needs = problem["detail"].as_str().unwrap_or_default().strip_prefix("this needs the permission ");
+        let needs = problem["detail"].as_str().unwrap_or_default().strip_prefix("this requires the permission ");
         let needs: Option<Permission> = needs.map(|name| name.parse().unwrap());
         assert_eq!(needs.is_some(), !known, "{what}: {problem}");
         let installation =
@@ -435,7 +435,7 @@ async fn a_session_begins_with_a_password_and_ends_with_logging_out() {
     ] {
         let (status, headers, problem) = bed.ask(session(), Some(&wrong)).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED);
-        assert_eq!(problem["detail"], "the name or the password is wrong");
+        assert_eq!(problem["detail"], "the user name or the password is wrong");
         assert!(!headers.contains_key(header::SET_COOKIE));
     }
     let (status, headers, who) = bed.ask(session(), Some(&login("ann", "correct horse"))).await;

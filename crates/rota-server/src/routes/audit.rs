@@ -13,21 +13,21 @@ use crate::{
     query::{Listing, Paging},
 };
 
-/// Which entries to list, the newest first.
+/// Which entries to list, newest first.
 #[derive(Debug, Deserialize, Serialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AuditFilter {
-    /// Made by this one, such as `ann` or `token:ci`.
+    /// Only changes by this caller, such as `ann` or `token:ci`.
     who: Option<String>,
     /// Such as `job.save`.
     action: Option<String>,
     /// Such as `job/12`.
     object: Option<String>,
-    /// From then on.
+    /// Only at this instant or later.
     #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     from: Option<Timestamp>,
-    /// Before then.
+    /// Only before this instant.
     #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     to: Option<Timestamp>,
 }

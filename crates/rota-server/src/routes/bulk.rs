@@ -68,10 +68,10 @@ pub struct Answers {
     refused_only: bool,
 }
 
-/// Trigger jobs, a line each.
+/// Trigger jobs, one per line.
 ///
-/// Every line of the body is a JSON object: what a trigger takes, and `job`.
-/// Every line of the answer has the number of its line, and the run or the
+/// Every line of the body is a JSON object: the fields of a trigger, and `job`.
+/// Every line of the answer has the number of the line, and the run or the
 /// problem.
 #[utoipa::path(post, path = "/bulk/runs", tag = "bulk", params(Answers),
     request_body(content = TriggerLine, content_type = "application/x-ndjson"),
@@ -144,7 +144,7 @@ fn parsed<T: serde::de::DeserializeOwned + Serialize>(text: &[u8]) -> Result<T, 
 }
 
 fn value(text: &[u8]) -> Result<Value, Problem> {
-    read::json(text).map_err(|problem| Problem::bad_request(format!("the line cannot be read: {problem}")))
+    read::json(text).map_err(|problem| Problem::bad_request(format!("the line is not valid: {problem}")))
 }
 
 fn run_line(line: u64, made: Made, now: jiff::Timestamp) -> RunLine {
@@ -158,10 +158,10 @@ fn refused_line(line: u64, problem: &Problem) -> RunLine {
     RunLine { line, id: None, status: None, error: Some(problem.document().clone()) }
 }
 
-/// Save jobs, a line each.
+/// Save jobs, one per line.
 ///
-/// Every line of the body is a job document; each is saved as PUT does. Every
-/// line of the answer has the number of its line, and what was saved or the
+/// Every line of the body is a job document, which is saved as with PUT. Every
+/// line of the answer has the number of the line, and what was saved or the
 /// problem.
 #[utoipa::path(post, path = "/bulk/jobs", tag = "bulk", params(Answers),
     request_body(content = Object, content_type = "application/x-ndjson"),
@@ -213,7 +213,7 @@ fn must_be_lines(headers: &HeaderMap) -> Result<(), Problem> {
     if ["", "application/x-ndjson", "application/jsonl"].contains(&essence) {
         return Ok(());
     }
-    Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/x-ndjson: a JSON document a line"))
+    Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/x-ndjson: one JSON document per line"))
 }
 
 /// Where answers are written, and the response that carries them.
@@ -290,7 +290,7 @@ impl Lines {
                         self.rest.push(b'\n');
                     }
                 }
-                Ok(Some(Err(_))) => return self.broken_off(lines, Problem::bad_request("the body broke off")),
+                Ok(Some(Err(_))) => return self.broken_off(lines, Problem::bad_request("the body ended early")),
                 Err(_) => return self.broken_off(lines, Problem::slow_body()),
             }
         }
@@ -321,8 +321,8 @@ impl Lines {
 
 /// Cancel runs by a filter.
 ///
-/// Live ones that the filter finds, up to 100,000 at a time. Those that were asked to
-/// stop before are found and left as they are.
+/// Cancels the live runs that the filter finds, up to 100,000 at a time. Runs that are
+/// already cancelling are found and left unchanged.
 #[utoipa::path(post, path = "/bulk/cancel", tag = "bulk", request_body = BulkCancel, responses((status = OK, body = BulkDone)))]
 pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Result<Json<BulkDone>, Problem> {
     let query = runs_query(&request.filter, &may).await?;
@@ -357,11 +357,11 @@ fn only_live(query: RunQuery) -> RunQuery {
     RunQuery { statuses, ..query }
 }
 
-/// Make runs again by a filter.
+/// Redrive runs by a filter.
 ///
-/// Ended ones that the filter finds; dead letters unless it names a status. One
-/// that was made again before is left alone unless `again` is set, and one that was
-/// discarded always.
+/// Redrives the ended runs that the filter finds; dead letters unless it names a status.
+/// A run that was redriven before is left alone unless `again` is set; one that was
+/// discarded is always left alone.
 #[utoipa::path(post, path = "/bulk/redrive", tag = "bulk", request_body = BulkRedrive, responses((status = OK, body = BulkDone)))]
 pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
@@ -395,7 +395,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
             if let Some(refusal) = over {
                 if done.done == 0 {
                     return Err(Problem::over_quota(
-                        "no run was made",
+                        "no run was created",
                         std::slice::from_ref(refusal),
                         may.engine.now(),
                     ));
@@ -419,7 +419,7 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
 
 /// Pause jobs by a filter.
 ///
-/// One that is paused already is given the new end and note.
+/// A job that is already paused gets the new end and note.
 #[utoipa::path(post, path = "/bulk/pause", tag = "bulk", request_body = BulkPause, responses((status = OK, body = BulkDone)))]
 pub async fn pause(may: May<JobExecute>, Body(request): Body<BulkPause>) -> Result<Json<BulkDone>, Problem> {
     let pause = super::pause_of(&may, PauseRequest { until: request.until, note: request.note.clone() })?;
@@ -439,7 +439,7 @@ pub async fn pause(may: May<JobExecute>, Body(request): Body<BulkPause>) -> Resu
 
 /// Resume jobs by a filter.
 ///
-/// Those that are not paused are found and left as they are.
+/// Jobs that are not paused are found and left unchanged.
 #[utoipa::path(post, path = "/bulk/resume", tag = "bulk", request_body = BulkResume, responses((status = OK, body = BulkDone)))]
 pub async fn resume(may: May<JobExecute>, Body(request): Body<BulkResume>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
@@ -460,7 +460,7 @@ pub async fn resume(may: May<JobExecute>, Body(request): Body<BulkResume>) -> Re
 fn jobs_query(may: &May<JobExecute>, filter: &JobsFilter) -> Result<Option<JobQuery>, Problem> {
     let texts = [&filter.tag, &filter.queue, &filter.prefix];
     if texts.iter().any(|text| text.as_ref().is_some_and(|text| text.contains('\0'))) {
-        return Err(Problem::bad_request("a filter cannot hold NUL"));
+        return Err(Problem::bad_request("a filter cannot contain NUL"));
     }
     Ok(Some(JobQuery {
         tenant: Some(may.caller.tenant),

@@ -34,7 +34,7 @@ pub async fn read(may: May<JobRead>, Id(name): Id<String>) -> Result<Json<Value>
 
 /// Save a calendar.
 ///
-/// Schedules that name it follow it within a second. A tenant has at most 1,000 calendars
+/// Schedules that name it follow within a second. A tenant may have at most 1,000 calendars
 /// (422, `limit_reached`).
 #[utoipa::path(put, path = "/calendars/{calendar}", tag = "calendars", params(("calendar" = String, Path)),
     request_body(content((Object = "application/json"), (Object = "application/yaml"))),
@@ -43,7 +43,8 @@ pub async fn save(may: May<JobWrite>, Id(name): Id<String>, document: Document) 
     let calendar: Calendar = body::typed(document.value)?;
     let mut problems = calendar.validate();
     if calendar.name != name {
-        let message = format!("the calendar is named `{}` and the address says `{name}`", calendar.name);
+        let message =
+            format!("the calendar is named `{}`, but the address says `{name}`; use the same name", calendar.name);
         problems.push(rota_core::problem::Problem::new("name", "wrong_name", message));
     }
     if !problems.is_empty() {

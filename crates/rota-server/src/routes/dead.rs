@@ -36,28 +36,28 @@ use crate::{
 /// So many looks are taken for one page before it is answered empty.
 const LOOKS_MAX: u32 = 10;
 
-/// Which dead letters; what is left out does not narrow. Latest first.
+/// A filter of dead letters; all fields are optional. Latest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DeadFilter {
-    /// Of this job, by number or name.
+    /// Only those of this job, by id or name.
     job: Option<String>,
-    /// Of jobs that have this tag now.
+    /// Only those of jobs that have this tag now.
     tag: Option<String>,
-    /// Made by this schedule.
+    /// Only those created by this schedule.
     schedule: Option<i64>,
-    /// With all of these, each written `key=value`; may be given several times.
+    /// Only those with all of these labels, each written `key=value`; may be repeated.
     #[serde(default)]
     #[param(style = Form, explode)]
     label: Vec<String>,
-    /// That died at this instant or later.
+    /// Only those that died at this instant or later.
     #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     from: Option<Timestamp>,
-    /// And before this one.
+    /// Only before this instant.
     #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     to: Option<Timestamp>,
-    /// `open` ones unless told: those that nobody has dealt with.
+    /// By default `open`: those that nobody has dealt with.
     state: Option<DeadState>,
 }
 
@@ -84,7 +84,7 @@ fn is_dead(record: &RunRecord) -> bool {
 async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Problem> {
     may.has_dead_letters()?;
     if !filter.status.is_empty() {
-        return Err(Problem::bad_parameter("status", "dead letters are dead"));
+        return Err(Problem::bad_parameter("status", "every dead letter has the status dead; leave this filter out"));
     }
     let query = runs_query(filter, may).await?;
     Ok(RunQuery { statuses: vec![Status::Ended(Verdict::Dead)], ..query })
@@ -92,7 +92,7 @@ async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Problem
 
 /// List dead letters: runs that used up their attempts.
 ///
-/// Those that nobody has dealt with, unless `state` says otherwise.
+/// By default those that nobody has dealt with; see `state`.
 #[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(DeadFilter, Paging),
     responses((status = OK, body = Page<DeadLetter>)))]
 pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter>) -> Result<Json<Page<DeadLetter>>, Problem> {
@@ -123,28 +123,28 @@ pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter>) -> Result<Jso
     Ok(Json(listing.page(letters.collect(), after.as_ref())))
 }
 
-/// Put a dead letter away.
+/// Discard a dead letter.
 ///
-/// It stays in history, and is listed as discarded. One that was made again is a
-/// conflict, and so is a run that is no dead letter.
+/// The run stays in history, and is listed as discarded. Fails with a conflict if it was
+/// redriven or is not a dead letter.
 #[utoipa::path(post, path = "/dead-letters/{run}/discard", tag = "dead letters", params(("run" = Uuid, Path)),
     responses((status = NO_CONTENT)))]
 pub async fn discard(may: May<RunCancel>, Id(run): Id<Uuid>) -> Result<StatusCode, Problem> {
     may.has_dead_letters()?;
     let record = find_run(&may, run).await?;
     if !is_dead(&record) {
-        return Err(Problem::new(Code::Conflict, "the run is no dead letter"));
+        return Err(Problem::new(Code::Conflict, "the run is not a dead letter"));
     }
     match may.engine.discard(&[record.run.id], &may.caller.who).await?[..] {
         [true] => {
             may.changed("dead.discard", format_args!("run/{run}"), None, None);
             Ok(StatusCode::NO_CONTENT)
         }
-        _ => Err(Problem::new(Code::Conflict, "a new run was made of it before")),
+        _ => Err(Problem::new(Code::Conflict, "the run was already redriven")),
     }
 }
 
-/// Put dead letters away by a filter.
+/// Discard dead letters by a filter.
 ///
 /// Those that nobody has dealt with, up to 100,000 at a time.
 #[utoipa::path(post, path = "/bulk/discard", tag = "bulk", request_body = BulkDiscard, responses((status = OK, body = BulkDone)))]

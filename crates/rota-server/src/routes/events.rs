@@ -43,16 +43,16 @@ use crate::{
     query::Query,
 };
 
-/// Which events to hear of.
+/// Which events to receive.
 #[derive(Clone, Debug, Deserialize, Serialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EventFilter {
-    /// Of this job, by number or name.
+    /// Only those of this job, by id or name.
     job: Option<String>,
-    /// Of this run.
+    /// Only those of this run.
     run: Option<Uuid>,
-    /// Of this kind, such as `run_ended`; may be given several times.
+    /// Only those of this kind, such as `run_ended`; may be repeated.
     #[serde(default)]
     #[param(style = Form, explode)]
     kind: Vec<String>,
@@ -72,11 +72,11 @@ struct Feed {
     filter: EventFilter,
 }
 
-/// What happens, as it happens.
+/// Follow events as they happen.
 ///
 /// Server-sent events: `run_made`, `run_started`, `run_retried`, `run_parked`,
 /// `run_ended`, `run_lost`, `schedule_fired`, `instants_skipped`, `job_saved`,
-/// `paused`, `resumed`; and `reset` where some may have been missed: read again.
+/// `paused`, `resumed`; and `reset` if some may have been missed: read the data again.
 #[utoipa::path(get, path = "/events", tag = "events", params(EventFilter),
     responses((status = OK, body = String, content_type = "text/event-stream")))]
 pub async fn follow(

@@ -108,7 +108,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Once {
         let said = Sha256::new().chain_update(method.as_str()).chain_update(" ").chain_update(uri.path());
         let Some(key) = parts.headers.get(IDEMPOTENCY_KEY) else { return Ok(Self { key: None, said }) };
         let key = key.to_str().ok().filter(|key| !key.is_empty() && key.len() <= KEY_BYTES_MAX);
-        let form = format!("a key is 1 to {KEY_BYTES_MAX} visible characters");
+        let form = format!("an Idempotency-Key must have 1 to {KEY_BYTES_MAX} visible ASCII characters");
         let key = key.ok_or_else(|| Problem::bad_parameter("Idempotency-Key", form))?;
         Ok(Self { key: Some(key.to_owned()), said })
     }
@@ -127,10 +127,10 @@ impl Once {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct JobFilter {
-    /// Those that have this tag.
+    /// Only those with this tag.
     tag: Option<String>,
     queue: Option<String>,
-    /// Those whose names start so.
+    /// Only those whose names start with this.
     prefix: Option<String>,
     enabled: Option<bool>,
 }
@@ -156,11 +156,11 @@ pub async fn list(may: May<JobRead>, listing: Listing<JobFilter>) -> Result<Json
 
 /// Create a job.
 ///
-/// The body is a job document in JSON or YAML. Every place that is wrong is
-/// listed, and nothing is changed then. A name that is taken is a conflict; to
-/// save whether it is there or not, use PUT.
+/// The body is a job document in JSON or YAML. If it is not valid, every error in it is
+/// listed, and nothing is changed. Fails with a conflict if the name already exists; PUT
+/// saves in either case.
 #[utoipa::path(post, path = "/jobs", tag = "jobs",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Sent again under the same key within 24 hours, the request is answered as it was")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "If the request is repeated with the same key within 24 hours, it gets the same answer")),
     request_body(content((Object = "application/json"), (Object = "application/yaml"))),
     responses((status = CREATED, body = JobSaved, headers(("ETag" = String)))))]
 pub async fn create(may: May<JobWrite>, once: Once, document: Document) -> Result<Response, Problem> {
@@ -176,7 +176,7 @@ fn taken(problem: Problem, name: &str) -> Problem {
     if problem.document().code == Code::PreconditionFailed.as_str() {
         return Problem::new(
             Code::Conflict,
-            format!("there is a job `{name}` already; `rota job save`, or PUT, saves over it"),
+            format!("the job `{name}` already exists; `rota job save`, or PUT, saves a new version of it"),
         );
     }
     problem
@@ -237,12 +237,12 @@ fn warnings(document: &JobDocument, now: jiff::Timestamp) -> Vec<rota_api::probl
     for (n, spec) in document.schedules.iter().enumerate().filter(|(_, spec)| spec.enabled) {
         let compiled = timing::Schedule::compile(spec, &ScheduleId(0).seed());
         if compiled.is_ok_and(|schedule| schedule.is_over(now)) {
-            let message = "no instant of it is still to come, so it will not fire";
+            let message = "it has no future instants, so it will not fire";
             found.push(rota_core::problem::Problem::new(format!("schedules[{n}]"), "never_fires", message));
         }
     }
     if !document.is_enabled() && !document.schedules.is_empty() {
-        let message = "the job is not enabled, so its schedules do not fire";
+        let message = "the job is disabled, so its schedules do not fire";
         found.push(rota_core::problem::Problem::new("enabled", "not_enabled", message));
     }
     found.into_iter().map(field_error).collect()
@@ -266,12 +266,12 @@ fn expected(headers: &HeaderMap) -> Result<Expect, Problem> {
                 .ok_or_else(|| Problem::bad_parameter("If-Match", "must be the ETag of a version, such as \"3\""))?;
             Ok(Expect::Version(version))
         }
-        _ => Err(Problem::bad_parameter("If-None-Match", "only `*` is understood, and not together with If-Match")),
+        _ => Err(Problem::bad_parameter("If-None-Match", "must be `*`, and cannot be combined with If-Match")),
     }
 }
 
 /// Read a job.
-#[utoipa::path(get, path = "/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
+#[utoipa::path(get, path = "/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job")),
     responses((status = OK, body = Job, headers(("ETag" = String)))))]
 pub async fn read(may: May<JobRead>, JobPath(job): JobPath) -> Result<Response, Problem> {
     let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
@@ -280,12 +280,12 @@ pub async fn read(may: May<JobRead>, JobPath(job): JobPath) -> Result<Response, 
 
 /// Save a job.
 ///
-/// Makes it where it is not there, and a new version where the document differs;
-/// the same document again changes nothing. `If-Match` saves only over the
-/// version named, `If-None-Match: *` only where there is none.
+/// Creates the job if it does not exist, and a new version if the document differs;
+/// the same document again changes nothing. `If-Match` saves only over the given
+/// version, `If-None-Match: *` only if the job does not exist.
 #[utoipa::path(put, path = "/jobs/{job}", tag = "jobs",
-    params(("job" = String, Path, description = "Its number or its name"),
-        ("If-Match" = Option<String>, Header, description = "The ETag of the version to save over")),
+    params(("job" = String, Path, description = "The id or the name of the job"),
+        ("If-Match" = Option<String>, Header, description = "The ETag of the version to replace")),
     request_body(content((Object = "application/json"), (Object = "application/yaml"))),
     responses((status = OK, body = JobSaved, headers(("ETag" = String)))))]
 pub async fn replace(
@@ -309,7 +309,7 @@ fn must_be_named(document: &JobDocument, name: &str) -> Result<(), Problem> {
         return Ok(());
     }
     let message =
-        format!("the document is named `{}` and the address says `{name}`; a job cannot be renamed", document.name);
+        format!("the document is named `{}`, but the address says `{name}`; a job cannot be renamed", document.name);
     Err(Problem::bad_document(
         "the job document",
         vec![rota_core::problem::Problem::new("name", "wrong_name", message)],
@@ -318,10 +318,10 @@ fn must_be_named(document: &JobDocument, name: &str) -> Result<(), Problem> {
 
 /// Change parts of a job.
 ///
-/// The body is a JSON merge patch (RFC 7396) of the document: what it names is
-/// replaced, what it sets to null is left out, the rest stays.
+/// The body is a JSON merge patch (RFC 7396) of the document: fields that it names are
+/// replaced, fields that it sets to null are removed, and the rest stays.
 #[utoipa::path(patch, path = "/jobs/{job}", tag = "jobs",
-    params(("job" = String, Path, description = "Its number or its name"),
+    params(("job" = String, Path, description = "The id or the name of the job"),
         ("If-Match" = Option<String>, Header, description = "The ETag of the version to change")),
     request_body(content((Object = "application/merge-patch+json"), (Object = "application/json"))),
     responses((status = OK, body = JobSaved, headers(("ETag" = String)))))]
@@ -378,7 +378,7 @@ fn merge(target: &mut Value, patch: &Value) {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DeleteQuery {
-    /// Let what runs go on; else it is asked to stop.
+    /// Let running attempts continue instead of cancelling them.
     #[serde(default)]
     keep_running: bool,
 }
@@ -392,9 +392,9 @@ pub struct Deleted {
 
 /// Delete a job.
 ///
-/// Its schedules end, what has not started is cancelled, what runs is asked to
-/// stop. Its history stays.
-#[utoipa::path(delete, path = "/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "Its number or its name"), DeleteQuery),
+/// Its schedules end, runs that have not started are cancelled, and running ones are asked
+/// to stop. Its history stays.
+#[utoipa::path(delete, path = "/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job"), DeleteQuery),
     responses((status = OK, body = Deleted)))]
 pub async fn delete(
     may: May<JobDelete>,
@@ -416,7 +416,7 @@ pub async fn delete(
 /// List the versions of a job.
 ///
 /// The newest hundred, newest first.
-#[utoipa::path(get, path = "/jobs/{job}/versions", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
+#[utoipa::path(get, path = "/jobs/{job}/versions", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job")),
     responses((status = OK, body = Vec<JobVersion>)))]
 pub async fn versions(may: May<JobRead>, JobPath(job): JobPath) -> Result<Json<Vec<JobVersion>>, Problem> {
     let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
@@ -426,11 +426,11 @@ pub async fn versions(may: May<JobRead>, JobPath(job): JobPath) -> Result<Json<V
 
 /// Trigger a job.
 ///
-/// Makes a run of its newest version. Where the job's concurrency key has no
-/// room or a unique key stands in the way, the answer is 409.
+/// Creates a run of its newest version. The answer is 409 if all slots of the job's
+/// concurrency key are taken, or if a run with the same unique key exists.
 #[utoipa::path(post, path = "/jobs/{job}/trigger", tag = "jobs",
-    params(("job" = String, Path, description = "Its number or its name"),
-        ("Idempotency-Key" = Option<String>, Header, description = "Sent again under the same key within 24 hours, the request is answered as it was")),
+    params(("job" = String, Path, description = "The id or the name of the job"),
+        ("Idempotency-Key" = Option<String>, Header, description = "If the request is repeated with the same key within 24 hours, it gets the same answer")),
     request_body = TriggerRequest, responses((status = ACCEPTED, body = RunMade)))]
 pub async fn trigger(
     may: May<JobExecute>,
@@ -481,23 +481,24 @@ pub fn run_ask(
     };
     let priority = request.priority.map(|level| (level, Priority::new(level)));
     if let Some((level, None)) = priority {
-        wrong("priority", format!("{level} is not from 1 to 10"));
+        wrong("priority", format!("{level} is not between 1 and 10"));
     }
     if request.labels.len() > LABELS_MAX {
-        wrong("labels", format!("a run has at most {LABELS_MAX} labels"));
+        wrong("labels", format!("a run may have at most {LABELS_MAX} labels"));
     }
     for (key, value) in &request.labels {
         let plain = !key.is_empty() && !key.contains('\0') && !value.contains('\0');
         if !plain || key.len() > LABEL_KEY_BYTES_MAX || value.len() > LABEL_VALUE_BYTES_MAX {
-            let bounds = format!("a key has 1 to {LABEL_KEY_BYTES_MAX} bytes, a value at most {LABEL_VALUE_BYTES_MAX}");
+            let bounds =
+                format!("a key must have 1 to {LABEL_KEY_BYTES_MAX} bytes, a value at most {LABEL_VALUE_BYTES_MAX}");
             wrong(&format!("labels.{}", key.replace('\0', "")), bounds);
         }
     }
     if request.metadata.as_ref().is_some_and(|metadata| metadata.to_string().len() > METADATA_BYTES_MAX) {
-        wrong("metadata", format!("at most {METADATA_BYTES_MAX} bytes as JSON"));
+        wrong("metadata", format!("may have at most {METADATA_BYTES_MAX} bytes as JSON"));
     }
     if request.after.len() > 100 {
-        wrong("after", "a run waits for at most 100 others".to_owned());
+        wrong("after", "a run may wait for at most 100 others".to_owned());
     }
     if !problems.is_empty() {
         return Err(Problem::bad_document("the request", problems));
@@ -524,14 +525,14 @@ pub fn made_run(made: Made, now: jiff::Timestamp) -> Result<RunMade, Problem> {
         Made::NoJob => Err(Problem::no_such("job")),
         Made::NotManual => Err(Problem::new(Code::NotManual, why)),
         Made::BadKey(_) => Err(Problem::new(Code::BadPayload, why)),
-        Made::OverQuota(refusal) => Err(Problem::over_quota("no run was made", &[refusal], now)),
+        Made::OverQuota(refusal) => Err(Problem::over_quota("no run was created", &[refusal], now)),
     }
 }
 
 /// Pause a job.
 ///
-/// Its schedules do not fire; what is queued still runs.
-#[utoipa::path(post, path = "/jobs/{job}/pause", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
+/// Its schedules do not fire; queued runs still start.
+#[utoipa::path(post, path = "/jobs/{job}/pause", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job")),
     request_body = PauseRequest, responses((status = NO_CONTENT)))]
 pub async fn pause(
     may: May<JobExecute>,
@@ -545,7 +546,7 @@ pub async fn pause(
 /// Resume a job.
 ///
 /// Instants inside the pause are recorded as skipped.
-#[utoipa::path(post, path = "/jobs/{job}/resume", tag = "jobs", params(("job" = String, Path, description = "Its number or its name")),
+#[utoipa::path(post, path = "/jobs/{job}/resume", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job")),
     responses((status = NO_CONTENT)))]
 pub async fn resume(may: May<JobExecute>, JobPath(job): JobPath) -> Result<StatusCode, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
@@ -553,7 +554,7 @@ pub async fn resume(may: May<JobExecute>, JobPath(job): JobPath) -> Result<Statu
 }
 
 /// List the schedules of a job.
-#[utoipa::path(get, path = "/jobs/{job}/schedules", tag = "jobs", params(("job" = String, Path, description = "Its number or its name"), Paging),
+#[utoipa::path(get, path = "/jobs/{job}/schedules", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job"), Paging),
     responses((status = OK, body = Page<Schedule>)))]
 pub async fn job_schedules(
     may: May<JobRead>,
@@ -577,18 +578,18 @@ pub async fn job_schedules(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct StatsQuery {
-    /// From the hour of this instant on; a day ago unless told.
+    /// From the hour of this instant on; by default a day ago.
     #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     from: Option<jiff::Timestamp>,
-    /// To the hour of this instant; now unless told.
+    /// Up to the hour of this instant; by default now.
     #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     to: Option<jiff::Timestamp>,
 }
 
-/// What the runs of a job did, by the hour.
+/// Hourly statistics of a job's runs.
 ///
-/// Counted as they settled: up to 31 days.
-#[utoipa::path(get, path = "/jobs/{job}/stats", tag = "jobs", params(("job" = String, Path, description = "Its number or its name"), StatsQuery),
+/// Runs are counted when they settle. For up to 31 days.
+#[utoipa::path(get, path = "/jobs/{job}/stats", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job"), StatsQuery),
     responses((status = OK, body = JobStats)))]
 pub async fn stats(
     may: May<JobRead>,
@@ -617,12 +618,12 @@ pub async fn stats(
 
 /// Check a job document.
 ///
-/// Says what saving it would do, and when its schedules would fire, and changes
-/// nothing. What a save refuses is refused here in the same words; `If-Match` and
-/// `If-None-Match` as with PUT.
+/// Answers what saving it would do and when its schedules would fire, and changes
+/// nothing. It refuses what saving would refuse, with the same messages; `If-Match` and
+/// `If-None-Match` work as with PUT.
 #[utoipa::path(post, path = "/check", tag = "jobs",
-    params(("If-Match" = Option<String>, Header, description = "The ETag of the version to save over"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: as a job that is not there yet")),
+    params(("If-Match" = Option<String>, Header, description = "The ETag of the version to replace"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: as a job that does not exist yet")),
     request_body(content((Object = "application/json"), (Object = "application/yaml"))),
     responses((status = OK, body = JobChecked)))]
 pub async fn check(may: May<JobRead>, headers: HeaderMap, document: Document) -> Result<Json<JobChecked>, Problem> {

@@ -52,7 +52,7 @@ const SESSION: &str = "session";
 #[openapi(
     info(
         title = "Rota",
-        description = "Runs jobs on time, once, and remembers what happened.",
+        description = "Runs jobs on time, once, and keeps a record of what happened.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     components(schemas(rota_api::problem::Problem))
@@ -177,14 +177,14 @@ fn refusals(description: &mut utoipa::openapi::OpenApi) {
     };
     for (_, operation) in operations(description) {
         for (status, text) in [
-            ("401", "Nobody known asks: the token or session is missing, unknown, expired or revoked."),
-            ("403", "Whoever asks may not do this."),
-            ("429", "The tenant's rate is used up; `Retry-After` says when to ask again."),
+            ("401", "Not logged in: the token or session is missing, unknown, expired or revoked."),
+            ("403", "The caller does not have the permission for this."),
+            ("429", "The tenant's rate is used up; `Retry-After` says when to try again."),
             (
                 "503",
-                "The store does not answer, or the node is starting, draining or busy; `Retry-After` says when to ask again.",
+                "The store does not answer, or the node is starting, draining or busy; `Retry-After` says when to try again.",
             ),
-            ("default", "It was refused; `code` says why."),
+            ("default", "The request failed; `code` says why."),
         ] {
             operation.responses.responses.insert(status.to_owned(), problem(text));
         }
@@ -193,9 +193,9 @@ fn refusals(description: &mut utoipa::openapi::OpenApi) {
 
 /// How a caller says who it is. Where a node asks for no login, nothing need be said.
 fn credentials(description: &mut utoipa::openapi::OpenApi) {
-    let token = "An API token (`rota token create`), or a JWT where the node accepts them.";
+    let token = "An API token (`rota token create`), or a JWT if the node accepts them.";
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(token)).build();
-    let session = ApiKeyValue::with_description(COOKIE, "What logging in with a password sets.");
+    let session = ApiKeyValue::with_description(COOKIE, "The cookie that a login with a password sets.");
     let components = description.components.get_or_insert_default();
     components.add_security_scheme(BEARER, SecurityScheme::Http(bearer));
     components.add_security_scheme(SESSION, SecurityScheme::ApiKey(ApiKey::Cookie(session)));
@@ -224,7 +224,7 @@ pub fn pause_of(may: &May<JobExecute>, request: PauseRequest) -> Result<Pause, P
         wrong("until", "is in the past".to_owned());
     }
     if request.note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX || note.contains('\0')) {
-        wrong("note", format!("at most {NOTE_BYTES_MAX} bytes, without NUL"));
+        wrong("note", format!("may have at most {NOTE_BYTES_MAX} bytes, without NUL"));
     }
     if !problems.is_empty() {
         return Err(Problem::bad_document("the request", problems));

@@ -41,18 +41,18 @@ pub struct Queue {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct QueueLane {
-    /// None for the built-in steps.
+    /// Absent for the built-in steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     handler: Option<String>,
     requires: Vec<String>,
-    /// Executed by the owners of partitions, or by whoever claims.
+    /// Whether runs are executed by the owners of partitions, or claimed by workers.
     claimed: bool,
 }
 
 /// List queues by name.
 ///
-/// Those of the caller's tenant: its jobs wait in them, or it has paused them. Where there
-/// are several tenants, the queues of its first 10,000 jobs by name.
+/// The queues of the caller's tenant are those that its jobs use, and those it has paused. If
+/// there are several tenants, those of its first 10,000 jobs by name.
 #[utoipa::path(get, path = "/queues", tag = "queues", params(Paging), responses((status = OK, body = Page<Queue>)))]
 pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<Page<Queue>>, Problem> {
     let mut queues: BTreeMap<String, Queue> = BTreeMap::new();
@@ -105,9 +105,9 @@ async fn lanes_of(engine: &Engine, tenant: TenantId) -> Result<Option<HashSet<La
 
 /// Pause a queue.
 ///
-/// Nothing of it starts, and schedules of its jobs do not fire. A tenant has at most 1,000
-/// queues that are paused or were resumed within the last year, all tenants together 10,000
-/// (422, `limit_reached`).
+/// Its runs do not start, and schedules of its jobs do not fire. A tenant may have at most
+/// 1,000 queues that are paused or were resumed within the last year, all tenants together
+/// 10,000 (422, `limit_reached`).
 #[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues", params(("queue" = String, Path)),
     request_body = PauseRequest, responses((status = NO_CONTENT)))]
 pub async fn pause(

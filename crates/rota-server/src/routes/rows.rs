@@ -18,8 +18,8 @@ use crate::{
 
 /// List the rows that cannot be read.
 ///
-/// The live runs that were set aside, and what else this node has met since it started:
-/// no more than a hundred.
+/// Lists the live runs that were set aside, and other rows that this node has read since it
+/// started, up to a hundred.
 #[utoipa::path(get, path = "/rows", tag = "access", params(Paging), responses((status = OK, body = Page<UnreadableRow>)))]
 pub async fn list(may: May<Installation>, listing: Listing<NoFilter>) -> Result<Json<Page<UnreadableRow>>, Problem> {
     let mut rows: Vec<UnreadableRow> = may.engine.store().unreadable().await?.into_iter().map(row).collect();
@@ -29,7 +29,7 @@ pub async fn list(may: May<Installation>, listing: Listing<NoFilter>) -> Result<
 
 /// Read a row as it is stored.
 ///
-/// By its table and its key, as the list names it: `run.0199…`.
+/// By its table and its key, as in the list: `run.0199…`.
 #[utoipa::path(get, path = "/rows/{row}", tag = "access", params(("row" = String, Path)),
     responses((status = OK, body = RawRow)))]
 pub async fn read(may: May<Installation>, Id(name): Id<String>) -> Result<Json<RawRow>, Problem> {
@@ -40,8 +40,8 @@ pub async fn read(may: May<Installation>, Id(name): Id<String>) -> Result<Json<R
 
 /// Discard a row that cannot be read.
 ///
-/// The slot of a live run is given back and whoever waited for it is released; a schedule
-/// whose cursor is discarded gets another. A row that others depend on is refused with
+/// Discarding a live run releases its slot and the runs that wait for it; a schedule whose
+/// cursor is discarded gets another. A row that others depend on is refused with
 /// `conflict`, and the answer says what to do instead.
 #[utoipa::path(delete, path = "/rows/{row}", tag = "access", params(("row" = String, Path)),
     responses((status = OK, body = RawRow)))]
@@ -52,7 +52,7 @@ pub async fn discard(may: May<Installation>, Id(name): Id<String>) -> Result<Jso
         Discarded::Gone => {}
         Discarded::NotFound => return Err(Problem::no_such("unreadable row")),
         Discarded::Refused(why) => {
-            return Err(Problem::new(Code::Conflict, format!("{name} is not discarded: {why}")));
+            return Err(Problem::new(Code::Conflict, format!("{name} was not discarded: {why}")));
         }
     }
     let before = json!({ "table": table, "key": key, "job": columns["job"], "tenant": columns["tenant"] });

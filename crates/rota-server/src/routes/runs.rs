@@ -50,7 +50,7 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Pro
         Some(job) => Some(find(engine, tenant, &job_ref(job)).await?.id),
     };
     if filter.label.len() > LABELS_MAX {
-        return Err(Problem::bad_parameter("label", format!("at most {LABELS_MAX} labels")));
+        return Err(Problem::bad_parameter("label", format!("may have at most {LABELS_MAX} labels")));
     }
     let labels = filter.label.iter().map(|label| match label.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -82,7 +82,7 @@ pub async fn list(may: May<RunRead>, listing: Listing<RunsFilter>) -> Result<Jso
 }
 
 /// List the runs of a job.
-#[utoipa::path(get, path = "/jobs/{job}/runs", tag = "runs", params(("job" = String, Path, description = "Its number or its name"), RunsFilter, Paging),
+#[utoipa::path(get, path = "/jobs/{job}/runs", tag = "runs", params(("job" = String, Path, description = "The id or the name of the job"), RunsFilter, Paging),
     responses((status = OK, body = Page<Run>)))]
 pub async fn of_job(
     may: May<RunRead>,
@@ -91,7 +91,7 @@ pub async fn of_job(
 ) -> Result<Json<Page<Run>>, Problem> {
     let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
     if listing.filter.job.is_some() {
-        return Err(Problem::bad_parameter("job", "the address names the job"));
+        return Err(Problem::bad_parameter("job", "the job is already given in the address; leave this filter out"));
     }
     let query = query(&listing.filter, &may).await?;
     page(&may.engine, &listing, RunQuery { job: Some(record.id), ..query }).await
@@ -143,8 +143,9 @@ pub async fn read(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Run>, Pro
 
 /// Cancel a run.
 ///
-/// At once where nobody executes it; else its worker is told, and it is given
-/// up after the grace. A run that has ended is a conflict.
+/// The run ends at once if no attempt is in flight. Otherwise the attempt is told to stop,
+/// and after the grace the run is cancelled without it. Fails with a conflict if the run has
+/// ended.
 #[utoipa::path(post, path = "/runs/{run}/cancel", tag = "runs", params(("run" = Uuid, Path)), request_body = CancelRequest,
     responses((status = OK, body = CancelResult)))]
 pub async fn cancel(
@@ -159,7 +160,7 @@ pub async fn cancel(
         store::CancelAnswer::Cancelled => CancelAnswer::Cancelled,
         store::CancelAnswer::Asked => CancelAnswer::Asked,
         store::CancelAnswer::AlreadyAsked => CancelAnswer::AlreadyAsked,
-        store::CancelAnswer::Ended => return Err(Problem::new(Code::RunEnded, "the run had ended before")),
+        store::CancelAnswer::Ended => return Err(Problem::new(Code::RunEnded, "the run has already ended")),
         store::CancelAnswer::NotFound => return Err(Problem::no_such("run")),
     };
     let before = json!({ "status": wire::status(record.run.state.status()) });
@@ -176,19 +177,19 @@ pub fn cancel_of(who: &str, request: CancelRequest) -> Result<Cancel, Problem> {
     let parsed = |text: String| text.parse::<Span>().map_err(|error| wrong("grace", error.to_string()));
     let grace = request.grace.map(parsed).transpose()?;
     if grace.is_some_and(|grace| grace > GRACE_MAX) {
-        return Err(wrong("grace", format!("at most {GRACE_MAX}")));
+        return Err(wrong("grace", format!("may be at most {GRACE_MAX}")));
     }
     if request.reason.as_ref().is_some_and(|reason| reason.len() > REASON_BYTES_MAX || reason.contains('\0')) {
-        return Err(wrong("reason", format!("at most {REASON_BYTES_MAX} bytes, without NUL")));
+        return Err(wrong("reason", format!("may have at most {REASON_BYTES_MAX} bytes, without NUL")));
     }
     Ok(Cancel { by: Some(who.to_owned()), reason: request.reason, grace })
 }
 
-/// Make a run again.
+/// Retry a run.
 ///
-/// A new run with the same payload and labels, of the same version of the job or
-/// of its newest. Only a run that has ended can be made again, and only once
-/// unless `again` is set: what was made of it is what to retry next.
+/// Creates a new run with the same payload and labels, of the same version of the job or
+/// of its newest. Only a run that has ended can be retried, and only once unless `again`
+/// is set: retry the new run instead.
 #[utoipa::path(post, path = "/runs/{run}/retry", tag = "runs", params(("run" = Uuid, Path)), request_body = RetryRequest,
     responses((status = ACCEPTED, body = RunMade)))]
 pub async fn retry(
@@ -198,7 +199,7 @@ pub async fn retry(
 ) -> Result<Response, Problem> {
     let record = find_run(&may, run).await?;
     if !matches!(record.run.state, RunState::Finished { .. }) {
-        return Err(Problem::new(Code::RunLive, "the run has not ended; cancel it first, or wait"));
+        return Err(Problem::new(Code::RunLive, "the run has not ended; wait for its end, or cancel it first"));
     }
     if matches!(record.run.state, RunState::Finished { verdict: Verdict::Dead, .. }) {
         may.has_dead_letters()?;
@@ -208,7 +209,7 @@ pub async fn retry(
     let made = may.engine.redrive(&[record.run.id], &how).await?;
     let made = made.into_iter().next().flatten().ok_or_else(|| Problem::no_such("run"))?;
     if let Made::Duplicate { of } = made {
-        let detail = format!("the run {of} was made from it before: retry that one, or say `again`");
+        let detail = format!("the run was already retried as {of}: retry that one, or set `again`");
         return Err(Problem::new(Code::Duplicate, detail));
     }
     let made = made_run(made, may.engine.now())?;
@@ -218,8 +219,8 @@ pub async fn retry(
 
 /// Why a run waits.
 ///
-/// In words and data, from the facts by which it is decided: the limit it hit,
-/// the pause and its note, the trait nobody offers, its place in the queue.
+/// In words and data, computed from the same facts as the decision itself: the limit it
+/// reached, the pause and its note, the trait that no worker offers, its place in the queue.
 #[utoipa::path(get, path = "/runs/{run}/why", tag = "runs", params(("run" = Uuid, Path)), responses((status = OK, body = Why)))]
 pub async fn why(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Why>, Problem> {
     let record = find_run(&may, run).await?;
@@ -228,7 +229,7 @@ pub async fn why(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Why>, Prob
 
 /// What happened to a run.
 ///
-/// Oldest first; bounded with the run's trail.
+/// Oldest first; limited like the run's trail.
 #[utoipa::path(get, path = "/runs/{run}/events", tag = "runs", params(("run" = Uuid, Path)),
     responses((status = OK, body = Vec<RunEvent>)))]
 pub async fn events(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Vec<RunEvent>>, Problem> {
@@ -240,15 +241,15 @@ pub async fn events(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Vec<Run
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LogFilter {
-    /// Only of this attempt.
+    /// Only the lines of this attempt.
     attempt: Option<u16>,
 }
 
 /// The log of a run.
 ///
-/// Lines in the order in which they were written, a page at a time. While the run
-/// lives, `next` is there even at the end: ask again with it for what was written
-/// since. A run that has ended has its whole log.
+/// Lines in the order in which they were written, page by page. While the run is live,
+/// the last page has a `next` too: use it later to get the lines written since. A run that
+/// has ended has its complete log.
 #[utoipa::path(get, path = "/runs/{run}/logs", tag = "runs", params(("run" = Uuid, Path), LogFilter, Paging),
     responses((status = OK, body = Page<LogLine>)))]
 pub async fn logs(

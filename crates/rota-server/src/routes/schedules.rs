@@ -40,7 +40,7 @@ const SHOWN: usize = 10;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ScheduleFilter {
-    /// Of this job, by number or name.
+    /// Only those of this job, by id or name.
     job: Option<String>,
     enabled: Option<bool>,
 }
@@ -180,10 +180,10 @@ pub async fn calendars(engine: &Engine, tenant: TenantId) -> Result<Calendars, P
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PreviewQuery {
-    /// Strictly after this instant; now unless told.
+    /// Only instants after this one; by default now.
     #[serde(default, deserialize_with = "rota_api::instant::read_opt")]
     after: Option<jiff::Timestamp>,
-    /// So many: 10 unless told, 1000 at most.
+    /// The number of instants: 10 by default, 1000 at most.
     #[param(minimum = 1)]
     n: Option<u64>,
 }
@@ -196,8 +196,8 @@ impl PreviewQuery {
 
 /// The next instants of a schedule.
 ///
-/// In UTC and on the schedule's own clock, with a note where a clock change or a
-/// calendar has a say.
+/// In UTC and in the schedule's time zone, with a note if a clock change or a calendar
+/// affects an instant.
 #[utoipa::path(get, path = "/schedules/{schedule}/preview", tag = "schedules", params(("schedule" = i64, Path), PreviewQuery),
     responses((status = OK, body = Vec<Upcoming>)))]
 pub async fn show_next(
@@ -244,17 +244,17 @@ async fn next_of(
 
 /// Why a schedule did not fire, and what it does next.
 ///
-/// In words and data; what becomes of the next instant is the planner's own word.
+/// In words and data; whether the next instant fires is computed by the planner itself.
 #[utoipa::path(get, path = "/schedules/{schedule}/why", tag = "schedules", params(("schedule" = i64, Path)),
     responses((status = OK, body = Why)))]
 pub async fn why(may: May<JobRead>, Id(id): Id<i64>) -> Result<Json<Why>, Problem> {
     let record = find(&may.engine, may.caller.tenant, id).await?;
     let reasons = may.engine.why_schedule(&record).await?;
-    let reasons = reasons.ok_or_else(|| Problem::new(Code::Conflict, "the schedule is being changed; ask again"))?;
+    let reasons = reasons.ok_or_else(|| Problem::new(Code::Conflict, "the schedule is being changed; try again"))?;
     Ok(Json(wire::why(&reasons)))
 }
 
-/// The instants of a schedule that made no run, and why.
+/// The instants of a schedule that were skipped, and why.
 ///
 /// Newest first, as ranges.
 #[utoipa::path(get, path = "/schedules/{schedule}/skips", tag = "schedules", params(("schedule" = i64, Path), Paging),
@@ -292,9 +292,9 @@ pub async fn resume(may: May<JobExecute>, Id(id): Id<i64>) -> Result<StatusCode,
     super::resume(&may, PauseTarget::Schedule(record.id), record.pause).await
 }
 
-/// Run past instants of a schedule.
+/// Create runs for past instants of a schedule.
 ///
-/// Instants that made a run are left out unless `again` is set. With `dry_run`
+/// Instants that already have a run are left out unless `again` is set. With `dry_run`
 /// they are only counted.
 #[utoipa::path(post, path = "/schedules/{schedule}/backfill", tag = "schedules", params(("schedule" = i64, Path)),
     request_body = BackfillRequest, responses((status = OK, body = Backfilled)))]

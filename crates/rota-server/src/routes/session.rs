@@ -69,7 +69,7 @@ pub async fn create(
 
 /// The same answer for a wrong password, an unknown name and an unknown tenant.
 fn refused() -> Problem {
-    Problem::new(Code::Unauthenticated, "the name or the password is wrong")
+    Problem::new(Code::Unauthenticated, "the user name or the password is wrong")
 }
 
 async fn verified(node: &Node, request: LoginRequest, peer: Option<Peer>) -> Result<(User, TenantRef), Problem> {
@@ -94,7 +94,7 @@ async fn verified(node: &Node, request: LoginRequest, peer: Option<Peer>) -> Res
         (Some(user), Some(tenant)) if right => Ok((user, TenantRef { id: tenant.id.0, name: tenant.name.clone() })),
         _ => {
             let address = peer.map(|Peer(address)| address.to_string());
-            tracing::warn!(address, "somebody failed to log in");
+            tracing::warn!(address, "failed login");
             Err(refused())
         }
     }
@@ -122,7 +122,7 @@ pub async fn delete(may: May<Known>, headers: HeaderMap) -> Result<Response, Pro
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
-/// Who asks, as this server sees it.
+/// The caller, as this server identifies it.
 #[utoipa::path(get, path = "/whoami", tag = "access", responses((status = OK, body = Whoami)))]
 pub async fn read(
     may: May<Known>,

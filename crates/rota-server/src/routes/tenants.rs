@@ -41,7 +41,7 @@ pub async fn read(may: May<Installation>, Id(name): Id<String>) -> Result<Json<T
 
 /// Create or change a tenant.
 ///
-/// An installation has at most 10,000 of them (422, `limit_reached`).
+/// An installation may have at most 10,000 tenants (422, `limit_reached`).
 #[utoipa::path(put, path = "/tenants/{name}", tag = "access", params(("name" = String, Path)),
     request_body = TenantRequest, responses((status = OK, body = Tenant)))]
 pub async fn put(
@@ -64,14 +64,14 @@ pub async fn put(
 
 fn tier(text: &str) -> Result<Tier, Problem> {
     let read = serde_json::from_value(text.into());
-    read.map_err(|_| Problem::bad_parameter("tier", "it is not one of free, pro, enterprise, unlimited"))
+    read.map_err(|_| Problem::bad_parameter("tier", "not one of free, pro, enterprise, unlimited"))
 }
 
 fn quotas(request: &TenantRequest) -> Result<Option<String>, Problem> {
     let Some(quotas) = &request.quotas else { return Ok(None) };
     let text = quotas.to_string();
     if !quotas.is_object() || text.len() > QUOTAS_BYTES_MAX {
-        let why = format!("quotas are an object of at most {QUOTAS_BYTES_MAX} bytes");
+        let why = format!("quotas must be an object of at most {QUOTAS_BYTES_MAX} bytes");
         return Err(Problem::bad_parameter("quotas", why));
     }
     if let Err(problems) = Quotas::NONE.under(quotas) {

@@ -21,7 +21,7 @@ use crate::{
     query::{Id, Listing, Paging},
 };
 
-/// Make a token. Its secret is in the answer and nowhere else.
+/// Create a token. Its secret is only in this answer.
 #[utoipa::path(post, path = "/tokens", tag = "access", request_body = TokenRequest,
     responses((status = CREATED, body = TokenMade)))]
 pub async fn create(may: May<Admin>, body: Body<TokenRequest>) -> Result<(StatusCode, Json<TokenMade>), Problem> {
@@ -29,7 +29,7 @@ pub async fn create(may: May<Admin>, body: Body<TokenRequest>) -> Result<(Status
     let Body(request) = body;
     check_name(&request.name).map_err(|why| Problem::bad_parameter("name", why))?;
     if standing(request.expires_at, None, now) == Standing::Expired {
-        return Err(Problem::bad_parameter("expires_at", "it would have ended already"));
+        return Err(Problem::bad_parameter("expires_at", "is in the past"));
     }
     let permissions = permissions(&request)?;
     may_give(&may.caller, permissions, request.installation)?;
@@ -62,19 +62,19 @@ fn permissions(request: &TokenRequest) -> Result<Permissions, Problem> {
     match (role, named.is_empty()) {
         (Some(role), true) => Ok(role.permissions()),
         (None, false) => Ok(named),
-        _ => Err(Problem::bad_parameter("role", "say a role or permissions, and not both")),
+        _ => Err(Problem::bad_parameter("role", "give either a role or permissions")),
     }
 }
 
 /// Nobody gives away more than they have.
 pub fn may_give(caller: &Caller, permissions: Permissions, installation: bool) -> Result<(), Problem> {
     if !caller.permissions.covers(permissions) || (installation && !caller.installation) {
-        return Err(Problem::new(Code::Forbidden, "this would give away more than you have yourself"));
+        return Err(Problem::new(Code::Forbidden, "you cannot grant permissions that you do not have yourself"));
     }
     Ok(())
 }
 
-/// List tokens, the newest first; those that no longer hold are among them.
+/// List tokens, newest first, including expired and revoked ones.
 #[utoipa::path(get, path = "/tokens", tag = "access", params(Paging), responses((status = OK, body = Page<Token>)))]
 pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Page<Token>>, Problem> {
     let query = TokenQuery { tenant: may.caller.tenant, after: listing.cursor()?, limit: listing.limit };

@@ -25,7 +25,7 @@ fn role(text: &str) -> Result<Role, Problem> {
     text.parse().map_err(|why: String| Problem::bad_parameter("role", why))
 }
 
-/// Make a person.
+/// Create a user.
 #[utoipa::path(post, path = "/users", tag = "access", request_body = UserRequest,
     responses((status = CREATED, body = User)))]
 pub async fn create(
@@ -48,14 +48,14 @@ pub async fn create(
         wish: UserWish::New,
     };
     if may.engine.store().put_users(std::slice::from_ref(&put), now).await? != [Guarded::Applied] {
-        return Err(Problem::new(Code::Conflict, "there is a user of this name"));
+        return Err(Problem::new(Code::Conflict, "a user with this name already exists"));
     }
     let user = wire::user(&find(&may, &put.name).await?);
     may.changed("user.create", format_args!("user/{}", put.name), None, kept(&user));
     Ok((StatusCode::CREATED, Json(user)))
 }
 
-/// List people by name.
+/// List users by name.
 #[utoipa::path(get, path = "/users", tag = "access", params(Paging), responses((status = OK, body = Page<User>)))]
 pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Page<User>>, Problem> {
     let query = UserQuery { tenant: may.caller.tenant, after: listing.cursor()?, limit: listing.limit };
@@ -64,15 +64,15 @@ pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Pa
     Ok(Json(listing.page(shown.map(wire::user).collect(), page.next.as_ref())))
 }
 
-/// Read a person's properties.
+/// Read a user's properties.
 #[utoipa::path(get, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
     responses((status = OK, body = User)))]
 pub async fn read(may: May<Admin>, Id(name): Id<String>) -> Result<Json<User>, Problem> {
     Ok(Json(wire::user(&find(&may, &name).await?)))
 }
 
-/// Change a person. A new password ends all their sessions; a new role counts
-/// from their next request on.
+/// Change a user. A new password ends all their sessions; a new role takes effect with
+/// their next request.
 #[utoipa::path(patch, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
     request_body = UserPatch, responses((status = OK, body = User)))]
 pub async fn change(
@@ -105,7 +105,7 @@ pub async fn change(
     Ok(Json(user))
 }
 
-/// Delete a person, with their sessions.
+/// Delete a user, with their sessions.
 #[utoipa::path(delete, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
     responses((status = NO_CONTENT)))]
 pub async fn delete(may: May<Admin>, Id(name): Id<String>) -> Result<StatusCode, Problem> {

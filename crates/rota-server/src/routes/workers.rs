@@ -48,9 +48,9 @@ pub fn router() -> OpenApiRouter<Node> {
 
 /// Exchange work.
 ///
-/// The one exchange of a remote worker: it says who it is, what it can execute
-/// and what it has done, and is told what to do. Waits up to `wait_ms` for work
-/// or other news. See docs/workers.md.
+/// The whole protocol of a remote worker: it sends who it is, what it can execute and
+/// what it has done, and receives what to do next. Waits up to `wait_ms` for work or other
+/// news. See docs/workers.md.
 #[utoipa::path(post, path = "/workers/sync", tag = "workers", request_body = SyncRequest,
     responses((status = OK, body = SyncAnswer)))]
 pub async fn sync(may: May<JobExecute>, Body(request): Body<SyncRequest>) -> Result<Json<SyncAnswer>, Problem> {
@@ -62,7 +62,9 @@ pub async fn sync(may: May<JobExecute>, Body(request): Body<SyncRequest>) -> Res
     let now = may.engine.now();
     let answer = may.engine.exchange(exchange(request, may.caller.tenant, now)).await.map_err(|error| match error {
         ExchangeError::Store(error) => error.into(),
-        ExchangeError::Foreign => Problem::new(Code::Conflict, "the worker's id is taken; make another one"),
+        ExchangeError::Foreign => {
+            Problem::new(Code::Conflict, "the worker's id is used by another worker; generate a new UUID")
+        }
     })?;
     let lease = may.engine.node().options.run_lease;
     Ok(Json(told(answer, &leases, lease, may.engine.now())))
@@ -79,7 +81,7 @@ pub struct WorkerFilter {
 
 /// List workers.
 ///
-/// Those of the tenant, and those built into nodes. One that died is listed for
+/// Lists the workers of the tenant, and those built into nodes. A dead worker is listed for
 /// a day.
 #[utoipa::path(get, path = "/workers", tag = "workers", params(WorkerFilter, Paging),
     responses((status = OK, body = Page<Worker>)))]
@@ -96,8 +98,8 @@ pub async fn list(may: May<RunRead>, listing: Listing<WorkerFilter>) -> Result<J
 
 /// Ask a worker to drain.
 ///
-/// It takes no more work, finishes what it has, and leaves. It hears of it with
-/// its next exchange.
+/// The worker takes no more work, finishes its attempts, and leaves. It is told with its
+/// next exchange.
 #[utoipa::path(post, path = "/workers/{id}/drain", tag = "workers", params(("id" = Uuid, Path)),
     responses((status = ACCEPTED)))]
 pub async fn drain(may: May<JobExecute>, Id(id): Id<Uuid>) -> Result<StatusCode, Problem> {
@@ -149,14 +151,16 @@ fn check(request: &SyncRequest) -> Result<(), Problem> {
     let mut problems: Vec<rota_core::problem::Problem> = lists
         .into_iter()
         .filter(|(_, count, most)| count > most)
-        .map(|(path, _, most)| wrong(path, format!("there may be at most {most}")))
+        .map(|(path, _, most)| wrong(path, format!("may have at most {most} entries")))
         .collect();
     let names = [("worker.name", &hello.name), ("worker.version", &hello.version)];
     let long = names.into_iter().filter(|(_, name)| name.len() > NAME_MAX || name.contains('\0'));
-    problems.extend(long.map(|(path, _)| wrong(path, format!("a name has at most {NAME_MAX} characters, and no NUL"))));
+    problems.extend(
+        long.map(|(path, _)| wrong(path, format!("a name may have at most {NAME_MAX} characters, without NUL"))),
+    );
     let offered = [&hello.queues, &hello.traits, &hello.handlers, &hello.kinds].into_iter().flatten();
     if offered.clone().any(|name| name.len() > NAME_MAX || name.contains('\0')) {
-        problems.push(wrong("worker", format!("a name has at most {NAME_MAX} characters, and no NUL")));
+        problems.push(wrong("worker", format!("a name may have at most {NAME_MAX} characters, without NUL")));
     }
     if problems.is_empty() { Ok(()) } else { Err(Problem::bad_document("the exchange", problems)) }
 }
@@ -216,13 +220,13 @@ fn report(finished: Finished) -> Report {
         }
         AttemptOutcome::Failed => match finished.error {
             Some(error) => failed(error),
-            None => misreported("it failed, and its worker did not report an error"),
+            None => misreported("the attempt failed, and its worker did not report an error"),
         },
         AttemptOutcome::Cancelled => Outcome::Cancelled,
         AttemptOutcome::HandedBack => return Report::HandedBack,
         AttemptOutcome::Deferred => match finished.until {
             Some(until) => {
-                let reason = finished.reason.unwrap_or_else(|| "its worker put it off".to_owned());
+                let reason = finished.reason.unwrap_or_else(|| "deferred by its worker".to_owned());
                 Outcome::Deferred { until, reason }
             }
             None => misreported("its worker deferred it without `until`"),
@@ -239,7 +243,7 @@ fn failed(mut error: AttemptError) -> Outcome {
     let kind = error.kind.take();
     let known = kind.as_deref().map_or(Some(ErrorKind::Handler), kind_named);
     if let (None, Some(name)) = (known, kind) {
-        error.message = format!("of the unknown kind `{}`: {}", bytes::kept(&name, 64), error.message);
+        error.message = format!("unknown error kind `{}`: {}", bytes::kept(&name, 64), error.message);
     }
     Outcome::Failed(failure(known.unwrap_or(ErrorKind::Handler), error))
 }

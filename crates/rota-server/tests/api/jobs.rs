@@ -29,7 +29,7 @@ async fn a_crowded_second_is_a_warning_on_save() {
     assert!(third["hot_second"]["at"].as_str().unwrap().ends_with("-01-01T00:00:00Z"), "{third}");
     let warning = &third["warnings"][0];
     assert_eq!((&warning["path"], &warning["code"]), (&json!("schedules"), &json!("hot_second")));
-    assert!(warning["message"].as_str().unwrap().contains("spread them by `H`"), "{warning}");
+    assert!(warning["message"].as_str().unwrap().contains("spread them with `H`"), "{warning}");
     assert_eq!(bed.get("/jobs/c").await.ok()["version"], 1, "it was saved");
     assert_eq!(save("d", "30 0 1 1 *").await.get("hot_second"), None, "another second");
 }

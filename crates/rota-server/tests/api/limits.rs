@@ -88,13 +88,13 @@ async fn no_more_queues_are_paused_than_the_limit() {
     let pause = async |queue: &str| bed.post(&format!("/queues/{queue}/pause"), json!({})).await;
     pause("a").await.ok();
     pause("b").await.ok();
-    refused(&pause("c").await, "a tenant has at most 2 queues");
+    refused(&pause("c").await, "a tenant may have at most 2 queues");
     pause("b").await.ok();
     bed.post("/queues/b/resume", json!({})).await.ok();
     refused(&pause("c").await, "resumed within the last year");
     let bed = limited(Limits { pauses: 1, ..Limits::default() }).await;
     bed.post("/queues/a/pause", json!({})).await.ok();
-    refused(&bed.post("/queues/b/pause", json!({})).await, "an installation has at most 1 queues");
+    refused(&bed.post("/queues/b/pause", json!({})).await, "an installation may have at most 1 queues");
 }
 
 /// A list that is cut off without a word hides what is behind it.

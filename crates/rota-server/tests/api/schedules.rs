@@ -134,7 +134,11 @@ async fn a_calendar_that_is_not_there_is_refused_with_its_place() {
         let answer = bed.post(path, document.clone()).await;
         assert_eq!(answer.problem().0, 422, "{path}");
         assert_eq!(answer.paths(), ["schedules[0].calendars[1]"], "{path}");
-        assert!(answer.text.contains("no calendar `weekend`") && answer.text.contains("first"), "{}", answer.text);
+        assert!(
+            answer.text.contains("the calendar `weekend` does not exist") && answer.text.contains("first"),
+            "{}",
+            answer.text
+        );
     }
     let answer = bed.post("/preview", document["schedules"][0].clone()).await;
     assert_eq!(answer.paths(), ["calendars[1]"]);
