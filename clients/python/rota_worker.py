@@ -282,7 +282,7 @@ class Worker:
                     size = len(_json(output))
                     outcome["output"] = output
                     if size > OUTPUT_BYTES:
-                        message = f"its output has {size} bytes, and at most {OUTPUT_BYTES} are kept"
+                        message = f"its output has {size} bytes; the maximum is {OUTPUT_BYTES}"
                         error = HandlerError(message, kind="output_too_large", retry=False)
                         outcome = {"outcome": "failed", "error": error.on_the_wire()}
         except HandlerError as error:

@@ -525,6 +525,6 @@ function succeeded(returned: unknown): Outcome {
   if (text === undefined || text === "null") return { outcome: "succeeded" };
   const bytes = encoder.encode(text).length;
   if (bytes <= OUTPUT_BYTES) return { outcome: "succeeded", output: JSON.parse(text) as unknown };
-  const message = `its output has ${bytes} bytes, and at most ${OUTPUT_BYTES} are kept`;
+  const message = `its output has ${bytes} bytes; the maximum is ${OUTPUT_BYTES}`;
   return { outcome: "failed", error: { kind: "output_too_large", message, retry: false } };
 }

@@ -7,13 +7,13 @@ pub enum Error {
     /// Says itself what is wrong with the address.
     #[error("{0}")]
     BadAddress(String),
-    #[error("the token is empty or has characters that no token has")]
+    #[error("the token is empty or contains invalid characters")]
     BadToken,
-    #[error("the tenant's name has characters that cannot be sent")]
+    #[error("the tenant's name contains characters that cannot be sent")]
     BadTenant,
-    #[error("an idempotency key is made of visible characters")]
+    #[error("an idempotency key may contain only visible ASCII characters")]
     BadKey,
-    #[error("what is to be sent cannot be written as JSON: {0}")]
+    #[error("the request cannot be written as JSON: {0}")]
     BadBody(String),
     /// Nobody answered, or the answer broke off.
     #[error("{address} does not answer: {why}")]
@@ -27,14 +27,16 @@ pub enum Error {
     #[error("{0}")]
     Refused(Box<Problem>),
     /// An answer as Rota gives none: something in between spoke, or it is no Rota.
-    #[error("{address} answered {status} and no problem document, so it may not be Rota")]
+    #[error("{address} answered {status} without a problem document; check that it is a Rota server")]
     Strange {
         address: String,
         status: u16,
         /// The beginning of what it said.
         said: String,
     },
-    #[error("{address} gave an answer that is not understood ({why}); is it Rota, and as new as this client?")]
+    #[error(
+        "the answer of {address} cannot be understood ({why}); check that it is a Rota server, and not older than this client"
+    )]
     BadAnswer { address: String, why: String },
 }
 

@@ -33,7 +33,7 @@ pub type Query<'a> = Vec<(&'a str, String)>;
 
 /// The address of a server; `host:port` means http.
 pub fn parse_address(text: &str) -> Result<Url, Error> {
-    let wrong = |why: &str| Error::BadAddress(format!("`{text}` is no address of a server: {why}"));
+    let wrong = |why: &str| Error::BadAddress(format!("`{text}` is not a server address: {why}"));
     let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let url = Url::parse(&whole).map_err(|error| wrong(&error.to_string()))?;
     if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none() {
@@ -41,11 +41,11 @@ pub fn parse_address(text: &str) -> Result<Url, Error> {
     }
     if !url.username().is_empty() || url.password().is_some() {
         // Not repeated, for it is secret.
-        let why = "a name or password in it would be seen by others; log in with a token instead";
-        return Err(Error::BadAddress(format!("the server's address cannot be used: {why}")));
+        let why = "a name or password in the address could be seen by others; log in with a token instead";
+        return Err(Error::BadAddress(format!("the server's address is not valid: {why}")));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong("it has a query or a fragment"));
+        return Err(wrong("it must not have a query or a fragment"));
     }
     Ok(url)
 }
@@ -273,7 +273,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     }
     let text = cause.to_string();
     if text.contains("InvalidContentType") {
-        return "it does not speak TLS there; is http:// meant?".to_owned();
+        return "the server does not use TLS; use http:// instead".to_owned();
     }
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }

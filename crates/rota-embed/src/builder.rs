@@ -150,7 +150,7 @@ impl fmt::Debug for Builder {
 
 fn output(answer: &impl Serialize) -> Result<Value, HandlerError> {
     serde_json::to_value(answer)
-        .map_err(|error| HandlerError::never_again(format!("its answer has no JSON form: {error}")))
+        .map_err(|error| HandlerError::never_again(format!("its result cannot be written as JSON: {error}")))
 }
 
 /// A store, and what reaches the other nodes on it where there may be any.

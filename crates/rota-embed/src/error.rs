@@ -8,32 +8,32 @@ use rota_store::{postgres, sqlite};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     // The address itself may hold a password.
-    #[error("the address of the store is none of sqlite:PATH, sqlite::memory: and postgres://…")]
+    #[error("the address of the store must be sqlite:PATH, sqlite::memory: or postgres://…")]
     Address,
     #[error("cannot open the SQLite store")]
     Sqlite(#[from] sqlite::OpenError),
     #[error("cannot open the PostgreSQL store")]
     Postgres(#[from] postgres::OpenError),
-    #[error("the store did not do it")]
+    #[error("the store did not complete the request")]
     Store(#[from] StoreError),
     #[error("the job was not saved")]
     Save(#[from] SaveError),
     /// Everything that is wrong with a job document.
-    #[error("the job document cannot be used: {}", told(.0))]
+    #[error("the job document is not valid: {}", told(.0))]
     Document(Vec<Problem>),
-    #[error("the payload has no JSON form")]
+    #[error("the payload cannot be written as JSON")]
     Payload(#[source] serde_json::Error),
     #[error("there is no job `{0}`")]
     NoJob(String),
-    #[error("the job `{0}` says `triggers.manual: false`: only its schedules and other jobs start it")]
+    #[error("the job `{0}` has `triggers.manual: false`: only its schedules and other jobs can start it")]
     NotManual(String),
     /// Its concurrency key has no room, and its policy is to refuse.
-    #[error("the job `{0}` takes no more runs now")]
+    #[error("the job `{0}` accepts no more runs now: all slots of its concurrency key are taken")]
     Full(String),
-    #[error("a key of the job `{job}` cannot be made from the payload: {why}")]
+    #[error("a key of the job `{job}` cannot be computed from the payload: {why}")]
     Key { job: String, why: String },
     /// The tenant's quotas do not allow it, or not now.
-    #[error("a run of the job `{job}` was not made: {refusal}")]
+    #[error("a run of the job `{job}` was not created: {refusal}")]
     Quota { job: String, refusal: Box<Refusal> },
     #[error("there is no run {0}")]
     NoRun(RunId),

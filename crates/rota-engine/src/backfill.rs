@@ -76,7 +76,7 @@ impl Done {
             Made::Duplicate { .. } => {
                 self.refused += 1;
                 // Not by its id: that of a dry run is never made.
-                self.refusal.get_or_insert_with(|| "another run has the same key of the job's `unique`".to_owned());
+                self.refusal.get_or_insert_with(|| "another run has the same `unique` key".to_owned());
             }
             Made::Full | Made::NoJob | Made::NotManual | Made::BadKey(_) | Made::OverQuota(_) => {
                 self.refused += 1;
@@ -93,15 +93,15 @@ pub enum Refusal {
     Empty,
     #[error("is in the future; a backfill is for the past")]
     Future,
-    #[error("there are more than {INSTANTS_MAX} instants in the range; take it in parts")]
+    #[error("the range has more than {INSTANTS_MAX} instants; split it")]
     TooMany,
-    #[error("the job has had so many runs since then that those of the range cannot be told; take a later start")]
+    #[error("the job has had too many runs since then to find those of the range; use a later start")]
     TooMuchHistory,
-    #[error("a schedule that counts from its last run's end has no instants in the past")]
+    #[error("a schedule with `after_finish` has no instants in the past")]
     NoInstants,
-    #[error("there is no such schedule, or it cannot be read: {0}")]
+    #[error("the schedule {0} does not exist or cannot be read")]
     NoSchedule(String),
-    #[error("the payload of {at} cannot be made: {why}")]
+    #[error("the payload for {at} cannot be rendered: {why}")]
     BadPayload { at: Timestamp, why: String },
 }
 

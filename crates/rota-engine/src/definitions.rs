@@ -52,19 +52,19 @@ const PAGE: u32 = 1_000;
 /// Why a job was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    #[error("the job is not as its saver believed: its version is {version:?}")]
+    #[error("the job is not in the state that the save expects: it was created, changed or deleted meanwhile")]
     Conflict { version: Option<i32> },
-    #[error("the job cannot be used: {}", told(problems))]
+    #[error("the job is not valid: {}", told(problems))]
     BadDocument { problems: Vec<Problem> },
-    #[error("the tenant's quotas do not allow the job: {}", over(refusals))]
+    #[error("the job exceeds the tenant's quotas: {}", over(refusals))]
     OverQuota { refusals: Vec<Refusal> },
     #[error(transparent)]
     LimitReached(#[from] LimitReached),
     #[error("the schedule `{name}` cannot be compiled")]
     BadSchedule { name: String, problems: Vec<Problem> },
-    #[error("the schedules of the job changed each time they were saved")]
+    #[error("the schedules of the job kept changing while they were saved")]
     Busy,
-    #[error("the store did not take it")]
+    #[error("the store did not save it")]
     Store(#[from] StoreError),
 }
 

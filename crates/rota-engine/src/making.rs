@@ -105,10 +105,12 @@ impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Run { id, .. } => write!(f, "the run {id}"),
-            Self::Duplicate { of } => write!(f, "the run {of} under the same unique key stands in the way"),
-            Self::Full => f.write_str("the job's concurrency key has no room for another run"),
+            Self::Duplicate { of } => write!(f, "the run {of} has the same unique key"),
+            Self::Full => {
+                f.write_str("all slots of the job's concurrency key are taken, and it does not queue another run")
+            }
             Self::NoJob => f.write_str("there is no such job"),
-            Self::NotManual => f.write_str("the job says `triggers.manual: false`"),
+            Self::NotManual => f.write_str("the job has `triggers.manual: false`, so it cannot be triggered by hand"),
             Self::BadKey(why) => f.write_str(why),
             Self::OverQuota(refusal) => refusal.fmt(f),
         }

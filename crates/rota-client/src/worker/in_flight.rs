@@ -177,7 +177,7 @@ fn bounded(outcome: Outcome) -> Outcome {
         Outcome::Succeeded(Some(output)) => match output.to_string().len() {
             bytes if bytes > OUTPUT_BYTES_MAX => Outcome::Failed(AttemptError {
                 kind: Some("output_too_large".into()),
-                message: format!("its output has {bytes} bytes, and at most {OUTPUT_BYTES_MAX} are kept"),
+                message: format!("its output has {bytes} bytes; the maximum is {OUTPUT_BYTES_MAX}"),
                 status: None,
                 retry_after_ms: None,
                 retry: Some(false),
@@ -339,13 +339,13 @@ impl InFlight {
                 return true;
             }
             if let Some(piece) = update.logs.first() {
-                tracing::error!(run = %piece.run, why, "the server refused log lines; they are dropped");
+                tracing::error!(run = %piece.run, why, "the server refused log lines; they were discarded");
                 state.drop_log_piece();
             } else if let Some(finished) = update.finished.first() {
                 tracing::error!(run = %finished.run, why, "the server refused the report of an attempt");
                 state.substitute(why);
             } else if let Some(one) = update.progress.first() {
-                tracing::error!(run = %one.run, why, "the server refused a progress report; it is dropped");
+                tracing::error!(run = %one.run, why, "the server refused a progress report; it was discarded");
                 state.progress.remove(&(one.run, one.fence));
             }
             reports == 1

@@ -270,7 +270,7 @@ impl AtWork {
             return reported;
         }
         // Its leases run out by themselves.
-        tracing::warn!("left without an answer to the last reports");
+        tracing::warn!("stopped without an answer to the last reports");
         Ok(())
     }
 

@@ -52,7 +52,7 @@ pub enum Allowed {
 
 /// Why an address is not reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the egress policy forbids {target}")]
+#[error("the egress policy does not allow {target}; the operator can add it to egress.allow")]
 pub struct Denied {
     target: String,
 }
@@ -369,7 +369,10 @@ mod tests {
         let [out, inner]: [IpAddr; 2] = ["8.8.8.8".parse().unwrap(), "10.0.0.1".parse().unwrap()];
         assert_eq!(egress.judge_answers("a.example", &[out]), Ok(()));
         let denied = egress.judge_answers("a.example", &[out, inner]).unwrap_err();
-        assert_eq!(denied.to_string(), "the egress policy forbids a.example at 10.0.0.1");
+        assert_eq!(
+            denied.to_string(),
+            "the egress policy does not allow a.example at 10.0.0.1; the operator can add it to egress.allow"
+        );
         assert!(opening(&["10.0.0.0/24"]).judge_answers("a.example", &[out, inner]).is_ok());
     }
 

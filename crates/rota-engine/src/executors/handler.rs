@@ -196,10 +196,10 @@ impl Executor for Handlers {
 
     async fn execute(&self, attempt: &Attempt, context: &Context) -> Outcome {
         let StepKind::Handler(step) = &attempt.step else {
-            return failed(HandlerError::invalid_input(format!("a {} step is no handler", attempt.step.name())));
+            return failed(HandlerError::invalid_input(format!("a `{}` step is not a handler", attempt.step.name())));
         };
         let Some(function) = self.functions.get(&step.name) else {
-            return failed(HandlerError::new(format!("there is no handler `{}` here", step.name)));
+            return failed(HandlerError::new(format!("this worker has no handler `{}`", step.name)));
         };
         let call = Call {
             lease: attempt.lease,

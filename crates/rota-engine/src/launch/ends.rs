@@ -37,7 +37,7 @@ pub(super) fn cancelled(taken: TakenRun, now: Timestamp) -> Ended {
 pub(super) fn put_off(node: &Node, taken: TakenRun, now: Timestamp) -> Ended {
     let run = running(taken.run, Hold::Leased(node.worker), now);
     let until = node.options.run_lease.after(now);
-    let end = End::Outcome(Outcome::Deferred { until, reason: "it waits to be executed alone".into() });
+    let end = End::Outcome(Outcome::Deferred { until, reason: "it waits to run alone".into() });
     Ended::decided(run, taken.by, end, now)
 }
 

@@ -136,7 +136,9 @@ impl CommandExecutor {
         let search = options.env.get("PATH").map_or("", String::as_str);
         let start = options.policy.admit(&step.program, search)?;
         if let Some(name) = step.env.keys().find(|name| !options.policy.admits_variable(name)) {
-            return Err(invalid(format!("command.env.{name} could make it another program")));
+            return Err(invalid(format!(
+                "command.env.{name} is not allowed, because it could load code into the program"
+            )));
         }
         let directory = options.directory.join(step.directory.as_deref().unwrap_or_default());
         if !directory.is_dir() {
@@ -270,7 +272,8 @@ impl<'a> Said<'a> {
             _ if self.is_full => {}
             _ => {
                 self.is_full = true;
-                self.reports.log(Stream::System, "the output is longer than the log may be; the rest is left out");
+                self.reports
+                    .log(Stream::System, "the output is longer than the maximum size of a log; the rest is left out");
             }
         }
     }

@@ -43,7 +43,7 @@ impl CommandPolicy {
     /// The program as it is started, if it may be.
     pub(super) fn admit<'a>(&self, program: &'a Program, search: &str) -> Result<Start<'a>, Failure> {
         if *self == Self::Off {
-            return Err(refused("commands are off on this worker; its operator can allow them"));
+            return Err(refused("commands are off on this worker; its operator can allow them with commands.policy"));
         }
         let start = match program {
             Program::Plain { program, args } => {
@@ -98,7 +98,7 @@ fn located(program: &str, search: &str) -> Result<PathBuf, Failure> {
         return Ok(path.to_path_buf());
     }
     if program.is_empty() || program.contains('/') {
-        return Err(refused("a program is an absolute path without `..`, or a bare name"));
+        return Err(refused("a program must be an absolute path without `..`, or a bare name"));
     }
     let found = std::env::split_paths(search).map(|folder| folder.join(program)).find(|path| path.is_file());
     found.ok_or_else(|| refused(format!("no program `{}` in {search}", program.escape_debug())))

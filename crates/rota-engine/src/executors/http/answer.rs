@@ -101,7 +101,7 @@ async fn receive(step: &Http, mut response: Response) -> Result<Received, Failur
     let most = step.response_bytes_max();
     let status = response.status().as_u16();
     let too_long =
-        || Failure::http(status, format!("answered with more than {most} bytes")).advising(RetryAdvice::Never);
+        || Failure::http(status, format!("the response has more than {most} bytes")).advising(RetryAdvice::Never);
     if response.content_length().is_some_and(|length| length > most) {
         return Err(too_long());
     }

@@ -115,14 +115,14 @@ fn with_tls(mut builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder, Fail
     if let Some(pem) = &tls.ca {
         let trusted = Certificate::from_pem_bundle(pem.as_bytes()).unwrap_or_default();
         if trusted.is_empty() {
-            return Err(invalid("http.tls.ca holds no certificate in PEM"));
+            return Err(invalid("http.tls.ca does not contain a certificate in PEM format"));
         }
         builder = builder.tls_certs_merge(trusted);
     }
     if let (Some(certificate), Some(key)) = (&tls.certificate, &tls.key) {
         let both = format!("{certificate}\n{key}");
         let shown = Identity::from_pem(both.as_bytes())
-            .map_err(|_| invalid("http.tls.certificate and key are no PEM of a certificate and its key"))?;
+            .map_err(|_| invalid("http.tls.certificate and key are not a certificate and its key in PEM format"))?;
         builder = builder.identity(shown);
     }
     if tls.verify == Some(false) {

@@ -57,7 +57,7 @@ fn kind_of(link: &(dyn Error + 'static)) -> Option<ErrorKind> {
 
 /// The chain of causes in one line, without the URL, which may hold secrets.
 pub(super) fn words(error: &reqwest::Error) -> String {
-    let mut words = if error.is_timeout() { "no answer in time".to_owned() } else { "no answer".to_owned() };
+    let mut words = if error.is_timeout() { "no response in time".to_owned() } else { "no answer".to_owned() };
     let mut cause = error.source();
     let mut last = String::new();
     while let Some(link) = cause {

@@ -123,7 +123,7 @@ impl HttpExecutor {
             }
             match redirect::next(&mut call, &response) {
                 Ok(Hop::Follow) if hops == REDIRECTS_MAX => {
-                    let failure = Failure::http(status.as_u16(), format!("sent on more than {hops} times"));
+                    let failure = Failure::http(status.as_u16(), format!("redirected more than {hops} times"));
                     return (Err(failure.advising(RetryAdvice::Never)), Health::Up);
                 }
                 Ok(Hop::Follow) => hops += 1,
@@ -168,7 +168,7 @@ fn refuse_what_is_to_come(step: &Http) -> Result<(), Failure> {
 
 fn deferred(host: &HostKey, until: Timestamp, now: Timestamp, attempt: &Attempt) -> Outcome {
     let draw = attempt.lease.run.0.as_u64_pair().1;
-    let reason = format!("{} keeps failing and is left alone for a while", host.host);
+    let reason = format!("{} keeps failing, so no requests are sent to it for a while", host.host);
     Outcome::Deferred { until: spread(until, now, draw), reason }
 }
 

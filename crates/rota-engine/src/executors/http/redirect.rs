@@ -31,16 +31,18 @@ pub(super) fn next(call: &mut Call, response: &Response) -> Result<Hop, Failure>
     };
     let Some(location) = response.headers().get(LOCATION) else { return Ok(Hop::None) };
     let refused = |why: &str| Failure::http(status.as_u16(), why).advising(RetryAdvice::Never);
-    let location = location.to_str().map_err(|_| refused("sent on to what is no URL"))?;
-    let mut url = call.url.join(location).map_err(|_| refused("sent on to what is no URL"))?;
+    let location = location.to_str().map_err(|_| refused("redirected to an address that is not a URL"))?;
+    let mut url = call.url.join(location).map_err(|_| refused("redirected to an address that is not a URL"))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(refused("sent on to what is neither http nor https"));
+        return Err(refused("redirected to a URL that is neither http nor https"));
     }
     if call.url.scheme() == "https" && url.scheme() == "http" {
-        return Err(refused("sent on from https to http"));
+        return Err(refused("redirected from https to http"));
     }
     // Credentials that the answer chose are nobody's.
-    url.set_username("").and_then(|()| url.set_password(None)).map_err(|()| refused("sent on to what is no URL"))?;
+    url.set_username("")
+        .and_then(|()| url.set_password(None))
+        .map_err(|()| refused("redirected to an address that is not a URL"))?;
     leave_behind(call, &url, keeps_body);
     call.url = url;
     Ok(Hop::Follow)

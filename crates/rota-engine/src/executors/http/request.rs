@@ -48,7 +48,8 @@ pub(super) struct Call {
 
 impl Call {
     pub fn new(step: &Http, attempt: &Attempt, now: Timestamp) -> Result<Self, Failure> {
-        let method = Method::from_bytes(step.method().as_bytes()).map_err(|_| invalid("http.method is no method"))?;
+        let method =
+            Method::from_bytes(step.method().as_bytes()).map_err(|_| invalid("http.method is not a valid method"))?;
         let mut url = parsed(&step.url)?;
         add_query(&mut url, &step.query)?;
         let (body, content_type) = body_of(step.body.as_ref())?;
@@ -89,10 +90,10 @@ pub(super) fn invalid(message: impl Into<String>) -> Failure {
 
 /// A URL that can be asked. The URL itself is not repeated: it may hold secrets.
 fn parsed(text: &str) -> Result<Url, Failure> {
-    let url = Url::parse(text).map_err(|error| invalid(format!("http.url is no URL: {error}")))?;
+    let url = Url::parse(text).map_err(|error| invalid(format!("http.url is not a valid URL: {error}")))?;
     match url.scheme() {
         "http" | "https" if url.has_host() => Ok(url),
-        scheme => Err(invalid(format!("http.url is of scheme {scheme}, not http or https"))),
+        scheme => Err(invalid(format!("http.url has the scheme {scheme}; it must be http or https"))),
     }
 }
 
@@ -116,7 +117,9 @@ fn pairs_of<'a>(field: &str, fields: &'a BTreeMap<String, Value>) -> Result<Vec<
                 Value::String(text) => pairs.push((name.as_str(), text.clone())),
                 Value::Bool(_) | Value::Number(_) => pairs.push((name.as_str(), item.to_string())),
                 Value::Array(_) | Value::Object(_) => {
-                    return Err(invalid(format!("{field}.{name} is neither text nor number nor a list of these")));
+                    return Err(invalid(format!(
+                        "{field}.{name} must be text, a number, a boolean or a list of these"
+                    )));
                 }
             }
         }
@@ -141,7 +144,7 @@ fn add_written(headers: &mut HeaderMap, written: &BTreeMap<String, String>) -> R
     for (name, value) in written {
         let name = header_name(name)?;
         if CONNECTION_HEADERS.contains(&name.as_str()) {
-            return Err(invalid(format!("http.headers.{name} is the connection's own")));
+            return Err(invalid(format!("http.headers.{name} belongs to the connection and cannot be set")));
         }
         let value = header_value(&format!("http.headers.{name}"), value)?;
         headers.insert(name, value);
@@ -150,20 +153,20 @@ fn add_written(headers: &mut HeaderMap, written: &BTreeMap<String, String>) -> R
 }
 
 fn header_name(name: &str) -> Result<HeaderName, Failure> {
-    HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("http.headers: not the name of a header"))
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("http.headers: not a valid header name"))
 }
 
 /// A value is one line. The value itself is not repeated: it may be a secret.
 fn header_value(field: &str, value: &str) -> Result<HeaderValue, Failure> {
     let value = HeaderValue::from_bytes(value.as_bytes());
-    value.map_err(|_| invalid(format!("{field} holds a line break or another control character")))
+    value.map_err(|_| invalid(format!("{field} contains a line break or another control character")))
 }
 
 fn authorization(auth: Option<&HttpAuth>, url: &mut Url) -> Result<Option<HeaderValue>, Failure> {
     let in_url = taken_from(url);
     let text = match auth {
         Some(HttpAuth::Basic { username, .. }) if username.contains(':') => {
-            return Err(invalid("http.auth.basic.username holds a colon"));
+            return Err(invalid("http.auth.basic.username contains a colon"));
         }
         Some(HttpAuth::Basic { username, password }) => basic(username, password),
         Some(HttpAuth::Bearer(token)) => format!("Bearer {token}"),

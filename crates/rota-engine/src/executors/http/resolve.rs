@@ -34,7 +34,7 @@ impl Lookup for SystemLookup {
 
 /// A name that has no address, or none that could be found.
 #[derive(Debug, thiserror::Error)]
-#[error("no address for {name}")]
+#[error("{name} has no address")]
 pub(super) struct NoAddress {
     name: String,
     source: Option<io::Error>,

@@ -162,7 +162,7 @@ fn date(state: &State, instant: &str, format: Option<&str>, options: Kwargs) -> 
         None => zone_of_schedule(state)?,
     };
     let text = strtime::format(format.unwrap_or("%Y-%m-%d"), &instant.to_zoned(zone));
-    text.map_err(|error| refused(format!("not a format of dates: {error}")))
+    text.map_err(|error| refused(format!("not a date format: {error}")))
 }
 
 /// An instant as seconds since 1970.
@@ -187,7 +187,7 @@ fn zone_of_schedule(state: &State) -> Result<TimeZone, Error> {
 
 fn from_json(text: &str) -> Result<Template, Error> {
     let value: serde_json::Value =
-        serde_json::from_str(text).map_err(|error| refused(format!("is no JSON: {error}")))?;
+        serde_json::from_str(text).map_err(|error| refused(format!("is not valid JSON: {error}")))?;
     Ok(Template::from(Serde(value)))
 }
 
@@ -201,7 +201,11 @@ fn string(value: &Template) -> Result<String, Error> {
 }
 
 fn number(value: &Template) -> Result<Template, Error> {
-    if value.is_number() { Ok(value.clone()) } else { Err(refused("only numbers are multiplied")) }
+    if value.is_number() {
+        Ok(value.clone())
+    } else {
+        Err(refused("only numbers can be multiplied; convert text with `| int` or `| float`"))
+    }
 }
 
 /// The left side of `~` and `+`.

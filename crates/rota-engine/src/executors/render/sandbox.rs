@@ -104,7 +104,9 @@ impl Sandbox {
     /// Fills in a text that has tags.
     pub(super) fn fill(&self, text: &str, context: &Template) -> Result<Filled, RenderError> {
         if text.len() > SOURCE_BYTES_MAX {
-            return Err(RenderError::new(format!("is a template of more than {SOURCE_BYTES_MAX} bytes")));
+            return Err(RenderError::new(format!(
+                "is longer than {SOURCE_BYTES_MAX} bytes, the maximum for a template"
+            )));
         }
         let loops = text.contains("{%") && text.contains("for");
         let work = budget::OPERATION / 32 + text.len() / 16 + if loops { budget::LOOP } else { 0 };
@@ -156,7 +158,7 @@ impl Sandbox {
         let mut output = Bounded(Vec::new());
         let rendered = template.render_captured_to(context.clone(), &mut output);
         match rendered {
-            Ok(_) => String::from_utf8(output.0).map_err(|_| RenderError::new("yields no UTF-8")),
+            Ok(_) => String::from_utf8(output.0).map_err(|_| RenderError::new("does not yield UTF-8")),
             Err(error) if error.kind() == ErrorKind::WriteFailure => Err(value::too_long()),
             Err(error) => Err(explained(&error, &source)),
         }
@@ -277,7 +279,7 @@ fn explained(error: &Error, source: &str) -> RenderError {
     let place = error.range().and_then(|range| source.get(path_start(source, range.start)..range.end)).map(shown);
     match (error.kind(), place) {
         (ErrorKind::UndefinedError, Some(place)) => RenderError::new(format!("`{place}` has no value")),
-        (ErrorKind::OutOfFuel, _) => RenderError::new(format!("takes more than {FUEL} steps")),
+        (ErrorKind::OutOfFuel, _) => RenderError::new(format!("takes more than {FUEL} steps to render")),
         (kind, Some(place)) => {
             RenderError::new(format!("`{place}`: {}", error.detail().map_or_else(|| kind.to_string(), str::to_owned)))
         }

@@ -38,7 +38,7 @@ pub(super) fn json_of(value: &Template) -> Result<Value, RenderError> {
 
 fn json_within(value: &Template, budget: &mut Budget, depth: usize) -> Result<Value, RenderError> {
     if depth > DEPTH_MAX {
-        return Err(RenderError::new(format!("nests more than {DEPTH_MAX} levels")));
+        return Err(RenderError::new(format!("is nested more than {DEPTH_MAX} levels deep")));
     }
     budget.spend(2)?;
     match value.kind() {
@@ -59,7 +59,7 @@ fn json_within(value: &Template, budget: &mut Budget, depth: usize) -> Result<Va
             Ok(Value::Array(items))
         }
         ValueKind::Map => map(value, budget, depth),
-        kind => Err(RenderError::new(format!("yields {kind}, which is no JSON"))),
+        kind => Err(RenderError::new(format!("yields {kind}, which cannot be written as JSON"))),
     }
 }
 
@@ -67,7 +67,7 @@ fn map(value: &Template, budget: &mut Budget, depth: usize) -> Result<Value, Ren
     let mut fields = Map::new();
     for key in value.try_iter().map_err(|error| unreadable(&error))? {
         let Some(name) = key.as_str() else {
-            return Err(RenderError::new("yields a map with a key that is no text"));
+            return Err(RenderError::new("yields a map with a key that is not text"));
         };
         budget.spend(name.len())?;
         let field = value.get_item(&key).map_err(|error| unreadable(&error))?;
@@ -83,7 +83,7 @@ fn number(value: &Template) -> Result<Value, RenderError> {
     } else {
         f64::try_from(value.clone()).ok().and_then(Number::from_f64)
     };
-    number.map(Value::Number).ok_or_else(|| RenderError::new("yields a number that JSON cannot hold"))
+    number.map(Value::Number).ok_or_else(|| RenderError::new("yields a number that cannot be written as JSON"))
 }
 
 fn unreadable(error: &minijinja::Error) -> RenderError {
@@ -93,7 +93,7 @@ fn unreadable(error: &minijinja::Error) -> RenderError {
 /// A value where only text can stand. Lists and maps become their JSON.
 pub(super) fn text_of(value: Value) -> Result<String, RenderError> {
     match value {
-        Value::Null => Err(RenderError::new("yields null, which has no text")),
+        Value::Null => Err(RenderError::new("yields null, which cannot be written as text; use `| default(…)`")),
         Value::String(text) => Ok(text),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => Ok(value.to_string()),
     }

@@ -218,7 +218,7 @@ async fn an_answer_beyond_its_bound_is_cut_and_a_failure() {
     for path in ["/said", "/streamed"] {
         let failed = failure(ask(&json!({ "url": server.url(path), "response_max": "1KB" })).await);
         assert_eq!((failed.kind, failed.advice), (ErrorKind::HttpStatus, RetryAdvice::Never), "{path}");
-        assert_eq!(failed.message, "answered with more than 1000 bytes");
+        assert_eq!(failed.message, "the response has more than 1000 bytes");
     }
     output(&ask(&json!({ "url": server.url("/fits"), "response_max": "1KB" })).await);
 }
@@ -539,7 +539,7 @@ async fn a_host_that_keeps_failing_is_left_alone_and_tried_again() {
     }
     let Outcome::Deferred { until, reason } = guarded.ask().await else { panic!("deferred") };
     assert!(until > guarded.world.clock.now());
-    assert_eq!(reason, format!("{} keeps failing and is left alone for a while", guarded.server.address));
+    assert_eq!(reason, format!("{} keeps failing, so no requests are sent to it for a while", guarded.server.address));
     assert_eq!(guarded.server.asked().len(), 2, "a deferred run asks nobody");
     guarded.world.clock.move_by(10);
     output(&guarded.ask().await);
