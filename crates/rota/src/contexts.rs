@@ -68,9 +68,9 @@ impl Contexts {
     /// Writes all of it beside the old file, then takes its place.
     pub fn save(&self) -> Result<(), Failure> {
         let path = Self::path().ok_or_else(|| {
-            Failure::bad_input("no_home", "contexts have no place: set HOME or XDG_CONFIG_HOME".to_owned())
+            Failure::bad_input("no_home", "there is no directory for contexts: set HOME or XDG_CONFIG_HOME".to_owned())
         })?;
-        let text = toml::to_string(self).context("cannot write the contexts down")?;
+        let text = toml::to_string(self).context("cannot save the contexts")?;
         write_private(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Contexts {
     pub fn named(&self, name: &str) -> Result<&Context, Failure> {
         self.contexts
             .get(name)
-            .ok_or_else(|| Failure::not_found(format!("there is no context `{name}`; `rota context list` shows them")))
+            .ok_or_else(|| Failure::not_found(format!("there is no context `{name}`; `rota context list` lists them")))
     }
 
     /// The one in use; none where nobody logged in.

@@ -29,7 +29,7 @@ pub fn values(path: &Path) -> Result<Vec<Value>, Failure> {
     let values =
         values.map_err(|problem| Failure::bad_input(problem.code, format!("{}: {problem}", path.display())))?;
     if values.is_empty() {
-        return Err(Failure::bad_input("empty", format!("{}: there is no document in it", path.display())));
+        return Err(Failure::bad_input("empty", format!("{}: the file contains no document", path.display())));
     }
     Ok(values)
 }
@@ -41,7 +41,7 @@ pub fn value(path: &Path) -> Result<Value, Failure> {
         (Some(value), true) => Ok(value),
         _ => Err(Failure::bad_input(
             "several_documents",
-            format!("{}: one document is expected here, not several", path.display()),
+            format!("{}: expected one document, found several", path.display()),
         )),
     }
 }
@@ -54,7 +54,7 @@ pub fn json_of_flag(flag: &str, given: &str) -> Result<Value, Failure> {
         None => given.as_bytes().to_vec(),
     };
     read::json(&bytes).map_err(|problem| {
-        let hint = "JSON is expected, such as '{\"account\": 7}' or '\"text\"'; @FILE reads a file";
+        let hint = "expected JSON, such as '{\"account\": 7}' or '\"text\"'; @FILE reads a file";
         Failure::bad_input("bad_json", format!("--{flag}: {}; {hint}", problem.message))
     })
 }
@@ -63,7 +63,7 @@ pub fn json_of_flag(flag: &str, given: &str) -> Result<Value, Failure> {
 pub fn pairs_of_flag(flag: &str, given: &[String]) -> Result<std::collections::BTreeMap<String, String>, Failure> {
     let one = |pair: &String| match pair.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(Failure::bad_input("bad_flags", format!("--{flag}: `{pair}` is not KEY=VALUE"))),
+        _ => Err(Failure::bad_input("bad_flags", format!("--{flag}: `{pair}` must have the form KEY=VALUE"))),
     };
     given.iter().map(one).collect()
 }

@@ -9,13 +9,16 @@ use rota_client::Error;
 /// made from it.
 pub const EXIT_CODES: &[(&str, &str)] = &[
     ("0", "done"),
-    ("1", "failed: a run that was waited for ended badly, a check found something, or something broke"),
-    ("2", "the input is wrong: arguments, configuration or a document; trying again is useless"),
+    ("1", "failed: a run that was waited for did not succeed, a check found problems, or an error occurred"),
+    ("2", "the input is invalid: arguments, configuration or a document; trying again does not help"),
     ("3", "not found: there is no such job, run, schedule, worker, user, tenant, token or context"),
-    ("4", "refused as things stand: a name that is taken, a run that has ended, a version that changed meanwhile"),
+    (
+        "4",
+        "conflict with the current state: a name that already exists, a run that has ended, a version that changed meanwhile",
+    ),
     ("5", "the server cannot be reached, is not ready or is too busy: trying again may help"),
-    ("6", "not allowed: not logged in, or without the permission"),
-    ("128 + n", "left at once by signal n"),
+    ("6", "not allowed: not logged in, or permission missing"),
+    ("128 + n", "stopped at once by signal n"),
 ];
 
 /// A failure, sorted by what a script would do about it.
@@ -103,7 +106,7 @@ impl From<Error> for Failure {
             Error::Refused(problem) => Self::Refused(problem),
             // A proxy that finds nobody behind it.
             Error::Strange { address, status: status @ 502..=504, .. } => {
-                Self::Unreachable { server: address, why: format!("something before it answers {status}") }
+                Self::Unreachable { server: address, why: format!("something in front of it answers {status}") }
             }
             Error::Strange { ref said, .. } if !said.is_empty() => Self::Other(anyhow::anyhow!("{error}: {said}")),
             Error::Strange { .. } | Error::BadBody(_) | Error::BadAnswer { .. } => Self::Other(error.into()),

@@ -93,8 +93,8 @@ fn read_files(files: Vec<PathBuf>) -> Result<Vec<JobFile>, Failure> {
 
 fn told(problems: &[String]) -> String {
     match problems {
-        [one] => format!("a job document cannot be used: {one}"),
-        many => format!("job documents cannot be used:\n  {}", many.join("\n  ")),
+        [one] => format!("a job document is invalid: {one}"),
+        many => format!("job documents are invalid:\n  {}", many.join("\n  ")),
     }
 }
 
@@ -157,7 +157,7 @@ fn twice(jobs: &[JobFile]) -> Vec<String> {
     for JobFile { path, document } in jobs {
         if let Some(other) = first.insert(&document.name, path) {
             problems.push(format!(
-                "{}: name: the job `{}` stands in {} too",
+                "{}: name: the job `{}` is also defined in {}",
                 path.display(),
                 document.name,
                 other.display()
@@ -206,18 +206,19 @@ pub async fn save(engine: &Engine, tenant: TenantId, jobs: &[JobFile]) -> anyhow
             // A connection that broke is not the end of a node that has just begun, and
             // saving the same again changes nothing.
             Err(EngineError::Save(SaveError::Store(error))) if tries < TRIES => {
-                tracing::warn!(%error, "the jobs were not saved: trying again");
+                tracing::warn!(%error, "the jobs were not saved; trying again");
                 tokio::time::sleep(TRY_AFTER * tries).await;
             }
             answers => break answers.context("cannot save the jobs")?,
         }
     };
     for (JobFile { path, document }, saved) in jobs.iter().zip(answers) {
-        let saved = saved.with_context(|| format!("cannot save the job `{}` of {}", document.name, path.display()))?;
+        let saved =
+            saved.with_context(|| format!("cannot save the job `{}` from {}", document.name, path.display()))?;
         if saved.changed {
             tracing::info!(job = %saved.job, name = %document.name, version = saved.version, "saved a job");
         } else {
-            tracing::debug!(job = %saved.job, name = %document.name, version = saved.version, "a job is as it was");
+            tracing::debug!(job = %saved.job, name = %document.name, version = saved.version, "a job is unchanged");
         }
     }
     Ok(())

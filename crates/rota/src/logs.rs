@@ -42,7 +42,9 @@ pub async fn follow(engine: Engine) {
     loop {
         match feed.recv().await {
             Ok(event) => tell(&event),
-            Err(RecvError::Lagged(missed)) => warn!(target: RUNS, missed, "more happened than could be logged"),
+            Err(RecvError::Lagged(missed)) => {
+                warn!(target: RUNS, missed, "events were missed, because there were more than could be logged")
+            }
             Err(RecvError::Closed) => return,
         }
     }
@@ -50,10 +52,10 @@ pub async fn follow(engine: Engine) {
 
 fn tell(event: &Event) {
     match event {
-        Event::RunMade { run, job, status, .. } => debug!(target: RUNS, %run, %job, ?status, "run made"),
+        Event::RunMade { run, job, status, .. } => debug!(target: RUNS, %run, %job, ?status, "run created"),
         Event::RunStarted { run, job, attempt, .. } => debug!(target: RUNS, %run, %job, attempt, "attempt started"),
         Event::RunRetried { run, job, attempt, retry_at, .. } => {
-            info!(target: RUNS, %run, %job, attempt, %retry_at, "attempt failed, to be tried again");
+            info!(target: RUNS, %run, %job, attempt, %retry_at, "attempt failed and will be retried");
         }
         Event::RunParked { run, job, .. } => debug!(target: RUNS, %run, %job, "run parked"),
         Event::RunEnded { run, job, verdict, .. } => match verdict {
@@ -61,11 +63,11 @@ fn tell(event: &Event) {
                 debug!(target: RUNS, %run, %job, %verdict, "run ended");
             }
             Verdict::Failed | Verdict::TimedOut | Verdict::Dead | Verdict::Expired => {
-                warn!(target: RUNS, %run, %job, %verdict, "run ended badly");
+                warn!(target: RUNS, %run, %job, %verdict, "run did not succeed");
             }
         },
         Event::SettlementRefused { run, job, .. } => {
-            warn!(target: RUNS, %run, %job, "an attempt ended after its run had gone to another");
+            warn!(target: RUNS, %run, %job, "an attempt ended after its lease was lost");
         }
         Event::RunLost { run, job, status, .. } => warn!(target: RUNS, %run, %job, ?status, "run lost its worker"),
         Event::ScheduleFired { schedule, job, planned_at, run, .. } => {
@@ -79,6 +81,6 @@ fn tell(event: &Event) {
         Event::Resumed { target } => info!(target: RUNS, resumed = ?target, "resumed"),
         // The stage that does it says so itself.
         Event::PartitionsTaken { .. } | Event::PartitionsLost { .. } | Event::Found(_) => {}
-        Event::RequestRefused { inbox, why } => warn!(target: RUNS, inbox, why, "a request of the inbox made no run"),
+        Event::RequestRefused { inbox, why } => warn!(target: RUNS, inbox, why, "a request in the inbox was refused"),
     }
 }

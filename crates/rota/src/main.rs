@@ -33,7 +33,7 @@ use crate::{failure::Failure, printer::Printer};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Runs jobs on time, once, and remembers what happened.
+/// Runs jobs on time, once, and keeps a record of what happened.
 #[derive(Parser)]
 #[command(name = "rota", version, arg_required_else_help = true)]
 struct Cli {
@@ -43,21 +43,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a server's jobs those of files
+    /// Make a server's jobs match files
     Apply(commands::apply::ApplyArgs),
-    /// Who changed what, when, and how it was before and after
+    /// List who changed what, and when, with the state before and after
     Audit(commands::audit::AuditArgs),
     /// Measure this machine
     #[command(subcommand)]
     Bench(commands::bench::Command),
     /// Days on which schedules do or do not fire
     Calendar(commands::calendar::CalendarArgs),
-    /// Print what teaches a shell these commands
+    /// Print completions for a shell
     Completions(commands::manual::CompletionsArgs),
     /// Check and show the configuration
     #[command(subcommand)]
     Config(commands::config::Command),
-    /// The servers you logged in to
+    /// The servers that you have logged in to
     #[command(subcommand)]
     Context(commands::context::Command),
     /// Explain cron expressions and list their instants
@@ -73,9 +73,9 @@ enum Command {
     Import(commands::apply::ImportArgs),
     /// Jobs: what to do, and under which policies
     Job(commands::job::JobArgs),
-    /// Log in to a server, and ask it from now on
+    /// Log in to a server, and use it from now on
     Login(commands::context::LoginArgs),
-    /// Forget a server and its token
+    /// Remove a server and its token
     Logout(commands::context::LogoutArgs),
     /// Print the manual
     Man(commands::manual::ManArgs),
@@ -87,17 +87,17 @@ enum Command {
     Run(commands::run::RunArgs),
     /// Schedules: when jobs run
     Schedule(commands::schedule::ScheduleArgs),
-    /// Run jobs: fire schedules, execute, keep history
+    /// Run a node: fire schedules, execute runs, keep history
     Serve(commands::serve::ServeArgs),
     /// Isolated customers, with a tier and quotas
     Tenant(commands::tenant::TenantArgs),
     /// Tokens for the API
     Token(commands::token::TokenArgs),
-    /// People who log in with a password
+    /// Users who log in with a password
     User(commands::user::UserArgs),
-    /// Say who you are to a server, and what you may do there
+    /// Show who you are to a server, and what you may do there
     Whoami(commands::context::WhoamiArgs),
-    /// Execute attempts for a server elsewhere; or list and drain those who do
+    /// Execute attempts for a server as a remote worker; or list and drain workers
     Worker(commands::worker::WorkerArgs),
 }
 

@@ -27,7 +27,7 @@ use crate::{
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people: tables that fit the terminal, times from now
+    /// For people: tables that fit the terminal, relative times
     #[value(alias = "human")]
     Table,
     Json,
@@ -138,7 +138,7 @@ impl Printer {
             Failure::Refused(problem) => refused(problem),
             Failure::Unreachable { server, why } => unreachable(server, why),
             Failure::Signal { number } => {
-                format!("error: left at once after signal {number}; attempts were broken off\n")
+                format!("error: stopped at once after signal {number}; attempts were aborted\n")
             }
         };
         // Nobody is left to hear about a failure to report a failure.
@@ -188,12 +188,12 @@ fn refused(problem: &Problem) -> String {
 fn hint(code: &str) -> Option<&'static str> {
     Some(match code {
         "unauthenticated" => "log in with `rota login URL`, or set ROTA_TOKEN or --token-file",
-        "forbidden" => "an administrator of the tenant can give the permission; `rota whoami` says who you are there",
-        "precondition_failed" => "somebody saved meanwhile: look at it again, then repeat",
-        "run_ended" => "`rota run retry RUN` makes it again",
-        "run_live" => "`rota run wait RUN` waits for its end, `rota run cancel RUN` stops it",
-        "wrong_host" => "add the name to the server's `hosts` setting, or ask by address",
-        "store_away" | "not_ready" | "too_slow" | "too_many_requests" => "trying again in a moment may help",
+        "forbidden" => "an administrator of the tenant can grant the permission; `rota whoami` shows who you are there",
+        "precondition_failed" => "somebody has saved it meanwhile: read it again, then repeat your change",
+        "run_ended" => "`rota run retry RUN` runs it again",
+        "run_live" => "`rota run wait RUN` waits for its end, `rota run cancel RUN` cancels it",
+        "wrong_host" => "add the name to the server's `hosts` setting, or use the IP address",
+        "store_away" | "not_ready" | "too_slow" | "too_many_requests" => "try again in a moment",
         _ => return None,
     })
 }
@@ -201,9 +201,9 @@ fn hint(code: &str) -> Option<&'static str> {
 fn unreachable(server: &str, why: &str) -> String {
     let here = ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| server.contains(host));
     let hint = if here {
-        "start a server with `rota serve`, or name another with --server or `rota login URL`"
+        "start a server with `rota serve`, or choose another with --server or `rota login URL`"
     } else {
-        "check the address, the network and that the server runs; `rota context list` shows the contexts"
+        "check the address and the network, and that the server is running; `rota context list` lists the contexts"
     };
     format!("error: {} does not answer: {}\nhint: {hint}\n", plain(server), plain(why))
 }

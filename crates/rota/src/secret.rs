@@ -21,7 +21,7 @@ pub fn only_dash(text: &str, file_flag: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     // What was given may be the secret, so it is not repeated.
-    Err(format!("give `-` and it on standard input, or use {file_flag}"))
+    Err(format!("give `-` and the value on standard input, or use {file_flag}"))
 }
 
 pub fn from_file(what: &str, path: &Path) -> Result<String, Failure> {

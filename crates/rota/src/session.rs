@@ -27,7 +27,7 @@ const AWAY_MAX: Span = Span::secs(60);
 pub struct SessionArgs {
     #[command(flatten)]
     pub server: ServerArgs,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table", global = true)]
     pub output: Output,
 }
@@ -56,10 +56,10 @@ impl<C: Subcommand> Noun<C> {
 /// How much of a list.
 #[derive(Args, Clone, Debug)]
 pub struct ListArgs {
-    /// At most so many
+    /// Maximum number of results
     #[arg(long, value_name = "N", default_value_t = LIST, value_parser = at_least_one)]
     limit: usize,
-    /// All of them, page by page
+    /// All results, page by page
     #[arg(long, conflicts_with = "limit")]
     all: bool,
     #[command(flatten)]
@@ -69,13 +69,13 @@ pub struct ListArgs {
 /// Whether to look again and again.
 #[derive(Args, Clone, Debug)]
 pub struct WatchArgs {
-    /// Look again every 2s, or as often as given, until Ctrl-C
+    /// Refresh every 2s, or at the given interval, until Ctrl-C
     #[arg(short, long, value_name = "EVERY", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
     watch: Option<Span>,
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "a number from 1".to_owned())
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "must be a number of at least 1".to_owned())
 }
 
 impl ListArgs {
@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
     pub fn open(args: &SessionArgs, printer: &'a mut Printer) -> Result<Self, Failure> {
         let target = Target::of(&args.server)?;
         if target.token.is_some() && Contexts::is_open_to_others() {
-            printer.note("warning: others can read your contexts and the tokens in them; `rota login` again, or chmod 600 the file")?;
+            printer.note("warning: other users can read your contexts and the tokens in them; run `rota login` again, or chmod 600 the file")?;
         }
         Ok(Self { client: target.client()?, printer, output: args.output })
     }
@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
             let (items, more) = session.client.list::<T>(path, query, args.limit()).await?;
             session.answer(&items, |printer| table(&items, clock::now(), printer))?;
             if more {
-                session.printer.note(&format!("the first {}; there are more: --limit N or --all", items.len()))?;
+                session.printer.note(&format!("showing the first {}; use --limit N or --all for more", items.len()))?;
             }
             Ok(())
         })
@@ -161,7 +161,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         if !Printer::can_ask() {
-            let message = format!("{question}\nnobody can be asked here: give --yes if it is meant");
+            let message = format!("{question}\ncannot ask for confirmation without a terminal: use --yes");
             return Err(Failure::bad_input("not_confirmed", message));
         }
         self.printer.flush()?;
@@ -197,7 +197,7 @@ impl Patience {
         }
         if self.away_since.is_none() {
             self.away_since = Some(now);
-            printer.note(&format!("the server is away; asking again for {AWAY_MAX}"))?;
+            printer.note(&format!("the server does not answer; trying again for up to {AWAY_MAX}"))?;
         }
         Ok(None)
     }

@@ -23,17 +23,17 @@ const TRIES: u32 = 3;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
-    /// The server to ask [default: `ROTA_SERVER`, the context in use, or
+    /// The server to use [default: `ROTA_SERVER`, that of the current context, or
     /// `http://127.0.0.1:7070`]
     #[arg(long, value_name = "URL", global = true)]
     pub server: Option<String>,
-    /// A file that holds the token [default: `ROTA_TOKEN`, or the context's]
+    /// A file that contains the token [default: `ROTA_TOKEN`, or that of the context]
     #[arg(long, value_name = "FILE", global = true)]
     pub token_file: Option<PathBuf>,
-    /// The context to use, by its name
+    /// The context to use
     #[arg(long, value_name = "NAME", global = true, conflicts_with = "server")]
     pub context: Option<String>,
-    /// The tenant to act for, if you may choose
+    /// The tenant to act for, if you may choose one
     #[arg(long, value_name = "TENANT", global = true)]
     pub tenant: Option<String>,
 }

@@ -69,7 +69,7 @@ pub async fn store(config: &Config) -> anyhow::Result<Opened> {
 /// Makes a directory that only its owner can look into.
 fn private_directory(path: &Path) -> anyhow::Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("cannot make the directory {}", path.display()))
+    made.with_context(|| format!("cannot create the directory {}", path.display()))
 }
 
 /// Joins the store and starts everything.
@@ -164,7 +164,9 @@ pub fn not_bound(config: &Config, error: io::Error) -> anyhow::Error {
     let listen = config.listen;
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            anyhow!("cannot listen on {listen}: another process does; stop it, or choose another address with --listen")
+            anyhow!(
+                "cannot listen on {listen}: another process already does; stop it, or choose another address with --listen"
+            )
         }
         _ => anyhow!(error).context(format!("cannot listen on {listen}")),
     }

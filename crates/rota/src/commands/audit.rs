@@ -18,23 +18,25 @@ use crate::{
 };
 
 #[derive(Args)]
-#[command(after_help = "The table says which fields changed; -o json and -o yaml give all of before and after.")]
+#[command(
+    after_help = "The table shows which fields changed; -o json and -o yaml print the complete state before and after."
+)]
 pub struct AuditArgs {
     #[command(flatten)]
     session: SessionArgs,
-    /// Made by this one, such as ann or token:ci
+    /// Only changes made by this caller, such as ann or token:ci
     #[arg(long)]
     who: Option<String>,
-    /// Of this kind, such as job.save
+    /// Only this action, such as job.save
     #[arg(long)]
     action: Option<String>,
-    /// Of this object, such as job/12
+    /// Only changes of this object, such as job/12
     #[arg(long)]
     object: Option<String>,
-    /// Made at this time or later: an instant, or 2h for two hours ago
+    /// Only at this time or later: an instant, or 2h for two hours ago
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// And before this one
+    /// Only before this time
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
     #[command(flatten)]
@@ -75,7 +77,7 @@ fn drawn(entries: &[AuditEntry], now: Timestamp, printer: &mut Printer) -> io::R
 fn changed(before: Option<&Value>, after: Option<&Value>) -> String {
     match (before, after) {
         (None, None) => String::new(),
-        (None, Some(_)) => "made".to_owned(),
+        (None, Some(_)) => "created".to_owned(),
         (Some(_), None) => "gone".to_owned(),
         (Some(before), Some(after)) => {
             let mut parts = Vec::new();
@@ -123,7 +125,7 @@ mod tests {
     fn what_changed_is_told_by_its_fields() {
         for (before, after, told) in [
             (None, None, ""),
-            (None, Some(json!({ "tier": "free" })), "made"),
+            (None, Some(json!({ "tier": "free" })), "created"),
             (Some(json!({ "tier": "free" })), None, "gone"),
             (Some(json!({ "a": 1 })), Some(json!({ "a": 1 })), "nothing"),
             (

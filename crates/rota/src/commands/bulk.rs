@@ -43,10 +43,10 @@ pub async fn bulk<R: Serialize + Sync>(
 
 /// Says what a request by filter did.
 fn counted(session: &mut Session<'_>, what: &str, done: &BulkDone) -> Result<(), Failure> {
-    let more = if done.more { "; there are more: ask again" } else { "" };
+    let more = if done.more { "; there are more: run the command again" } else { "" };
     let left = if done.done < done.matched {
         let others = if done.dry_run { "would be" } else { "were" };
-        format!(" of {} found; the others {others} left as they are", done.matched)
+        format!(" of {} found; the others {others} left unchanged", done.matched)
     } else {
         String::new()
     };

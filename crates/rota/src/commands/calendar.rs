@@ -31,7 +31,7 @@ pub enum Command {
         /// Its name
         calendar: String,
     },
-    /// Save a calendar; schedules that name it follow it within a second
+    /// Save a calendar; schedules that name it follow within a second
     Save {
         /// Its document, in YAML or JSON; - for standard input
         #[arg(short, long, value_name = "FILE")]

@@ -11,9 +11,9 @@ use crate::{
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Say whether the configuration can be used, job documents included
+    /// Check whether the configuration can be used, including the job documents
     Check(ConfigArgs),
-    /// Print what is in force and where it came from, without passwords
+    /// Print the values in force and where each comes from, without passwords
     Show(ConfigArgs),
     /// Print the reference page
     Reference,
@@ -36,13 +36,13 @@ pub fn run(command: &Command, printer: &mut Printer) -> Result<(), Failure> {
 fn check(flags: &Flags, printer: &mut Printer) -> Result<(), Failure> {
     let config = config::load(flags)?;
     let documents = config.jobs.as_deref().map(job_files::read_directory).transpose()?;
-    printer.line("the configuration can be used")?;
+    printer.line("the configuration is valid")?;
     for name in config::strangers() {
-        printer.line(&format!("{name} is set, and no setting is called so"))?;
+        printer.line(&format!("{name} is set, but there is no such setting"))?;
     }
     if let (Some(documents), Some(directory)) = (documents, &config.jobs) {
         let count = documents.jobs.len();
-        printer.line(&format!("job documents in {}: {count}, and all can be used", directory.display()))?;
+        printer.line(&format!("job documents in {}: {count}, all valid", directory.display()))?;
     }
     Ok(())
 }

@@ -22,17 +22,17 @@ use crate::{
 pub struct LoginArgs {
     /// The server, such as `https://rota.example` or `localhost:7070`
     url: String,
-    /// What to call it [default: its host]
+    /// The name of the context [default: the server's host]
     #[arg(long)]
     name: Option<String>,
-    /// `-` reads the token from standard input; a token itself would be seen by
-    /// others in the list of processes
+    /// `-` reads the token from standard input; other users could see a token given here
+    /// in the list of processes
     #[arg(long, value_name = "-", value_parser = only_dash)]
     token: Option<String>,
     /// Read the token from this file
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<std::path::PathBuf>,
-    /// The tenant to act for, if you may choose
+    /// The tenant to act for, if you may choose one
     #[arg(long)]
     tenant: Option<String>,
 }
@@ -43,21 +43,21 @@ fn only_dash(text: &str) -> Result<String, String> {
 
 #[derive(Args)]
 pub struct LogoutArgs {
-    /// The context to forget [default: the one in use]
+    /// The context to remove [default: the current one]
     name: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// List the servers you logged in to
+    /// List the servers that you have logged in to
     List {
-        /// Form of the answer
+        /// Output format
         #[arg(short, long, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Ask this server from now on
+    /// Use this server from now on
     Use { name: String },
-    /// Forget a server and its token
+    /// Remove a server and its token
     Remove { name: String },
 }
 
@@ -79,7 +79,7 @@ pub fn login(args: &LoginArgs, printer: &mut Printer) -> Result<(), Failure> {
     let name = args.name.clone().unwrap_or_else(|| named_after(&server));
     let target = Target { server: server.clone(), token: token.clone(), tenant: args.tenant.clone() };
     if target.token.is_some() && server.scheme() == "http" && !is_here(&server) {
-        printer.note("warning: the token goes over the network unencrypted; use https where others could listen")?;
+        printer.note("warning: the token is sent over the network unencrypted; use https if others could listen")?;
     }
     let client = target.client()?;
     let mut told: Option<Whoami> = None;
@@ -93,7 +93,7 @@ pub fn login(args: &LoginArgs, printer: &mut Printer) -> Result<(), Failure> {
     contexts.current = Some(name.clone());
     contexts.save()?;
     let who = told.map(|told| format!(" as {}", plain(&told.who))).unwrap_or_default();
-    Ok(printer.line(&format!("logged in to {server}{who}; the context `{name}` is in use"))?)
+    Ok(printer.line(&format!("logged in to {server}{who}; the current context is `{name}`"))?)
 }
 
 /// Asks for the token where somebody can answer; it is not shown.
@@ -115,7 +115,7 @@ pub fn logout(args: &LogoutArgs, printer: &mut Printer) -> Result<(), Failure> {
     let name = args.name.clone().or_else(|| contexts.current.clone());
     let name = name.ok_or_else(|| Failure::not_found("you are not logged in to any server"))?;
     forget(&mut contexts, &name)?;
-    Ok(printer.line(&format!("forgot `{name}`; its token is still valid until it expires or is revoked"))?)
+    Ok(printer.line(&format!("removed `{name}`; its token is still valid until it expires or is revoked"))?)
 }
 
 fn forget(contexts: &mut Contexts, name: &str) -> Result<(), Failure> {
@@ -145,7 +145,7 @@ pub fn run(command: &Command, printer: &mut Printer) -> Result<(), Failure> {
             contexts.named(name)?;
             contexts.current = Some(name.clone());
             contexts.save()?;
-            Ok(printer.line(&format!("`{name}` is in use"))?)
+            Ok(printer.line(&format!("the current context is `{name}`"))?)
         }
         Command::Remove { name } => {
             forget(&mut contexts, name)?;
@@ -168,7 +168,7 @@ fn list(contexts: &Contexts, output: Output, printer: &mut Printer) -> Result<()
         .collect();
     let drawn = |printer: &mut Printer| {
         if listed.is_empty() {
-            return printer.note("no contexts yet; `rota login URL` makes one");
+            return printer.note("no contexts yet; `rota login URL` creates one");
         }
         let mut table = Table::new(&["", "NAME", "SERVER", "TENANT", "TOKEN"]);
         for context in &listed {
@@ -195,7 +195,7 @@ pub fn whoami(args: &WhoamiArgs, printer: &mut Printer) -> Result<(), Failure> {
             let mut fields = Table::fields();
             fields.field("server", server);
             fields.field("who", format!("{} (by {})", who.who, who.via));
-            fields.field("tenant", format!("{} (number {})", who.tenant.name, who.tenant.id));
+            fields.field("tenant", format!("{} (id {})", who.tenant.name, who.tenant.id));
             fields.field("may", shown::permissions(&who.permissions));
             fields.field("reach", if who.installation { "every tenant" } else { "this tenant" });
             fields.field("until", who.expires_at.map(|at| times::from_now(at, now)).unwrap_or_default());

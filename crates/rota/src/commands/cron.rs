@@ -26,7 +26,7 @@ use crate::{
 pub enum Command {
     /// List the next instants of an expression
     Next(NextArgs),
-    /// Say in words what an expression means
+    /// Describe an expression in words
     Explain(ExplainArgs),
 }
 
@@ -38,8 +38,8 @@ pub struct NextArgs {
     /// Time zone, by its IANA name
     #[arg(long = "tz", value_name = "ZONE", default_value = "UTC")]
     zone: String,
-    /// Start after this time, such as 2025-03-09T00:00:00Z; without an offset
-    /// it is a local time of the zone [default: now]
+    /// Start after this time, such as 2025-03-09T00:00:00Z; without an offset it is a
+    /// local time of the zone [default: now]
     #[arg(long, value_name = "TIME")]
     after: Option<String>,
     /// End at this time, inclusive
@@ -54,10 +54,10 @@ pub struct NextArgs {
     /// What to do with a local time that a clock change repeats
     #[arg(long, value_name = "first|last|both", default_value = "first")]
     fold: Fold,
-    /// Decides where H falls; a schedule uses its identity
+    /// The text whose hash decides the values of H; a schedule uses its identity
     #[arg(long, value_name = "TEXT", default_value = "")]
     seed: String,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
     /// Answer questions from standard input, one JSON object per line:
@@ -74,10 +74,10 @@ pub struct ExplainArgs {
     /// The expression, quoted
     #[arg(value_name = "EXPR")]
     expression: String,
-    /// Decides where H falls; a schedule uses its identity
+    /// The text whose hash decides the values of H; a schedule uses its identity
     #[arg(long, value_name = "TEXT", default_value = "")]
     seed: String,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }

@@ -22,13 +22,13 @@ pub type DeadArgs = Noun<Command>;
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// List dead letters, latest first
+    /// List dead letters, newest first
     List(ListRunsArgs),
     /// Show a dead letter and why it died
     Show(OneRunArgs),
-    /// Make dead letters again, by their ids or by a filter
+    /// Redrive dead letters, by their ids or by a filter
     Redrive(RedriveArgs),
-    /// Put dead letters away, by their ids or by a filter; history keeps them
+    /// Discard dead letters, by their ids or by a filter; history keeps them
     Discard(WhichArgs),
 }
 
@@ -36,17 +36,17 @@ pub enum Command {
 pub struct RedriveArgs {
     #[command(flatten)]
     which: WhichArgs,
-    /// Of the jobs' newest versions, not of those they were made from
+    /// Use the jobs' newest versions, not those of the runs
     #[arg(long)]
     latest: bool,
-    /// Although they were made again before
+    /// Even if they were redriven before
     #[arg(long)]
     again: bool,
 }
 
 #[derive(Args)]
 pub struct WhichArgs {
-    /// Their ids; without any, all that the filter finds
+    /// Their ids; if none are given, all that the filter finds
     #[arg(value_name = "RUN")]
     runs: Vec<String>,
     #[command(flatten)]
@@ -54,10 +54,10 @@ pub struct WhichArgs {
     /// Every dead letter of the tenant
     #[arg(long, conflicts_with = "runs")]
     all: bool,
-    /// Only count
+    /// Only show how many would be changed
     #[arg(long, conflicts_with = "runs")]
     dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -76,7 +76,7 @@ impl WhichArgs {
     fn found(&self) -> Result<RunsFilter, Failure> {
         let filter = self.filter.filter(clock::now())?;
         if filter == RunsFilter::default() && !self.all {
-            let message = "name runs, or say which with --job, --tag, --from, … or --all".to_owned();
+            let message = "give the ids of runs, or select them with --job, --tag, --from, … or --all".to_owned();
             return Err(Failure::bad_input("nothing_named", message));
         }
         Ok(filter)
@@ -95,7 +95,7 @@ async fn redrive(session: &mut Session<'_>, args: &RedriveArgs) -> Result<(), Fa
 async fn discard(session: &mut Session<'_>, which: &WhichArgs) -> Result<(), Failure> {
     if which.runs.is_empty() {
         let filter = which.found()?;
-        let words = Words { verb: "discard", things: "dead letters", would: "put away", done: "put away" };
+        let words = Words { verb: "discard", things: "dead letters", would: "discarded", done: "discarded" };
         let asked = Asked { dry_run: which.dry_run, yes: which.yes };
         return bulk(session, &words, asked, |dry_run| BulkDiscard { filter: filter.clone(), dry_run }).await;
     }

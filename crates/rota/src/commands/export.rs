@@ -23,17 +23,17 @@ use crate::{
 pub struct ExportArgs {
     #[command(flatten)]
     session: SessionArgs,
-    /// The jobs, by name or number [default: all]
+    /// The jobs, by name or id [default: all]
     #[arg(value_name = "JOB")]
     jobs: Vec<String>,
-    /// Write a file for each into this directory, and calendars into `calendars` in
-    /// it [default: jobs to standard output]
+    /// Write one file per job into this directory, and calendars into its subdirectory
+    /// `calendars` [default: print jobs to standard output]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Those that have this tag
+    /// Only those with this tag
     #[arg(long, conflicts_with = "jobs")]
     tag: Option<String>,
-    /// Those whose names start so
+    /// Only those whose names start with this
     #[arg(long, conflicts_with = "jobs")]
     prefix: Option<String>,
 }
@@ -95,7 +95,9 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<(), Failure> {
     // Names have no slash and start with no dot; a server that says otherwise
     // must not choose where files are written.
     if name.contains(['/', '\\', '\0']) || name.starts_with('.') {
-        return Err(Failure::Other(anyhow::anyhow!("the server has something named {name:?}, which is no file name")));
+        return Err(Failure::Other(anyhow::anyhow!(
+            "the server has an object named {name:?}, which cannot be used as a file name"
+        )));
     }
     std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     let path = directory.join(format!("{name}.yaml"));

@@ -14,10 +14,10 @@ use crate::{clock, failure::Failure, session::Session, times};
 /// Why and for how long.
 #[derive(Args)]
 pub struct PauseArgs {
-    /// For people who wonder
+    /// A note for people
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
-    /// The pause ends by itself then: an instant, or +2h
+    /// When the pause ends by itself: an instant, or +2h
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 }
@@ -31,24 +31,24 @@ impl PauseArgs {
 
 /// Jobs by name, or by a filter.
 #[derive(Args)]
-#[command(next_help_heading = "Many at once")]
+#[command(next_help_heading = "Several jobs")]
 pub struct ManyJobsArgs {
-    /// Those that have this tag
+    /// Only those with this tag
     #[arg(long, conflicts_with = "jobs")]
     tag: Option<String>,
-    /// Those of this queue
+    /// Only those of this queue
     #[arg(long, conflicts_with = "jobs")]
     queue: Option<String>,
-    /// Those whose names start so
+    /// Only those whose names start with this
     #[arg(long, conflicts_with = "jobs")]
     prefix: Option<String>,
     /// Every job of the tenant
     #[arg(long, conflicts_with_all = ["jobs", "tag", "queue", "prefix"])]
     all: bool,
-    /// Only count
+    /// Only show how many would be changed
     #[arg(long, conflicts_with = "jobs")]
     dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -65,7 +65,7 @@ impl ManyJobsArgs {
             return Ok(None);
         }
         if filter == JobsFilter::default() && !self.all {
-            let message = "name jobs, or say which with --tag, --queue, --prefix or --all".to_owned();
+            let message = "name the jobs, or select them with --tag, --queue, --prefix or --all".to_owned();
             return Err(Failure::bad_input("nothing_named", message));
         }
         Ok(Some(filter))

@@ -27,14 +27,14 @@ pub enum Command {
         #[command(flatten)]
         list: ListArgs,
     },
-    /// Let nothing of queues start, and no schedule of their jobs fire
+    /// Pause queues: their runs do not start, and the schedules of their jobs do not fire
     Pause {
         #[arg(required = true, value_name = "QUEUE")]
         queues: Vec<String>,
         #[command(flatten)]
         pause: PauseArgs,
     },
-    /// Let queues go on
+    /// Resume queues
     Resume {
         #[arg(required = true, value_name = "QUEUE")]
         queues: Vec<String>,

@@ -23,14 +23,14 @@ pub enum Command {
     /// Show a row as it is stored
     #[command(alias = "get")]
     Show {
-        /// Its table and its key, as the list names it
+        /// Its table and its key, as `rota rows list` shows them
         row: String,
     },
     /// Delete a row that cannot be read, unless others depend on it
     Discard {
-        /// Its table and its key, as the list names it
+        /// Its table and its key, as `rota rows list` shows them
         row: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
@@ -41,7 +41,7 @@ pub fn run(args: RowsArgs, printer: &mut Printer) -> Result<(), Failure> {
         Command::List(list) => session.list(&list, &["rows"], &[], drawn).await,
         Command::Show { row } => show(session, &row).await,
         Command::Discard { row, yes } => {
-            session.confirm(yes, &format!("Delete {row}? It has no history, and cannot be brought back."))?;
+            session.confirm(yes, &format!("Delete {row}? It has no history and cannot be restored."))?;
             let gone: RawRow = session.client.delete(&["rows", &row], &[]).await?;
             session.done(&gone, format_args!("discarded {}", gone.id))
         }

@@ -33,10 +33,10 @@ pub type ScheduleArgs = Noun<Command>;
 pub enum Command {
     /// List schedules
     List {
-        /// Of this job, by name or number
+        /// Only those of this job, by name or id
         #[arg(long)]
         job: Option<String>,
-        /// Only those that are enabled by definition, or with `=false` those that are not
+        /// Only those that are enabled, or with `=false` those that are not
         #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
         enabled: Option<bool>,
         #[command(flatten)]
@@ -49,51 +49,51 @@ pub enum Command {
         #[command(flatten)]
         watch: WatchArgs,
     },
-    /// List the next instants of a schedule, in UTC and on its own clock
+    /// List the next instants of a schedule, in UTC and in its time zone
     Next {
         #[command(flatten)]
         schedule: ScheduleName,
-        /// How many
+        /// How many instants
         #[arg(short = 'n', long = "count", value_name = "N", default_value_t = 10)]
         count: u32,
         /// Start after this time [default: now]
         #[arg(long, value_name = "TIME")]
         after: Option<String>,
     },
-    /// List the instants that made no run, and why
+    /// List the instants that were skipped, and why
     Skips {
         #[command(flatten)]
         schedule: ScheduleName,
         #[command(flatten)]
         list: ListArgs,
     },
-    /// Say why a schedule did not fire, and what it does next
+    /// Explain why a schedule did not fire, and what it does next
     Why {
         #[command(flatten)]
         schedule: ScheduleName,
     },
-    /// Keep schedules from firing
+    /// Pause schedules: they do not fire
     Pause {
-        /// The schedules: numbers, JOB/NAME, or JOB where it has one
+        /// The schedules: their ids, JOB/NAME, or JOB if the job has one schedule
         #[arg(required = true, value_name = "SCHEDULE")]
         schedules: Vec<String>,
         #[command(flatten)]
         pause: PauseArgs,
     },
-    /// Let schedules fire again; instants of the pause are recorded as skipped
+    /// Resume schedules; instants of the pause are recorded as skipped
     Resume {
-        /// The schedules: numbers, JOB/NAME, or JOB where it has one
+        /// The schedules: their ids, JOB/NAME, or JOB if the job has one schedule
         #[arg(required = true, value_name = "SCHEDULE")]
         schedules: Vec<String>,
     },
-    /// Run past instants of a schedule
+    /// Create runs for past instants of a schedule
     Backfill(BackfillArgs),
 }
 
 /// A schedule, by its number or by the names of its job and itself.
 #[derive(Args)]
 pub struct ScheduleName {
-    /// Its number, JOB/NAME, or JOB where the job has one schedule
+    /// Its id, JOB/NAME, or JOB if the job has one schedule
     #[arg(value_name = "SCHEDULE")]
     schedule: String,
 }
@@ -102,19 +102,19 @@ pub struct ScheduleName {
 pub struct BackfillArgs {
     #[command(flatten)]
     schedule: ScheduleName,
-    /// The first instant that counts: an instant, a day, or 2d for two days ago
+    /// The start of the range, inclusive: an instant, a day, or 2d for two days ago
     #[arg(long, value_name = "TIME")]
     from: String,
-    /// The end; an instant there does not count
+    /// The end of the range, exclusive
     #[arg(long, value_name = "TIME", default_value = "now")]
     to: String,
-    /// Also instants that made a run already
+    /// Also instants that already have a run
     #[arg(long)]
     again: bool,
-    /// Only count
+    /// Only show how many runs would be created
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -170,7 +170,9 @@ async fn find(client: &Client, given: &str) -> Result<String, Failure> {
         (Some(name), all) => all.iter().find(|schedule| schedule.name == name),
     };
     let found = found.map(|schedule| schedule.id.to_string());
-    found.ok_or_else(|| Failure::not_found(format!("the job `{job}` has no such schedule; it has: {}", names())))
+    found.ok_or_else(|| {
+        Failure::not_found(format!("the job `{job}` has no such schedule; its schedules are: {}", names()))
+    })
 }
 
 async fn find_all(client: &Client, given: &[String]) -> Result<Vec<String>, Failure> {
@@ -193,16 +195,16 @@ async fn show(session: &mut Session<'_>, name: &ScheduleName, watch: &WatchArgs)
 
 fn whole(schedule: &Schedule, now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     let mut fields = Table::fields();
-    fields.field("schedule", format!("{}/{} (number {})", schedule.job.name, schedule.name, schedule.id));
+    fields.field("schedule", format!("{}/{} (id {})", schedule.job.name, schedule.name, schedule.id));
     fields.field("when", schedule.description.as_str());
     fields.field("state", shown::state(schedule.enabled, schedule.paused_by.is_some()));
     fields.field("pause", shown::pause(schedule.pause.as_ref(), now));
     let wider = schedule.paused_by.as_deref().filter(|level| *level != "schedule");
     fields.field("paused by", wider.map(|level| format!("its {level}")).unwrap_or_default());
     let none = match (&schedule.paused_by, schedule.enabled) {
-        (Some(_), _) => "none: it is paused",
-        (None, false) => "none: it or its job is turned off",
-        (None, true) => "none: it waits for its own run, or has ended",
+        (Some(_), _) => "none: the schedule is paused",
+        (None, false) => "none: the schedule or its job is disabled",
+        (None, true) => "none: the schedule waits for its own run, or has ended",
     };
     let next = schedule.next_at.map(|at| format!("{at} ({})", times::from_now(at, now)));
     fields.field("next", next.unwrap_or_else(|| none.to_owned()));
@@ -230,12 +232,19 @@ async fn next(session: &mut Session<'_>, name: &ScheduleName, count: u32, after:
 /// Why a schedule does not fire at the instants that its definition plans, if it does not.
 fn held_back(schedule: &Schedule) -> Option<String> {
     match (schedule.enabled, schedule.paused_by.as_deref(), schedule.next_at) {
-        (false, _, _) => Some("the schedule or its job is not enabled: none of these fires until it is".to_owned()),
-        (true, Some(level), None) => Some(format!("the {level} is paused: none of these fires until it is resumed")),
-        (true, Some(level), Some(next)) => Some(format!("the {level} is paused: none of these fires before {next}")),
-        (true, None, None) => {
-            Some("it owes no instant now: `rota schedule why` says what it waits for, or that it is over".to_owned())
+        (false, _, _) => {
+            Some("the schedule or its job is disabled: none of these instants fires until it is enabled".to_owned())
         }
+        (true, Some(level), None) => {
+            Some(format!("the {level} is paused: none of these instants fires until it is resumed"))
+        }
+        (true, Some(level), Some(next)) => {
+            Some(format!("the {level} is paused: none of these instants fires before {next}"))
+        }
+        (true, None, None) => Some(
+            "the schedule has no next instant now: `rota schedule why` says what it waits for, or that it has ended"
+                .to_owned(),
+        ),
         (true, None, Some(_)) => None,
     }
 }
@@ -268,7 +277,7 @@ async fn backfill(session: &mut Session<'_>, args: &BackfillArgs) -> Result<(), 
     let path = ["schedules", &id, "backfill"];
     let mut done: Backfilled = session.client.post(&path, &request).await?;
     if !args.dry_run && done.runs > 0 {
-        session.confirm(args.yes, &format!("Make {} runs for instants from {from} to {to}?", done.runs))?;
+        session.confirm(args.yes, &format!("Create {} runs for instants from {from} to {to}?", done.runs))?;
         request.dry_run = false;
         done = session.client.post(&path, &request).await?;
     }
@@ -278,5 +287,6 @@ async fn backfill(session: &mut Session<'_>, args: &BackfillArgs) -> Result<(), 
         (Some(why), count) if count > 0 => format!("; {count} {would}refused: {why}"),
         _ => String::new(),
     };
-    session.done(&done, format_args!("{} runs {would}made of {} instants{before}{refused}", done.runs, done.planned))
+    session
+        .done(&done, format_args!("{} runs {would}created for {} instants{before}{refused}", done.runs, done.planned))
 }

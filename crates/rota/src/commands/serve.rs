@@ -44,7 +44,7 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 #[derive(Args)]
 #[command(after_help = "\
 Exit codes: 0 drained after SIGTERM or SIGINT; 1 failed; 2 the configuration or a
-job document is wrong; 128 and the signal's number after a second signal.")]
+job document is invalid; 128 and the signal's number after a second signal.")]
 pub struct ServeArgs {
     #[command(flatten)]
     flags: Flags,
@@ -58,7 +58,7 @@ pub fn run(args: &ServeArgs, printer: &mut Printer) -> Result<(), Failure> {
     }
     logs::start(config.log_format, config.log_level.clone())?;
     for variable in config::strangers() {
-        warn!(variable, "a variable is set that no setting is called by");
+        warn!(variable, "a ROTA_ variable is set that is not a setting");
     }
     let (engine, api) = (wire::engine_threads()?, wire::api_threads(&config)?);
     let left = engine.block_on(serve(&config, &documents, api.handle(), printer));
@@ -81,7 +81,7 @@ enum Left {
 
 fn demo_job() -> Result<JobFile, Failure> {
     let document = JobDocument::from_yaml(demo::JOB.as_bytes());
-    let document = document.map_err(|problems| anyhow!("the demo job is wrong: {problems:?}"))?;
+    let document = document.map_err(|problems| anyhow!("the demo job is invalid: {problems:?}"))?;
     Ok(JobFile { path: "--demo".into(), document })
 }
 
@@ -120,7 +120,7 @@ async fn start(config: &Config, documents: &Documents) -> anyhow::Result<(Engine
     tokio::spawn(logs::follow(engine.clone()));
     let saved = save(&engine, documents).await;
     if saved.is_err() && engine.stop(config.drain).await.is_err() {
-        warn!("the node could not leave the store in order; its partitions are free when its word has run out");
+        warn!("the node could not leave the store; its partitions become free when its lease has expired");
     }
     saved.map(|tenant| (engine, tenant))
 }
@@ -136,7 +136,7 @@ fn greet(config: &Config, address: SocketAddr, printer: &mut Printer) -> anyhow:
     let (store, roles) = (config.store.to_string(), config.roles.to_string());
     info!(url = %format_args!("http://{address}"), store, roles, version = env!("CARGO_PKG_VERSION"), "serving");
     if !address.ip().is_loopback() && config.access.login == Login::Off {
-        warn!("other machines can reach this node, and no login is asked for: anybody who does may do anything");
+        warn!("other machines can reach this node, and it requires no login: anybody who can reach it has full access");
     }
     if config.demo {
         printer.text(&format!(
@@ -145,7 +145,7 @@ Rota runs the job `demo` every 10 seconds. Where to look:
 
   rota run list --job demo           its runs (target/release/rota, from a checkout)
   http://{address}/docs/         the API, to try it
-  http://{address}/metrics       what this node counts: rota_runs_ended_total rises
+  http://{address}/metrics       the metrics of this node, such as rota_runs_ended_total
 
 Jobs of your own: docs/quickstart.md takes ten minutes. Ctrl-C stops.
 
@@ -159,14 +159,14 @@ Jobs of your own: docs/quickstart.md takes ten minutes. Ctrl-C stops.
 async fn until_drained(config: &Config, engine: Engine, node: &Node, signals: &mut Signals) -> anyhow::Result<Left> {
     let name = tokio::select! {
         (name, _) = signals.next() => name,
-        stage = engine.broken() => anyhow::bail!("the engine broke down: its stage `{stage}` panicked; start rota again, it goes on where it stood"),
+        stage = engine.broken() => anyhow::bail!("the engine failed: its stage `{stage}` panicked; start Rota again, and it continues where it was"),
     };
-    info!(signal = name, limit = %config.drain, "draining; a second signal leaves at once");
+    info!(signal = name, limit = %config.drain, "draining; a second signal stops at once");
     node.draining();
     tokio::select! {
         stopped = engine.stop(config.drain) => stopped.context("cannot drain")?,
         (name, number) = signals.next_after(ECHO_MAX) => {
-            warn!(signal = name, "leaving at once");
+            warn!(signal = name, "stopping at once");
             return Ok(Left::AtOnce { number });
         }
     }

@@ -137,7 +137,7 @@ pub fn schedules(schedules: &[Schedule], now: Timestamp, printer: &mut Printer) 
 
 pub fn upcoming(instants: &[Upcoming], now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     if instants.is_empty() {
-        return printer.note("no instant to come");
+        return printer.note("no future instants");
     }
     let mut table = Table::new(&["PLANNED (UTC)", "LOCAL", "DUE", "NOTE"]);
     for instant in instants {

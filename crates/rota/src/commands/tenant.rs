@@ -30,21 +30,21 @@ pub enum Command {
         /// Its name
         tenant: String,
     },
-    /// Make a tenant; one that is there is not touched
+    /// Create a tenant; fails if it already exists
     Create {
         /// Its name
         name: String,
-        /// free, pro, enterprise or unlimited
+        /// The tier: free, pro, enterprise or unlimited
         #[arg(long, value_parser = tier, value_name = "TIER")]
         tier: Tier,
         #[command(flatten)]
         quotas: QuotaArgs,
     },
-    /// Change a tenant's tier or quotas; what is left out stays
+    /// Change a tenant's tier or quotas; what is not given stays as it is
     Set {
         /// Its name
         name: String,
-        /// free, pro, enterprise or unlimited
+        /// The tier: free, pro, enterprise or unlimited
         #[arg(long, value_parser = tier, value_name = "TIER")]
         tier: Option<Tier>,
         #[command(flatten)]
@@ -55,8 +55,8 @@ pub enum Command {
 /// What differs from the tier's quotas.
 #[derive(Args)]
 pub struct QuotaArgs {
-    /// A quota that differs from the tier's; without a value the tier's counts again;
-    /// may be given several times
+    /// A quota that differs from the tier's; an empty value restores the tier's; may be
+    /// repeated
     #[arg(long = "quota", value_name = "NAME=VALUE")]
     quotas: Vec<String>,
 }
@@ -89,20 +89,20 @@ pub fn run(args: TenantArgs, printer: &mut Printer) -> Result<(), Failure> {
         Command::Show { tenant } => show(session, &tenant).await,
         Command::Create { name, tier, quotas } => {
             if stored(session, &name).await?.is_some() {
-                let message = format!("there is a tenant `{name}` already; `rota tenant set` changes it");
+                let message = format!("the tenant `{name}` already exists; `rota tenant set` changes it");
                 return Err(Failure::refused(rota_api::problem::Code::Conflict, message));
             }
             let request = TenantRequest { tier: shown::word(&tier), quotas: quotas.over(None)? };
-            save(session, &name, &request, "made").await
+            save(session, &name, &request, "created").await
         }
         Command::Set { name, tier, quotas } => {
             if tier.is_none() && quotas.quotas.is_empty() {
-                let message = "say what to change: --tier or --quota".to_owned();
+                let message = "nothing to change: give --tier or --quota".to_owned();
                 return Err(Failure::bad_input("nothing_named", message));
             }
             let found = stored(session, &name).await?;
             let found = found.ok_or_else(|| {
-                Failure::not_found(format!("there is no tenant `{name}`; `rota tenant create` makes one"))
+                Failure::not_found(format!("there is no tenant `{name}`; `rota tenant create` creates one"))
             })?;
             let tier = tier.map_or(found.tier, |tier| shown::word(&tier));
             let request = TenantRequest { tier, quotas: quotas.over(found.quotas)? };
@@ -121,14 +121,14 @@ async fn stored(session: &Session<'_>, name: &str) -> Result<Option<Tenant>, Fai
 
 async fn save(session: &mut Session<'_>, name: &str, request: &TenantRequest, what: &str) -> Result<(), Failure> {
     let saved: Tenant = session.client.put(&["tenants", name], request, Believes::Anything).await?;
-    session.done(&saved, format_args!("{what} {} (number {}, {})", saved.name, saved.id, saved.tier))
+    session.done(&saved, format_args!("{what} {} (id {}, {})", saved.name, saved.id, saved.tier))
 }
 
 async fn show(session: &mut Session<'_>, tenant: &str) -> Result<(), Failure> {
     let tenant: Tenant = session.client.get(&["tenants", tenant], &[]).await?;
     session.answer(&tenant, |printer| {
         let mut fields = Table::fields();
-        fields.field("tenant", format!("{} (number {})", tenant.name, tenant.id));
+        fields.field("tenant", format!("{} (id {})", tenant.name, tenant.id));
         fields.field("tier", tenant.tier.as_str());
         fields.field("quotas", quotas(&tenant));
         printer.table(fields)
@@ -136,7 +136,7 @@ async fn show(session: &mut Session<'_>, tenant: &str) -> Result<(), Failure> {
 }
 
 fn drawn(tenants: &[Tenant], _: Timestamp, printer: &mut Printer) -> io::Result<()> {
-    let mut table = Table::new(&["TENANT", "NUMBER", "TIER", "QUOTAS"]);
+    let mut table = Table::new(&["TENANT", "ID", "TIER", "QUOTAS"]);
     for tenant in tenants {
         table.row([
             tenant.name.clone().into(),

@@ -22,50 +22,50 @@ pub type UserArgs = Noun<Command>;
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// List people by name
+    /// List users by name
     List(ListArgs),
-    /// Show a person
+    /// Show a user
     Show {
-        /// Their name
+        /// The user's name
         user: String,
     },
-    /// Make a person who logs in with a password
+    /// Create a user who logs in with a password
     Create {
-        /// Their name
+        /// The user's name
         user: String,
-        /// What they may do: viewer, operator, editor or admin of the tenant
+        /// The role in the tenant: viewer, operator, editor or admin
         #[arg(long)]
         role: Role,
-        /// They have the role in every other tenant too
+        /// The role applies in every other tenant too
         #[arg(long)]
         installation: bool,
         #[command(flatten)]
         password: PasswordArgs,
     },
-    /// Change what a person may do, from their next request on
+    /// Change a user's role, from the next request on
     Set {
-        /// Their name
+        /// The user's name
         user: String,
-        /// What they may do: viewer, operator, editor or admin of the tenant
+        /// The role in the tenant: viewer, operator, editor or admin
         #[arg(long, required_unless_present = "installation")]
         role: Option<Role>,
-        /// They have the role in every other tenant too, or with `=false` in theirs alone
+        /// The role applies in every other tenant too, or with `=false` only in their own
         #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
         installation: Option<bool>,
     },
-    /// Give a person a new password, and end all their sessions
+    /// Set a user's password, and end all of the user's sessions
     Password {
-        /// Their name
+        /// The user's name
         user: String,
         #[command(flatten)]
         password: PasswordArgs,
     },
-    /// Delete people; they are out at once
+    /// Delete users; they lose access at once
     Delete {
-        /// Their names
+        /// The users' names
         #[arg(required = true, value_name = "USER")]
         users: Vec<String>,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
@@ -74,8 +74,8 @@ pub enum Command {
 /// Where the password comes from; a terminal is asked.
 #[derive(Args)]
 pub struct PasswordArgs {
-    /// `-` reads the password from standard input; a password itself would be seen
-    /// by others in the list of processes
+    /// `-` reads the password from standard input; other users could see a password given
+    /// here in the list of processes
     #[arg(long, value_name = "-", value_parser = only_dash)]
     password: Option<String>,
     /// Read the password from this file
@@ -94,8 +94,8 @@ impl PasswordArgs {
             (None, Some(_)) => secret::from_stdin("password"),
             (None, None) if Printer::can_ask() => secret::typed("Password:", true),
             (None, None) => {
-                let message = "nobody can be asked here for the password: give --password - and it on standard input, or \
-                     --password-file";
+                let message = "cannot ask for the password without a terminal: give it on standard input with --password -, \
+                     or use --password-file";
                 Err(Failure::bad_input("no_password", message.to_owned()))
             }
         }
@@ -110,7 +110,7 @@ pub fn run(args: UserArgs, printer: &mut Printer) -> Result<(), Failure> {
             let password = password.read()?;
             let request = UserRequest { name: user, password, role: role.to_string(), installation };
             let made: User = session.client.post(&["users"], &request).await?;
-            session.done(&made, format_args!("made {} ({})", made.name, made.role))
+            session.done(&made, format_args!("created {} ({})", made.name, made.role))
         }
         Command::Set { user, role, installation } => {
             let patch = UserPatch { password: None, role: role.map(|role| role.to_string()), installation };
@@ -121,7 +121,7 @@ pub fn run(args: UserArgs, printer: &mut Printer) -> Result<(), Failure> {
         Command::Password { user, password } => {
             let patch = UserPatch { password: Some(password.read()?), ..UserPatch::default() };
             let user: User = session.client.patch(&["users", &user], &patch).await?;
-            session.done(&user, format_args!("{} has a new password; all their sessions ended", user.name))
+            session.done(&user, format_args!("the password of {} is changed, and all sessions have ended", user.name))
         }
         Command::Delete { users, yes } => delete(session, &users, yes).await,
     })
@@ -135,7 +135,7 @@ async fn show(session: &mut Session<'_>, user: &str) -> Result<(), Failure> {
         fields.field("user", user.name.as_str());
         fields.field("role", user.role.as_str());
         fields.field("reach", reach(&user));
-        fields.field("made", times::from_now(user.created_at, now));
+        fields.field("created", times::from_now(user.created_at, now));
         fields.field("changed", times::from_now(user.updated_at, now));
         printer.table(fields)
     })
@@ -152,9 +152,9 @@ async fn delete(session: &mut Session<'_>, users: &[String], yes: bool) -> Resul
 
 fn drawn(users: &[User], now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     if users.is_empty() {
-        return printer.note("no users; `rota user create NAME --role viewer` makes one");
+        return printer.note("no users; `rota user create NAME --role viewer` creates one");
     }
-    let mut table = Table::new(&["USER", "ROLE", "REACH", "MADE", "CHANGED"]);
+    let mut table = Table::new(&["USER", "ROLE", "REACH", "CREATED", "CHANGED"]);
     for user in users {
         table.row([
             user.name.clone().into(),

@@ -205,11 +205,11 @@ impl Layers {
                     Ok(items) => self.put(setting, items, Source::File(path.to_owned())),
                     Err(expected) => {
                         let found = value.type_str();
-                        self.problems.push(format!("{key}: {expected} is expected, not {found} ({})", path.display()));
+                        self.problems.push(format!("{key}: expected {expected}, found {found} ({})", path.display()));
                     }
                 },
                 (None, Value::Table(inner)) if is_section(&key) => self.take_table(&key, inner, path),
-                (None, _) => self.problems.push(format!("{key}: there is no such field ({})", path.display())),
+                (None, _) => self.problems.push(format!("{key}: unknown field ({})", path.display())),
             }
         }
     }

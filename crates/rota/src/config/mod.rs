@@ -153,8 +153,8 @@ fn read(flags: &Flags, variable: impl Fn(&str) -> Option<String>) -> Result<(Con
 
 fn told(problems: &[String]) -> String {
     match problems {
-        [one] => format!("the configuration cannot be used: {one}"),
-        many => format!("the configuration cannot be used:\n  {}", many.join("\n  ")),
+        [one] => format!("the configuration is invalid: {one}"),
+        many => format!("the configuration is invalid:\n  {}", many.join("\n  ")),
     }
 }
 
@@ -268,7 +268,7 @@ impl Reading<'_> {
         if span.as_millis() >= millis_min {
             return Some(span);
         }
-        self.refuse(key, format_args!("{span} is too short; at least {} is needed", Span::millis(millis_min)));
+        self.refuse(key, format_args!("{span} is too short; the minimum is {}", Span::millis(millis_min)));
         None
     }
 
@@ -281,7 +281,7 @@ impl Reading<'_> {
         self.refuse(
             "listen",
             format_args!(
-                "other machines can reach {listen}, and nobody is asked who they are. Ask them: make a token with \
+                "other machines can reach {listen}, and no login is required. Require one: create a token with \
                  `rota token create NAME --admin --direct` and start with --auth-login required; or listen on 127.0.0.1; or \
                  accept that anybody who reaches it may do anything, with --insecure-listen"
             ),
@@ -294,7 +294,7 @@ impl Reading<'_> {
         let before = self.problems.len();
         let admin = variable(ADMIN_VARIABLE).filter(|token| !token.is_empty());
         if admin.as_ref().is_some_and(|token| token.len() < ADMIN_TOKEN_MIN) {
-            self.problems.push(format!("{ADMIN_VARIABLE}: a token has at least {ADMIN_TOKEN_MIN} characters"));
+            self.problems.push(format!("{ADMIN_VARIABLE}: the token must have at least {ADMIN_TOKEN_MIN} characters"));
         }
         let jwt = self.jwt(variable(JWT_SECRET_VARIABLE));
         let login = match self.optional::<String>("auth.login").as_deref() {
@@ -327,7 +327,7 @@ impl Reading<'_> {
         let (file, url) = (self.optional::<PathBuf>("jwt.key_file"), self.optional::<String>("jwt.jwks_url"));
         if algorithms.is_empty() {
             if file.is_some() || url.is_some() {
-                self.refuse("jwt.algorithms", "a key is given, and no algorithm to use it with");
+                self.refuse("jwt.algorithms", "a key is set, but no algorithm; set jwt.algorithms");
             }
             return None;
         }
@@ -345,7 +345,7 @@ impl Reading<'_> {
             (None, Some(url), None) => JwtKeys::Set(url),
             (None, None, Some(secret)) => JwtKeys::Secret(secret.into_bytes()),
             _ => {
-                let message = format!("give one of jwt.key_file, jwt.jwks_url and {JWT_SECRET_VARIABLE}");
+                let message = format!("set exactly one of jwt.key_file, jwt.jwks_url and {JWT_SECRET_VARIABLE}");
                 self.refuse("jwt.algorithms", message);
                 return None;
             }
@@ -381,10 +381,10 @@ impl Reading<'_> {
             let mut own = serde_json::Map::new();
             for text in self.many::<String>(key) {
                 match text.split_once('=') {
-                    None => self.refuse(key, format_args!("`{text}` is not NAME=VALUE")),
+                    None => self.refuse(key, format_args!("`{text}` must have the form NAME=VALUE")),
                     Some((name, value)) => {
                         if own.insert(name.trim().to_owned(), values::quota(value.trim())).is_some() {
-                            self.refuse(key, format_args!("{name} is given twice"));
+                            self.refuse(key, format_args!("{name} is set twice"));
                         }
                     }
                 }
@@ -423,13 +423,13 @@ impl Reading<'_> {
             ("any", true) => Some(CommandPolicy::Any),
             ("listed", false) => Some(CommandPolicy::Listed(allow.into_iter().map(program).collect())),
             ("listed", true) => {
-                self.refuse("commands.allow", "the policy is `listed`, and nothing is listed");
+                self.refuse("commands.allow", "the policy is `listed`, but commands.allow is empty");
                 None
             }
             ("off" | "any", false) => {
                 self.refuse(
                     "commands.allow",
-                    format_args!("a list counts only with commands.policy `listed`, not `{policy}`"),
+                    format_args!("a list has an effect only with commands.policy `listed`, not with `{policy}`"),
                 );
                 None
             }

@@ -50,15 +50,16 @@ fn every_mistake_is_told_with_its_field_and_source() {
     let arguments = ["--config", text, "--listen", "here", "--attempts-max", "0", "--commands-allow", "/bin/"];
     let told = read_with(&arguments, &[("ROTA_LEASES_NODE", "1ms"), ("ROTA_LOG_LEVEL", "loud=3")]).unwrap_err();
     for expected in [
-        format!("lisen: there is no such field ({text})"),
-        format!("roles: a list of texts is expected, not string ({text})"),
+        format!("lisen: unknown field ({text})"),
+        format!("roles: expected a list of texts, found string ({text})"),
         format!("egress.reach: `all` is not one of public, listed, anything ({text})"),
-        format!("nowhere: there is no such field ({text})"),
-        "listen: `here` is not an address and port such as 127.0.0.1:7070 (--listen)".into(),
+        format!("nowhere: unknown field ({text})"),
+        "listen: `here` is not an address and port: write for example 127.0.0.1:7070 (--listen)".into(),
         "attempts_max: 0 is not between 1 and 1000000 (--attempts-max)".into(),
-        "commands.allow: a list counts only with commands.policy `listed`, not `off` (--commands-allow)".into(),
-        "leases.node: 1ms is too short; at least 500ms is needed (ROTA_LEASES_NODE)".into(),
-        "log.level: `loud=3` is not a level".into(),
+        "commands.allow: a list has an effect only with commands.policy `listed`, not with `off` (--commands-allow)"
+            .into(),
+        "leases.node: 1ms is too short; the minimum is 500ms (ROTA_LEASES_NODE)".into(),
+        "log.level: `loud=3` is not a valid level".into(),
     ] {
         assert!(told.contains(&expected), "{expected}\nin\n{told}");
     }
@@ -84,11 +85,11 @@ fn what_tiers_allow_is_read_and_told_with_its_place() {
     )
     .unwrap_err();
     for expected in [
-        "quotas.free: `max_retries` is not NAME=VALUE (--quotas-free)",
+        "quotas.free: `max_retries` must have the form NAME=VALUE (--quotas-free)",
         "quotas.free: runs: ",
         "quotas.free: active_schedules: ",
         "quotas.enterprise: best_priority: ",
-        "quotas.enterprise: max_retries is given twice (ROTA_QUOTAS_ENTERPRISE)",
+        "quotas.enterprise: max_retries is set twice (ROTA_QUOTAS_ENTERPRISE)",
     ] {
         assert!(told.contains(expected), "{expected}\nin\n{told}");
     }
@@ -129,16 +130,16 @@ fn keys_of_jwts_must_fit_their_algorithms() {
     let pem = file("no key");
     let pem = pem.to_str().unwrap();
     for (arguments, variables, expected) in [
-        (&["--jwt-algorithms", "HS256"][..], &[][..], "give one of jwt.key_file"),
+        (&["--jwt-algorithms", "HS256"][..], &[][..], "set exactly one of jwt.key_file"),
         (&["--jwt-algorithms", "HS256"], &[("ROTA_JWT_SECRET", "short")], "at least 32 bytes"),
-        (&["--jwt-algorithms", "RS256"], &[secret], "go with a secret"),
+        (&["--jwt-algorithms", "RS256"], &[secret], "need a secret"),
         (&["--jwt-algorithms", "HS256,RS256"], &[secret], "of different kinds"),
-        (&["--jwt-algorithms", "none"], &[secret], "is no JWT algorithm"),
+        (&["--jwt-algorithms", "none"], &[secret], "is not a JWT algorithm"),
         (&["--jwt-algorithms", "RS256", "--jwt-key-file", pem], &[], "cannot be read as PEM"),
         (&["--jwt-algorithms", "RS256", "--jwt-key-file", "/nowhere/key"], &[], "cannot be read"),
         (&["--jwt-algorithms", "RS256", "--jwt-jwks-url", "http://login.example/keys"], &[], "must be https"),
-        (&["--jwt-algorithms", "HS256", "--jwt-jwks-url", "https://login.example/keys"], &[], "go with a secret"),
-        (&["--jwt-jwks-url", "https://login.example/keys"], &[], "no algorithm"),
+        (&["--jwt-algorithms", "HS256", "--jwt-jwks-url", "https://login.example/keys"], &[], "need a secret"),
+        (&["--jwt-jwks-url", "https://login.example/keys"], &[], "but no algorithm"),
         (&[], &[("ROTA_ADMIN_TOKEN", "short")], "at least 32 characters"),
     ] {
         let told = read_with(arguments, variables).unwrap_err();

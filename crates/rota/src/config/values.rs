@@ -79,7 +79,7 @@ impl Roles {
         match roles {
             Self { api: false, scheduler: false, worker: false } => Err("a node needs at least one role".into()),
             Self { scheduler: true, worker: false, .. } => {
-                Err("a scheduler executes what its partitions hold, so it must be a worker too".into())
+                Err("a scheduler executes the runs of its partitions, so it must be a worker too".into())
             }
             roles => Ok(roles),
         }
@@ -127,7 +127,9 @@ impl FromStr for LogLevel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{}` is not a level such as info, or info,rota::runs=debug", text.escape_debug());
+        let bad = || {
+            format!("`{}` is not a valid level: write for example info, or info,rota::runs=debug", text.escape_debug())
+        };
         let Self(mut targets) = Self::default();
         for part in text.split(',').map(str::trim) {
             let (target, level) = part.split_once('=').map_or((None, part), |(target, level)| (Some(target), level));
@@ -150,7 +152,7 @@ pub fn not_one_of(text: &str, known: &[&str]) -> String {
 pub fn explained(key: &str, text: &str, error: &str) -> String {
     let text = text.escape_debug();
     match key {
-        "listen" => format!("`{text}` is not an address and port such as 127.0.0.1:7070"),
+        "listen" => format!("`{text}` is not an address and port: write for example 127.0.0.1:7070"),
         "attempts_max"
         | "postgres.connections"
         | "http.threads"

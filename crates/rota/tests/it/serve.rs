@@ -133,7 +133,7 @@ fn a_taken_port_is_told_before_anything_is_touched() {
     let address = taken.local_addr().unwrap().to_string();
     let (code, _, error) = ended(&["serve", "--listen", &address, "--data", &place.text("data")]);
     assert_eq!(code, 1);
-    assert!(error.contains(&format!("cannot listen on {address}: another process does")), "{error}");
+    assert!(error.contains(&format!("cannot listen on {address}: another process already does")), "{error}");
     assert!(!place.path("data").exists());
 }
 
@@ -167,7 +167,7 @@ fn the_examples_of_the_pages_are_jobs() {
         place.write("jobs/example.yaml", example);
         let (code, out, error) = ended(&["config", "check", "--jobs", &place.text("jobs")]);
         assert_eq!((code, error.as_str()), (0, ""), "{page}");
-        assert!(out.contains(": 1, and all can be used"), "{page}: {out}");
+        assert!(out.contains(": 1, all valid"), "{page}: {out}");
     }
 }
 
@@ -186,7 +186,10 @@ fn a_bad_job_document_is_refused_with_file_and_field() {
         let (code, _, error) = ended(&[command, &["--jobs", &jobs, "--data", &data]].concat());
         assert_eq!(code, 2, "{error}");
         assert!(error.contains(&format!("{jobs}/b.yaml: schedules[0].cron: ")), "{error}");
-        assert!(error.contains(&format!("{jobs}/c.json: name: the job `fine` stands in {jobs}/a.yaml too")), "{error}");
+        assert!(
+            error.contains(&format!("{jobs}/c.json: name: the job `fine` is also defined in {jobs}/a.yaml")),
+            "{error}"
+        );
     }
     assert!(!place.path("data").exists());
 }
@@ -232,7 +235,7 @@ fn what_goes_wrong_with_a_run_is_logged_with_its_ids() {
     node.wait_for("a run to end badly", |node| {
         node.log.iter().any(|line| {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
-            line["message"] == "run ended badly" && line["run"].is_string() && line["job"].is_string()
+            line["message"] == "run did not succeed" && line["run"].is_string() && line["job"].is_string()
         })
     });
     assert!(node.stop().0.success());

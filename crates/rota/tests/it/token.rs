@@ -50,8 +50,8 @@ fn a_token_that_may_do_nothing_is_not_made() {
     let place = Place::new();
     let data = place.text("data");
     for (arguments, expected) in [
-        (&["ann"][..], "say what the token may do"),
-        (&["a b", "--admin"], "a name is made of"),
+        (&["ann"][..], "the token has no permissions"),
+        (&["a b", "--admin"], "a name may contain only"),
         (&["ann", "--role", "god"], "is not one of"),
     ] {
         let (code, out, error) = ended(&[&["token", "create", "--data", &data], arguments].concat());

@@ -110,7 +110,7 @@ impl Change {
             Action::Create => ("created", "would be created", Tone::Good),
             Action::Change => ("changed", "would change", Tone::Busy),
             Action::Delete => ("deleted", "would be deleted", Tone::Bad),
-            Action::Keep => ("as it was", "as it was", Tone::Quiet),
+            Action::Keep => ("unchanged", "unchanged", Tone::Quiet),
         };
         Cell::toned(if dry_run { wish } else { done }, tone)
     }

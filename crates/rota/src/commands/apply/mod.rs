@@ -29,8 +29,8 @@ use crate::{
 pub struct ApplyArgs {
     #[command(flatten)]
     session: SessionArgs,
-    /// A file or directory of job documents, - for standard input; calendars are
-    /// read from the directory `calendars` in it
+    /// A file or directory of job documents, - for standard input; calendars are read from
+    /// its subdirectory `calendars`
     #[arg(short, long = "file", value_name = "PATH", required = true)]
     files: Vec<PathBuf>,
     /// Show what changes in each document
@@ -39,16 +39,16 @@ pub struct ApplyArgs {
     /// Change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Also delete jobs of the scope that are in no file
+    /// Also delete jobs in the scope that are not in any file
     #[arg(long, requires = "scope")]
     prune: bool,
-    /// The scope of --prune: jobs that have this tag
+    /// The scope of --prune: jobs with this tag
     #[arg(long, group = "scope", requires = "prune")]
     tag: Option<String>,
-    /// The scope of --prune: jobs whose names start so
+    /// The scope of --prune: jobs whose names start with this
     #[arg(long, group = "scope", requires = "prune")]
     prefix: Option<String>,
-    /// Do not ask before deleting
+    /// Do not ask for confirmation before deleting
     #[arg(short, long)]
     yes: bool,
 }

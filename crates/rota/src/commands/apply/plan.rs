@@ -84,7 +84,7 @@ impl Plan {
             .map(|change| change.name.as_str())
             .collect();
         if !wish.dry_run && !deleted.is_empty() {
-            let question = format!("Delete {} jobs that no file has: {}?", deleted.len(), deleted.join(", "));
+            let question = format!("Delete {} jobs that are not in any file: {}?", deleted.len(), deleted.join(", "));
             session.confirm(wish.yes, &question)?;
         }
         if !wish.dry_run {
@@ -92,7 +92,7 @@ impl Plan {
                 if let Err(failure) = self.changes[n].carry_out(session).await {
                     let done = self.changes[..n].iter().filter(|change| change.action != Action::Keep).count();
                     let name = &self.changes[n].name;
-                    session.printer.note(&format!("`{name}` failed; {done} changes before it were made"))?;
+                    session.printer.note(&format!("`{name}` failed; {done} changes before it have been made"))?;
                     return Err(failure);
                 }
             }

@@ -26,10 +26,10 @@ const PIECE: u64 = 1_000;
 pub struct BulkArgs {
     #[command(flatten)]
     place: PlaceArgs,
-    /// How many runs to make
+    /// How many runs to create
     #[arg(long, value_name = "N", default_value_t = 500_000)]
     runs: u64,
-    /// Requests that send at once
+    /// Number of requests that send at the same time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     requests: u64,
 }
@@ -47,8 +47,10 @@ pub async fn run(args: BulkArgs, printer: &mut Printer) -> Result<(), Failure> {
     let report = measure(&target, &args).await?;
     target.clean()?;
     Ok(printer.answer(args.place.output, &report, |printer| {
-        printer
-            .line(&format!("{} runs on {}, a line each, by {} requests", report.runs, report.store, report.requests))?;
+        printer.line(&format!(
+            "{} runs on {}, one line each, in {} requests",
+            report.runs, report.store, report.requests
+        ))?;
         printer.line(&format!("  {:>9} runs/s, each of them answered", report.runs_per_s))?;
         Ok(())
     })?)

@@ -28,7 +28,7 @@ use crate::{failure::Failure, printer::Printer};
 pub struct CallbacksArgs {
     #[command(flatten)]
     place: PlaceArgs,
-    /// How many runs to put through
+    /// How many runs to process
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     runs: u64,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub async fn run(args: CallbacksArgs, printer: &mut Printer) -> Result<(), Failu
             "{} HTTP calls on {}, {} finished runs before",
             report.runs, report.store, report.history
         ))?;
-        printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
+        printer.line(&format!("  {:>9} runs/s, from enqueue to history", report.runs_per_s))?;
         Ok(())
     })?)
 }

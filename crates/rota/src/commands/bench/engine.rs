@@ -54,7 +54,7 @@ const LIGHT: u64 = 100;
 pub struct EngineArgs {
     #[command(flatten)]
     load: LoadArgs,
-    /// Schedules that fire every second, to see how late they are
+    /// Number of schedules that fire every second, to measure their lateness
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     schedules: u64,
 }
@@ -100,7 +100,7 @@ fn print(report: &Report, printer: &mut Printer) -> io::Result<()> {
         "{} on {}, {} lanes, {} runs, {} finished runs before",
         report.load, report.store, report.lanes, report.runs, report.history
     ))?;
-    printer.line(&format!("  {:>9} runs/s, from the making to history, where all were found", report.runs_per_s))?;
+    printer.line(&format!("  {:>9} runs/s, from enqueue to history, where all were found", report.runs_per_s))?;
     printer.line(&format!(
         "  {:>9} runs/s by a raw loop with the same writes: share {:.2}",
         report.raw_runs_per_s, report.raw_share

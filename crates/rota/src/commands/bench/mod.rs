@@ -40,13 +40,13 @@ use crate::{
 pub enum Command {
     /// Drive the store alone: create, own or claim, settle
     Store(StoreArgs),
-    /// Drive the whole engine: make, execute, settle
+    /// Drive the whole engine: create, execute, settle
     Engine(engine::EngineArgs),
     /// Drive workers in other processes over HTTP
     Remote(remote::RemoteArgs),
-    /// Make runs in bulk through the API
+    /// Create runs in bulk through the API
     Bulk(bulk::BulkArgs),
-    /// Drive HTTP calls, from the making to history
+    /// Drive HTTP calls, from enqueue to history
     Callbacks(callbacks::CallbacksArgs),
     #[command(hide = true)]
     RemoteWorker(remote::WorkerArgs),
@@ -57,11 +57,11 @@ pub enum Command {
 /// Where something is measured, and how the answer is written.
 #[derive(Args)]
 struct PlaceArgs {
-    /// sqlite:PATH or postgres://…; a fresh SQLite file on disk, deleted
-    /// afterwards, if not given
+    /// sqlite:PATH or postgres://… [default: a new SQLite file on disk, deleted
+    /// afterwards]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -72,8 +72,8 @@ struct BatchArgs {
     /// Runs per batch
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     batch: u64,
-    /// Make sure that so many finished runs are in history before measuring;
-    /// figures that are quoted have 10,000,000
+    /// Load this many finished runs into history before measuring; published
+    /// figures use 10,000,000
     #[arg(long, value_name = "N", default_value_t = 0)]
     history: u64,
 }
@@ -83,12 +83,12 @@ struct BatchArgs {
 struct LoadArgs {
     #[command(flatten)]
     place: PlaceArgs,
-    /// How many runs to put through
+    /// How many runs to process
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
     #[command(flatten)]
     batches: BatchArgs,
-    /// Only one tenant on one queue, with nothing else in use
+    /// Use only one tenant on one queue, and no other features
     #[arg(long)]
     plain: bool,
     /// Lease runs in writing, as for remote workers
@@ -106,7 +106,7 @@ pub struct StoreArgs {
     /// Pipelines that work in parallel [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     parallel: Option<u64>,
-    /// Bytes of each run's payload; figures that are quoted have 200
+    /// Bytes of each run's payload; published figures use 200
     #[arg(long, value_name = "BYTES", default_value_t = PAYLOAD_BYTES,
           value_parser = clap::value_parser!(u64).range(11..=1_000_000))]
     payload: u64,

@@ -28,7 +28,7 @@ const JOBS: usize = 10;
 pub struct RemoteArgs {
     #[command(flatten)]
     place: PlaceArgs,
-    /// How many runs to put through
+    /// How many runs to process
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     runs: u64,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub struct RemoteArgs {
     /// Processes that execute
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     workers: u64,
-    /// Attempts that each of them may have under way
+    /// Maximum number of attempts in flight in each process
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=5_000))]
     slots: u32,
 }
@@ -72,7 +72,7 @@ pub async fn run(args: RemoteArgs, printer: &mut Printer) -> Result<(), Failure>
             "{} runs on {}, {} finished runs before, {} worker processes of {} slots",
             report.runs, report.store, report.history, report.workers, report.slots
         ))?;
-        printer.line(&format!("  {:>9} runs/s, from the making to history", report.runs_per_s))?;
+        printer.line(&format!("  {:>9} runs/s, from enqueue to history", report.runs_per_s))?;
         printer.line(&format!("  {:>9} claims, {} settled batches", report.claims, report.settle_batches))?;
         Ok(())
     })?)

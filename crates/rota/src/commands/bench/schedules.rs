@@ -32,8 +32,8 @@ pub struct SchedulesArgs {
     /// How many schedules to load
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     count: u64,
-    /// Have so many more come due in one and the same second, and see how long
-    /// it takes until all their runs are queued; nothing is executed
+    /// Load this many more that are due in the same second, and measure the time until
+    /// all their runs are queued; nothing is executed
     #[arg(long, value_name = "N", default_value_t = 0)]
     burst: u64,
 }

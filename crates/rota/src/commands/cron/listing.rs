@@ -80,7 +80,7 @@ impl Listing {
         if ask.until.is_none() || ask.count.is_some() || self.instants().nth(INSTANTS_MAX).is_none() {
             return Ok(());
         }
-        let message = format!("more than {INSTANTS_MAX} instants in the range: shorten it, or ask for a count");
+        let message = format!("the range has more than {INSTANTS_MAX} instants: shorten it, or limit it with --count");
         Err(Refused::new("too_many_instants", message))
     }
 }
@@ -94,7 +94,8 @@ fn time(text: &str, zone: &TimeZone) -> Result<Timestamp, Refused> {
     }
     let bad = || {
         let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
-        let message = format!("`{shown}` is not a time: write 2025-03-09T00:00:00Z, or without the Z for a local time");
+        let message =
+            format!("`{shown}` is not a valid time: write 2025-03-09T00:00:00Z, or without the Z for a local time");
         Refused::new("bad_time", message)
     };
     let local: DateTime = text.parse().map_err(|_| bad())?;
@@ -104,7 +105,7 @@ fn time(text: &str, zone: &TimeZone) -> Result<Timestamp, Refused> {
 fn count(ask: &Ask<'_>, bounded: bool) -> Result<usize, Refused> {
     match ask.count {
         Some(count) if (1..=INSTANTS_MAX).contains(&count) => Ok(count),
-        Some(_) => Err(Refused::new("bad_count", format!("the count lies between 1 and {INSTANTS_MAX}"))),
+        Some(_) => Err(Refused::new("bad_count", format!("the count must be between 1 and {INSTANTS_MAX}"))),
         None if bounded => Ok(INSTANTS_MAX),
         None => Ok(ask.default_count),
     }

@@ -70,7 +70,7 @@ pub fn answer_all(printer: &mut Printer) -> Result<(), Failure> {
         }
         if line.len() > LINE_BYTES_MAX && line.last() != Some(&b'\n') {
             input.skip_until(b'\n')?;
-            printer.json_line(&refuse("line_too_long", format!("a line has at most {LINE_BYTES_MAX} bytes")))?;
+            printer.json_line(&refuse("line_too_long", format!("a line may have at most {LINE_BYTES_MAX} bytes")))?;
             continue;
         }
         answer(&line, printer)?;
@@ -80,7 +80,7 @@ pub fn answer_all(printer: &mut Printer) -> Result<(), Failure> {
 fn answer(line: &[u8], printer: &mut Printer) -> io::Result<()> {
     // Serde also takes a list for an object, field by field; nobody means that.
     if line.trim_ascii_start().starts_with(b"[") {
-        return printer.json_line(&refuse("bad_question", "a question is a JSON object".to_owned()));
+        return printer.json_line(&refuse("bad_question", "each line must be a JSON object".to_owned()));
     }
     let question: Question<'_> = match serde_json::from_slice(line) {
         Ok(question) => question,

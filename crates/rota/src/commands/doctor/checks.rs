@@ -37,10 +37,15 @@ const ROWS_NAMED: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub fn configuration(config: &Config) -> Vec<Finding> {
-    let mut findings = vec![Finding::good("configuration", format!("it can be used; the store is {}", config.store))];
+    let mut findings =
+        vec![Finding::good("configuration", format!("the configuration is valid; the store is {}", config.store))];
     for name in config::strangers() {
-        let advice = "unset it, or mend its name; `rota config reference` lists the settings";
-        findings.push(Finding::warning("configuration", format!("{name} is set, and no setting is called so"), advice));
+        let advice = "unset it, or correct its name; `rota config reference` lists the settings";
+        findings.push(Finding::warning(
+            "configuration",
+            format!("{name} is set, but there is no such setting"),
+            advice,
+        ));
     }
     findings
 }
@@ -68,11 +73,11 @@ async fn served(url: &str) -> Vec<Finding> {
         Ok(Ready { why_not: None, date }) => (Finding::good("server", format!("a node at {url} is ready")), date),
         Ok(Ready { why_not: Some(why), date }) => {
             let words = format!("a node at {url} is not ready: {why}");
-            (Finding::wrong("server", words, "look at its log"), date)
+            (Finding::wrong("server", words, "look at the log of the node"), date)
         }
         Err(error) => {
-            let words = format!("another process listens at {url}, and it is not Rota: {error}");
-            let advice = "find out which with `ss -ltnp`, stop it, or choose another address with --listen";
+            let words = format!("another process listens on {url}, and it is not Rota: {error}");
+            let advice = "find the process with `ss -ltnp` and stop it, or choose another address with --listen";
             (Finding::wrong("port", words, advice), None)
         }
     };
@@ -85,8 +90,8 @@ async fn served(url: &str) -> Vec<Finding> {
 /// ask for them.
 async fn rows(url: &str) -> Finding {
     let unknown = |why: &dyn Display| {
-        let words = format!("cannot tell whether there are rows that cannot be read: {why}");
-        Finding::warning("rows", words, "log in as somebody who may manage the installation, or set ROTA_TOKEN")
+        let words = format!("cannot check whether there are rows that cannot be read: {why}");
+        Finding::warning("rows", words, "log in as an administrator of the installation, or set ROTA_TOKEN")
     };
     let server = ServerArgs { server: Some(url.to_owned()), ..ServerArgs::default() };
     let Ok(client) = Target::of(&server).and_then(|target| target.client()) else {
@@ -100,12 +105,13 @@ async fn rows(url: &str) -> Finding {
 
 fn unreadable(rows: &[UnreadableRow]) -> Finding {
     if rows.is_empty() {
-        return Finding::good("rows", "none is known that cannot be read");
+        return Finding::good("rows", "no unreadable rows are known");
     }
     let named: Vec<String> = rows.iter().take(ROWS_NAMED).map(|row| format!("{} ({})", row.id, row.reason)).collect();
     let more = if rows.len() > named.len() { ", and more" } else { "" };
-    let words = format!("{} cannot be read and are left out: {}{more}", rows.len(), named.join(", "));
-    let advice = "look at each with `rota rows show`; repair it, or delete it with `rota rows discard`";
+    let what = if rows.len() == 1 { "row cannot be read and is" } else { "rows cannot be read and are" };
+    let words = format!("{} {what} left out: {}{more}", rows.len(), named.join(", "));
+    let advice = "look at each row with `rota rows show`; repair it, or delete it with `rota rows discard`";
     Finding::wrong("rows", words, advice)
 }
 
@@ -117,11 +123,15 @@ fn http_date(text: &str) -> Option<Timestamp> {
 
 fn skew(check: &'static str, theirs: Timestamp, bound_ms: i64) -> Finding {
     let millis = clock::now().duration_since(theirs).as_millis() as i64;
-    let words = format!("this machine's is {} off", times::span(millis.unsigned_abs()));
+    let words = format!("it differs from this machine's clock by {}", times::span(millis.unsigned_abs()));
     if millis.abs() <= bound_ms {
         return Finding::good(check, words);
     }
-    Finding::wrong(check, words, "set the clocks by NTP (chronyd, systemd-timesyncd); leases and schedules go by them")
+    Finding::wrong(
+        check,
+        words,
+        "synchronise the clocks with NTP (chronyd, systemd-timesyncd); leases and schedules depend on them",
+    )
 }
 
 pub async fn store(config: &Config) -> Vec<Finding> {
@@ -142,7 +152,7 @@ pub async fn store(config: &Config) -> Vec<Finding> {
                 Err(error) => {
                     let why =
                         anyhow::Error::from(error).chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
-                    let advice = "check the address, that PostgreSQL runs, and that this machine may log in to it";
+                    let advice = "check that the address is right, that PostgreSQL is running, and that this machine may log in to it";
                     vec![Finding::wrong("store", format!("{}: {why}", config.store), advice)]
                 }
             }
@@ -152,13 +162,17 @@ pub async fn store(config: &Config) -> Vec<Finding> {
 
 fn sqlite_file(path: &Path) -> Finding {
     if !path.exists() {
-        return Finding::good("store", format!("{} is not there yet; `rota serve` makes it", path.display()));
+        return Finding::good("store", format!("{} does not exist yet; `rota serve` creates it", path.display()));
     }
     match sqlite::look(path) {
         Ok(look) => version(&look, &path.display().to_string()),
         Err(error) => {
             let why = anyhow::Error::from(error).chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
-            Finding::wrong("store", why, "if it is no file of Rota's, name another with --store; else restore a backup")
+            Finding::wrong(
+                "store",
+                why,
+                "if it is not a file of Rota, choose another with --store; otherwise restore a backup",
+            )
         }
     }
 }
@@ -166,20 +180,20 @@ fn sqlite_file(path: &Path) -> Finding {
 fn version(look: &Look, name: &str) -> Finding {
     let known = look.known;
     match look.schema {
-        None => Finding::good("store", format!("{name} answers, and Rota has not used it yet")),
+        None => Finding::good("store", format!("{name} answers; Rota has not used it yet")),
         Some(found) if !look.may_use() => Finding::wrong(
             "store",
-            format!("{name} has schema {found}, and this release knows {known}: a later one has changed it"),
-            "use the release that did, or a later one",
+            format!("{name} has schema {found}, but this release knows only {known}: a later release has changed it"),
+            "use that release or a later one",
         ),
         Some(found) if found > known => Finding::good(
             "store",
-            format!("{name} answers, with schema {found} of a later release, which this one ({known}) may use"),
+            format!("{name} answers, with schema {found} of a later release, which this release ({known}) can use"),
         ),
         Some(found) if found < known => Finding::warning(
             "store",
-            format!("{name} has schema {found}, and this release brings {known}"),
-            "the next `rota serve` brings it up to date; make a backup before",
+            format!("{name} has schema {found}, and this release has {known}"),
+            "the next `rota serve` migrates it; make a backup first",
         ),
         Some(found) => Finding::good("store", format!("{name} answers, with schema {found}")),
     }
@@ -191,12 +205,13 @@ pub fn data(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     match std::fs::metadata(path) {
         Ok(found) if !found.is_dir() => {
-            let advice = "name a directory with --data";
-            return vec![Finding::wrong("data", format!("{} is no directory", path.display()), advice)];
+            let advice = "choose a directory with --data";
+            return vec![Finding::wrong("data", format!("{} is not a directory", path.display()), advice)];
         }
         Ok(found) => findings.push(permissions(path, &found)),
         Err(_) => {
-            findings.push(Finding::good("data", format!("{} is not there yet; `rota serve` makes it", path.display())));
+            findings
+                .push(Finding::good("data", format!("{} does not exist yet; `rota serve` creates it", path.display())));
         }
     }
     let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
@@ -208,23 +223,27 @@ fn permissions(path: &Path, found: &std::fs::Metadata) -> Finding {
     let mode = found.permissions().mode() & 0o777;
     let writable = rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok();
     if !writable {
-        let advice = format!("chown it (its owner is {}), or name another with --data", found.uid());
-        return Finding::wrong("data", format!("{} cannot be written by you", path.display()), advice);
+        let advice = format!("change its owner (now {}) with chown, or choose another with --data", found.uid());
+        return Finding::wrong("data", format!("you cannot write to {}", path.display()), advice);
     }
     if mode & 0o077 != 0 {
         let advice = format!("chmod 700 {}", path.display());
-        return Finding::wrong("data", format!("others can look into {} (mode {mode:o})", path.display()), advice);
+        return Finding::wrong("data", format!("other users can read {} (mode {mode:o})", path.display()), advice);
     }
-    Finding::good("data", format!("{} is its owner's alone", path.display()))
+    Finding::good("data", format!("only its owner can read {}", path.display()))
 }
 
 fn space(path: &Path) -> Finding {
     let Ok(found) = rustix::fs::statvfs(path) else {
-        return Finding::warning("disk", format!("cannot tell how much is free at {}", path.display()), "look with df");
+        return Finding::warning(
+            "disk",
+            format!("cannot find out how much space is free at {}", path.display()),
+            "check it with df",
+        );
     };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let words = format!("{} MiB are free at {}", free / MIB, path.display());
-    let advice = "make room, keep less with --history-keep, or move with --data";
+    let advice = "free some space, keep less history with --history-keep, or move the directory with --data";
     match free {
         0..SPACE_NONE => Finding::wrong("disk", words, advice),
         SPACE_NONE..SPACE_LOW => Finding::warning("disk", words, advice),
@@ -238,11 +257,15 @@ pub fn files(config: &Config) -> Finding {
     let wanted = FILES_BASE + config.attempts_max as u64 * FILES_PER_ATTEMPT;
     match limit {
         None => Finding::good("open files", "no limit"),
-        Some(limit) if limit >= wanted => Finding::good("open files", format!("up to {limit}; {wanted} are enough")),
+        Some(limit) if limit >= wanted => {
+            Finding::good("open files", format!("up to {limit} are allowed; {wanted} are enough"))
+        }
         Some(limit) => Finding::warning(
             "open files",
-            format!("up to {limit}, and {} attempts at once may need {wanted}", config.attempts_max),
-            format!("raise it (ulimit -n {wanted}, LimitNOFILE={wanted} under systemd), or lower --attempts-max"),
+            format!("up to {limit} are allowed, but {} attempts at once may need {wanted}", config.attempts_max),
+            format!(
+                "raise the limit (ulimit -n {wanted}, LimitNOFILE={wanted} under systemd), or lower --attempts-max"
+            ),
         ),
     }
 }
@@ -252,11 +275,15 @@ pub fn contexts() -> Option<Finding> {
     let path = Contexts::path().filter(|path| path.exists())?;
     if Contexts::is_open_to_others() {
         let advice = format!("chmod 600 {}", path.display());
-        return Some(Finding::wrong("contexts", format!("others can read the tokens in {}", path.display()), advice));
+        return Some(Finding::wrong(
+            "contexts",
+            format!("other users can read the tokens in {}", path.display()),
+            advice,
+        ));
     }
     Some(match Contexts::load() {
         Ok(contexts) => Finding::good("contexts", format!("{} kept in {}", contexts.contexts.len(), path.display())),
-        Err(_) => Finding::wrong("contexts", format!("{} cannot be read", path.display()), "mend or remove it"),
+        Err(_) => Finding::wrong("contexts", format!("{} cannot be read", path.display()), "repair or remove it"),
     })
 }
 

@@ -19,11 +19,11 @@ use crate::{
 };
 
 #[derive(Args)]
-#[command(after_help = "Exit codes: 0 nothing is wrong (warnings are no harm yet); 1 something is wrong.")]
+#[command(after_help = "Exit codes: 0 no problems (there may be warnings); 1 there are problems.")]
 pub struct DoctorArgs {
     #[command(flatten)]
     flags: Flags,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -78,7 +78,7 @@ pub fn run(args: &DoctorArgs, printer: &mut Printer) -> Result<(), Failure> {
             findings.push(Finding::wrong(
                 "configuration",
                 message,
-                "mend it; `rota config show` prints what is in force",
+                "correct it; `rota config show` prints the values in force",
             ));
         }
         Err(failure) => return Err(failure),
@@ -88,8 +88,8 @@ pub fn run(args: &DoctorArgs, printer: &mut Printer) -> Result<(), Failure> {
     let wrong = findings.iter().filter(|finding| finding.grade == Grade::Wrong).count();
     match wrong {
         0 => Ok(()),
-        1 => Err(Failure::NotSo { message: "one thing is wrong".to_owned() }),
-        n => Err(Failure::NotSo { message: format!("{n} things are wrong") }),
+        1 => Err(Failure::NotSo { message: "1 problem found".to_owned() }),
+        n => Err(Failure::NotSo { message: format!("{n} problems found") }),
     }
 }
 

@@ -33,17 +33,17 @@ pub async fn edit(session: &mut Session<'_>, job: &str) -> Result<(), Failure> {
         let refusal = match save(session, &stored, &after).await {
             Ok(saved) => {
                 file.remove();
-                let what = if saved.changed { "saved" } else { "is as it was:" };
+                let what = if saved.changed { "saved" } else { "unchanged:" };
                 return session.done(&saved, format_args!("{what} {} (version {})", saved.name, saved.version));
             }
             Err(refusal) => refusal,
         };
         if refusal.exit_code() != 2 || !Printer::can_ask() {
-            session.printer.note(&format!("what you wrote is in {}", file.path.display()))?;
+            session.printer.note(&format!("your text is in {}", file.path.display()))?;
             return Err(refusal);
         }
         session.printer.failure(&refusal);
-        session.confirm(false, &format!("Edit it again? What you wrote is in {}", file.path.display()))?;
+        session.confirm(false, &format!("Edit it again? Your text is in {}", file.path.display()))?;
     }
 }
 

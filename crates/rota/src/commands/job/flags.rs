@@ -26,24 +26,24 @@ pub struct DocumentArgs {
 }
 
 #[derive(Args)]
-#[command(next_help_heading = "A job by flags")]
+#[command(next_help_heading = "A job from flags")]
 pub struct JobFlags {
-    /// Its name, unique in its tenant
+    /// The job's name, unique in its tenant
     #[arg(long)]
     name: Option<String>,
-    /// For people
+    /// A description for people
     #[arg(long, value_name = "TEXT", requires = "name")]
     description: Option<String>,
-    /// A tag; may be given several times
+    /// A tag; may be repeated
     #[arg(long = "tag", value_name = "TAG", requires = "name")]
     tags: Vec<String>,
-    /// The queue it goes to
+    /// The queue of its runs
     #[arg(long, requires = "name")]
     queue: Option<String>,
-    /// Run by this cron expression, such as "0 9 * * MON-FRI"
+    /// Run at the instants of this cron expression, such as "0 9 * * MON-FRI"
     #[arg(long, value_name = "EXPR", requires = "name", conflicts_with_all = ["every", "at"])]
     cron: Option<String>,
-    /// Run every so often, such as 90s
+    /// Run at this interval, such as 90s
     #[arg(long, value_name = "DURATION", requires = "name", conflicts_with = "at")]
     every: Option<String>,
     /// Run once at this time, such as 2030-01-01T09:00
@@ -52,19 +52,19 @@ pub struct JobFlags {
     /// The time zone of --cron and --at, by its IANA name
     #[arg(long = "tz", value_name = "ZONE", requires = "name")]
     zone: Option<String>,
-    /// Call this address
+    /// Send an HTTP request to this URL
     #[arg(long, requires = "name", conflicts_with_all = ["command", "shell", "handler"])]
     url: Option<String>,
-    /// The method of the call [default: GET, with --json POST]
+    /// The method of the request [default: GET, or POST with --json]
     #[arg(long, requires = "url")]
     method: Option<String>,
-    /// A header of the call; may be given several times
+    /// A header of the request; may be repeated
     #[arg(long = "header", value_name = "NAME: VALUE", requires = "url")]
     headers: Vec<String>,
-    /// The JSON body of the call
+    /// The JSON body of the request
     #[arg(long, value_name = "JSON", requires = "url")]
     json: Option<String>,
-    /// Run this text by the shell
+    /// Run this text with the shell
     #[arg(long, value_name = "TEXT", requires = "name", conflicts_with_all = ["command", "handler"])]
     shell: Option<String>,
     /// Call this handler of a worker
@@ -73,10 +73,10 @@ pub struct JobFlags {
     /// How long an attempt may take
     #[arg(long, value_name = "DURATION", requires = "name")]
     timeout: Option<String>,
-    /// Attempts in all
+    /// Total number of attempts
     #[arg(long, value_name = "N", requires = "name")]
     attempts: Option<u32>,
-    /// Run this program; what follows are its arguments, so this comes last
+    /// Run this program; everything after it is its arguments, so give this flag last
     #[arg(long, value_name = "PROGRAM", num_args = 1.., allow_hyphen_values = true, requires = "name")]
     command: Vec<String>,
 }
@@ -111,7 +111,9 @@ const SCHEDULE_KINDS: [&str; 4] = ["cron", "every", "at", "after_finish"];
 impl JobFlags {
     pub fn name(&self) -> Result<&str, Failure> {
         let name = self.name.as_deref();
-        name.ok_or_else(|| wrong("which job? Give a document with -f FILE, or --name and what it is to do"))
+        name.ok_or_else(|| {
+            wrong("no job given: use -f FILE for a document, or --name with --url, --command, --shell or --handler")
+        })
     }
 
     /// The document of a new job.
@@ -123,7 +125,7 @@ impl JobFlags {
             job.insert("schedules".into(), json!([schedule]));
         }
         let step = self.step()?.ok_or_else(|| {
-            wrong("what is it to do? Give --url, --command, --shell or --handler, or a document with -f")
+            wrong("the job has no step: give --url, --command, --shell or --handler, or a document with -f")
         })?;
         job.insert("steps".into(), json!([step]));
         Ok(job.into())
@@ -164,7 +166,7 @@ impl JobFlags {
                 let name = self.name()?;
                 let count = items.len();
                 Err(wrong(&format!(
-                    "`{name}` has {count} {what}s, and flags cannot say which one is meant: use `rota job edit {name}`, or -f FILE"
+                    "`{name}` has {count} {what}s, and flags cannot choose one of them: use `rota job edit {name}`, or -f FILE"
                 )))
             }
         }
@@ -220,7 +222,7 @@ impl JobFlags {
         let mut schedule = Map::new();
         self.put_schedule(&mut schedule);
         match (schedule.is_empty(), &self.zone) {
-            (true, Some(_)) => Err(wrong("--tz: there is no --cron or --at that it could belong to")),
+            (true, Some(_)) => Err(wrong("--tz needs --cron or --at")),
             (true, None) => Ok(None),
             (false, zone) => {
                 put(&mut schedule, "timezone", zone.as_ref());
@@ -252,8 +254,9 @@ impl JobFlags {
         put(&mut http, "method", self.method.as_ref());
         let mut headers = Map::new();
         for header in &self.headers {
-            let (name, value) =
-                header.split_once(':').ok_or_else(|| wrong(&format!("--header: `{header}` is not NAME: VALUE")))?;
+            let (name, value) = header
+                .split_once(':')
+                .ok_or_else(|| wrong(&format!("--header: `{header}` must have the form NAME: VALUE")))?;
             headers.insert(name.trim().to_owned(), value.trim().into());
         }
         if !headers.is_empty() {
@@ -261,7 +264,7 @@ impl JobFlags {
         }
         if let Some(text) = &self.json {
             let body: Value =
-                serde_json::from_str(text).map_err(|error| wrong(&format!("--json: it is no JSON: {error}")))?;
+                serde_json::from_str(text).map_err(|error| wrong(&format!("--json: not valid JSON: {error}")))?;
             http.insert("json".into(), body);
         }
         Ok(http.into())

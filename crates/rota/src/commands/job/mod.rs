@@ -28,65 +28,65 @@ pub enum Command {
     List(ListJobsArgs),
     /// Show a job: its schedules and its latest runs
     Show(ShowArgs),
-    /// Make a job from flags or a document; one that is there is not touched
+    /// Create a job from flags or a document; fails if it already exists
     Create(WriteArgs),
-    /// Make a job, or save a new version of one that is there; flags change what they name,
-    /// a file is the whole job
+    /// Create a job, or save a new version of an existing one; flags change only what they name,
+    /// a file replaces the whole job
     Save(SaveArgs),
     /// Edit a job's document in $EDITOR
     Edit {
-        /// The job, by name or number
+        /// The job, by name or id
         job: String,
     },
-    /// Say what saving a document would do, and when it would fire
+    /// Show what saving a document would do, and when its schedules would fire
     Check(DocumentArgs),
     /// Delete jobs: their schedules end, their history stays
     Delete(DeleteArgs),
     /// Run a job now
     Trigger(TriggerArgs),
-    /// Keep jobs from firing; what is queued still runs
+    /// Pause jobs: their schedules do not fire; queued runs still start
     Pause {
-        /// The jobs, by name or number
+        /// The jobs, by name or id
         jobs: Vec<String>,
         #[command(flatten)]
         pause: PauseArgs,
         #[command(flatten)]
         many: ManyJobsArgs,
     },
-    /// Let jobs fire again
+    /// Resume jobs: their schedules fire again
     Resume {
-        /// The jobs, by name or number
+        /// The jobs, by name or id
         jobs: Vec<String>,
         #[command(flatten)]
         many: ManyJobsArgs,
     },
     /// List the versions of a job
     Versions {
-        /// The job, by name or number
+        /// The job, by name or id
         job: String,
     },
     /// Compare two versions of a job, or the newest with a file
     Diff(DiffArgs),
-    /// Show what a job's runs did, by the hour
+    /// Show hourly statistics of a job's runs
     Stats(StatsArgs),
     /// Print the JSON Schema of the job document, for editors
     Schema,
-    /// Save many jobs from a stream, a JSON document a line
+    /// Save many jobs from a stream of JSON documents, one per line
     Import(ImportArgs),
 }
 
 #[derive(Args)]
 pub struct ListJobsArgs {
-    /// Those that have this tag
+    /// Only those with this tag
     #[arg(long)]
     tag: Option<String>,
-    /// Those of this queue
+    /// Only those of this queue
     #[arg(long)]
     queue: Option<String>,
-    /// Those whose names start so
+    /// Only those whose names start with this
     #[arg(long)]
     prefix: Option<String>,
-    /// Only those that are enabled by definition, or with `=false` those that are not
+    /// Only those that are enabled, or with `=false` those that are not
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     enabled: Option<bool>,
     #[command(flatten)]
@@ -95,9 +95,9 @@ pub struct ListJobsArgs {
 
 #[derive(Args)]
 pub struct ShowArgs {
-    /// The job, by name or number
+    /// The job, by name or id
     job: String,
-    /// Print its document alone, to be edited and saved again
+    /// Print only its document, to be edited and saved again
     #[arg(long, conflicts_with = "watch")]
     document: bool,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub struct ShowArgs {
 pub struct WriteArgs {
     #[command(flatten)]
     document: DocumentArgs,
-    /// Only say what would happen
+    /// Only show what would happen
     #[arg(long)]
     dry_run: bool,
 }
@@ -117,52 +117,52 @@ pub struct WriteArgs {
 pub struct SaveArgs {
     #[command(flatten)]
     write: WriteArgs,
-    /// Do not ask before schedules end that are not in what is saved
+    /// Do not ask for confirmation before schedules are removed that are not in the new version
     #[arg(short, long)]
     yes: bool,
 }
 
 #[derive(Args)]
 pub struct DeleteArgs {
-    /// The jobs, by name or number
+    /// The jobs, by name or id
     #[arg(required = true)]
     jobs: Vec<String>,
-    /// Let what runs go on; else it is asked to stop
+    /// Let running attempts continue instead of cancelling them
     #[arg(long)]
     keep_running: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
 
 #[derive(Args)]
 pub struct TriggerArgs {
-    /// The job, by name or number
+    /// The job, by name or id
     job: String,
-    /// The payload as JSON, @FILE to read it, - for standard input
+    /// The payload as JSON, @FILE to read it from a file, - for standard input
     /// [default: the job's own]
     #[arg(short, long, value_name = "JSON")]
     payload: Option<String>,
     /// A label of the run; may be given several times
     #[arg(short, long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
-    /// Not before this time: an instant, or +2h
+    /// Do not start before this time: an instant, or +2h
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// From 1, the most urgent, to 10 [default: the job's own]
+    /// The priority from 1, the most urgent, to 10 [default: the job's own]
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
-    /// Sent again under the same key within 24 hours, no second run is made
+    /// Idempotency key: repeated within 24 hours with the same key, the command creates no second run
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Follow its log and wait for its end; 0 if it succeeded, else 1
+    /// Follow its log and wait for its end; exit with 0 if it succeeded, otherwise with 1
     #[arg(short, long)]
     follow: bool,
 }
 
 #[derive(Args)]
 pub struct DiffArgs {
-    /// The job, by name or number
+    /// The job, by name or id
     job: String,
     /// The older version [default: the one before the newest]
     #[arg(conflicts_with = "file")]
@@ -177,19 +177,19 @@ pub struct DiffArgs {
 
 #[derive(Args)]
 pub struct StatsArgs {
-    /// The job, by name or number
+    /// The job, by name or id
     job: String,
-    /// From then on: an instant, or 2d for two days ago [default: a day ago]
+    /// The start of the range: an instant, or 2d for two days ago [default: a day ago]
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// Up to then [default: now]
+    /// The end of the range [default: now]
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }
 
 #[derive(Args)]
 pub struct ImportArgs {
-    /// The file, a JSON document a line; - for standard input
+    /// The file, with one JSON document per line; - for standard input
     #[arg(value_name = "FILE")]
     file: std::path::PathBuf,
 }

@@ -33,7 +33,7 @@ pub async fn list(session: &mut Session<'_>, args: &ListJobsArgs) -> Result<(), 
 
 fn jobs(jobs: &[Job], now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     if jobs.is_empty() {
-        return printer.note("no jobs; `rota job create` makes one");
+        return printer.note("no jobs; `rota job create` creates one");
     }
     let mut table = Table::new(&["JOB", "STATE", "WHEN", "QUEUE", "TAGS", "VERSION", "SAVED"])
         .narrowed(&["VERSION", "SAVED", "TAGS", "QUEUE"], "WHEN");
@@ -91,7 +91,7 @@ pub async fn show(session: &mut Session<'_>, args: &ShowArgs) -> Result<(), Fail
 fn whole(job: &Job, schedules: &[Schedule], runs: &[Run], printer: &mut Printer) -> io::Result<()> {
     let now = clock::now();
     let mut fields = Table::fields();
-    fields.field("job", format!("{} (number {}, version {})", job.name, job.id, job.version));
+    fields.field("job", format!("{} (id {}, version {})", job.name, job.id, job.version));
     fields.field("about", job.document["description"].as_str().unwrap_or_default());
     fields.field("state", if job.deleted { "deleted".into() } else { shown::state(job.enabled, job.pause.is_some()) });
     fields.field("pause", shown::pause(job.pause.as_ref(), now));

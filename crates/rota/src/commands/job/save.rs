@@ -28,7 +28,7 @@ pub async fn save(session: &mut Session<'_>, args: &SaveArgs) -> Result<(), Fail
     let gone = shown(session, &drafts)?;
     let schedules: Vec<String> = gone.iter().filter(|gone| gone.is_schedule()).map(Gone::place).collect();
     if !schedules.is_empty() {
-        let question = format!("Save without what ends: {}?", schedules.join(", "));
+        let question = format!("Save, and remove {}?", schedules.join(", "));
         session.confirm(args.yes, &question)?;
     }
     let mut saved = Vec::new();

@@ -31,7 +31,7 @@ pub async fn create(session: &mut Session<'_>, args: &WriteArgs) -> Result<(), F
     for document in &documents {
         saved.push(session.client.post_once::<JobSaved>(&["jobs"], document, None).await?);
     }
-    told(session, &saved, "made")
+    told(session, &saved, "created")
 }
 
 /// The name that a document gives itself.
@@ -44,8 +44,8 @@ pub fn name_of(document: &Value) -> Result<&str, Failure> {
 pub fn told(session: &mut Session<'_>, saved: &[JobSaved], what: &str) -> Result<(), Failure> {
     session.answer(&saved, |printer| {
         for job in saved {
-            let what = if job.changed { what } else { "is as it was:" };
-            printer.line(&format!("{what} {} (number {}, version {})", job.name, job.id, job.version))?;
+            let what = if job.changed { what } else { "unchanged:" };
+            printer.line(&format!("{what} {} (id {}, version {})", job.name, job.id, job.version))?;
             warned(&job.warnings, printer)?;
         }
         Ok(())
@@ -114,9 +114,9 @@ pub async fn checked_beside(
 
 fn checked_job(job: &JobChecked, printer: &mut Printer) -> io::Result<()> {
     let what = match (job.version, job.changes) {
-        (None, _) => "would be made".to_owned(),
+        (None, _) => "would be created".to_owned(),
         (Some(version), true) => format!("would become version {}", version + 1),
-        (Some(version), false) => format!("is as it was, version {version}"),
+        (Some(version), false) => format!("is unchanged, version {version}"),
     };
     printer.line(&format!("{} {what}", job.name))?;
     warned(&job.warnings, printer)?;
@@ -130,7 +130,10 @@ fn checked_job(job: &JobChecked, printer: &mut Printer) -> io::Result<()> {
 
 pub async fn delete(session: &mut Session<'_>, args: &DeleteArgs) -> Result<(), Failure> {
     let names = args.jobs.join(", ");
-    session.confirm(args.yes, &format!("Delete {names}? Schedules end and what has not started is cancelled."))?;
+    session.confirm(
+        args.yes,
+        &format!("Delete {names}? Their schedules end, and runs that have not started are cancelled."),
+    )?;
     let mut query = Query::new();
     if args.keep_running {
         query.push(("keep_running", "true".to_owned()));

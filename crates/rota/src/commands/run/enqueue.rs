@@ -11,7 +11,7 @@ use crate::{
 };
 
 pub async fn enqueue(session: &mut Session<'_>, file: &Path) -> Result<(), Failure> {
-    lines::send::<RunLine>(session, &["bulk", "runs"], file, "made").await
+    lines::send::<RunLine>(session, &["bulk", "runs"], file, "created").await
 }
 
 impl Answered for RunLine {

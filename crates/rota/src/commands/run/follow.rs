@@ -145,7 +145,7 @@ pub async fn wait(session: &mut Session<'_>, args: &WaitArgs) -> Result<(), Fail
             return ended(session, run);
         }
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {
-            let status = run.map_or("not there yet".to_owned(), |run| shown::word(&run.status));
+            let status = run.map_or("not created yet".to_owned(), |run| shown::word(&run.status));
             let message = format!("error: {} has not ended in time; it is {status}", args.run.run);
             return Err(Failure::NotSo { message });
         }
@@ -169,7 +169,7 @@ fn ended(session: &mut Session<'_>, run: &Run) -> Result<(), Failure> {
         return Ok(session.printer.note(&words)?);
     }
     let hint = match run.status {
-        Status::Dead => format!("\nhint: `rota dead redrive {}` makes it again", run.id),
+        Status::Dead => format!("\nhint: `rota dead redrive {}` runs it again", run.id),
         _ => String::new(),
     };
     Err(Failure::NotSo { message: format!("{}{hint}", plain(&words)) })

@@ -25,25 +25,25 @@ use crate::{
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Which runs")]
 pub struct RunFilterArgs {
-    /// Of this job, by name or number
+    /// Only those of this job, by name or id
     #[arg(long)]
     job: Option<String>,
-    /// Of jobs that have this tag now
+    /// Only those of jobs that have this tag now
     #[arg(long)]
     tag: Option<String>,
-    /// Made by this schedule, by its number
+    /// Only those created by this schedule, by its id
     #[arg(long, value_name = "ID")]
     schedule: Option<i64>,
-    /// In this status; may be given several times, or as a list with commas
+    /// Only those in this status; may be repeated, or be a list with commas
     #[arg(long, value_parser = status, value_delimiter = ',')]
     status: Vec<Status>,
-    /// With this label; may be given several times
+    /// Only those with this label; may be repeated
     #[arg(short, long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
-    /// Created (live) or ended at this time or later: an instant, or 2h for two hours ago
+    /// Only those created (live runs) or ended at this time or later: an instant, or 2h for two hours ago
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// And before this one
+    /// Only before this time
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }
@@ -105,10 +105,10 @@ pub async fn cancel(session: &mut Session<'_>, args: &CancelArgs) -> Result<(), 
 
 async fn cancel_found(session: &mut Session<'_>, args: &CancelArgs, filter: RunsFilter) -> Result<(), Failure> {
     if filter == RunsFilter::default() && !args.all {
-        let message = "name runs, or say which with --job, --tag, --status, … or --all".to_owned();
+        let message = "give the ids of runs, or select them with --job, --tag, --status, … or --all".to_owned();
         return Err(Failure::bad_input("nothing_named", message));
     }
-    let words = Words { verb: "cancel", things: "runs", would: "cancelled", done: "cancelled or asked to stop" };
+    let words = Words { verb: "cancel", things: "runs", would: "cancelled", done: "cancelled, or asked to stop" };
     let asked = Asked { dry_run: args.dry_run, yes: args.yes };
     bulk(session, &words, asked, |dry_run| {
         let (reason, grace) = (args.reason.clone(), args.grace.clone());
@@ -127,13 +127,13 @@ pub async fn retry(session: &mut Session<'_>, runs: &[String], request: RetryReq
         made.iter().try_for_each(|made| {
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let (old, new, status) = (word(&made["run"]), word(&made["made"]["id"]), word(&made["made"]["status"]));
-            printer.line(&format!("{old} again as {new} {status}"))
+            printer.line(&format!("{old} retried as {new} {status}"))
         })
     })
 }
 
 /// Makes dead letters again by a filter.
 pub async fn redrive(session: &mut Session<'_>, request: BulkRedrive, dry_run: bool, yes: bool) -> Result<(), Failure> {
-    let words = Words { verb: "redrive", things: "runs", would: "made again", done: "made again" };
+    let words = Words { verb: "redrive", things: "runs", would: "redriven", done: "redriven" };
     bulk(session, &words, Asked { dry_run, yes }, |dry_run| BulkRedrive { dry_run, ..request.clone() }).await
 }

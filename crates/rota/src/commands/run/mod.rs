@@ -31,25 +31,25 @@ pub enum Command {
     Logs(LogsArgs),
     /// Show what happened to a run
     Events(OneRunArgs),
-    /// Say why a run waits
+    /// Explain why a run waits
     Why(OneRunArgs),
-    /// Wait for the end of a run, or of a job's first one; 0 if it succeeded, else 1
+    /// Wait for the end of a run, or of a job's first run; exit with 0 if it succeeded, otherwise with 1
     Wait(WaitArgs),
-    /// Stop runs, by their ids or by a filter
+    /// Cancel runs, by their ids or by a filter
     Cancel(CancelArgs),
-    /// Make runs again that have ended
+    /// Retry runs that have ended
     Retry {
         /// Their ids
         #[arg(required = true, value_name = "RUN")]
         runs: Vec<String>,
-        /// Of the job's newest version, not of the one they were made from
+        /// Use the job's newest version, not the one of the run
         #[arg(long)]
         latest: bool,
-        /// Although they were made again before
+        /// Even if they were redriven before
         #[arg(long)]
         again: bool,
     },
-    /// Make many runs from a stream, a JSON object a line: `{"job": …}` and what a trigger takes
+    /// Create many runs from a stream of JSON objects, one per line: `{"job": …}` and what a trigger takes
     Enqueue {
         /// The file; - for standard input
         #[arg(value_name = "FILE")]
@@ -85,13 +85,13 @@ pub struct RunName {
 pub struct LogsArgs {
     #[command(flatten)]
     run: RunName,
-    /// Go on until the run ends
+    /// Continue until the run ends
     #[arg(short, long)]
     follow: bool,
-    /// Only of this attempt
+    /// Only the lines of this attempt
     #[arg(long, value_name = "N")]
     attempt: Option<u16>,
-    /// With the time, the attempt and the stream of each line
+    /// Show the time, the attempt and the stream of each line
     #[arg(short, long)]
     details: bool,
 }
@@ -100,20 +100,20 @@ pub struct LogsArgs {
 pub struct WaitArgs {
     #[command(flatten)]
     run: RunName,
-    /// Give up after so long, with exit code 1
+    /// Give up after this time, with exit code 1
     #[arg(long, value_name = "DURATION")]
     timeout: Option<rota_core::duration::Span>,
 }
 
 #[derive(Args)]
 pub struct CancelArgs {
-    /// Their ids; without any, all that the filter finds
+    /// Their ids; if none are given, all that the filter finds
     #[arg(value_name = "RUN")]
     runs: Vec<String>,
-    /// For people who wonder
+    /// A note for people
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// How long their workers may take to stop [default: the job's own]
+    /// How long attempts may take to stop [default: the job's own]
     #[arg(long, value_name = "DURATION")]
     grace: Option<String>,
     #[command(flatten)]
@@ -121,10 +121,10 @@ pub struct CancelArgs {
     /// Every live run of the tenant
     #[arg(long, conflicts_with = "runs")]
     all: bool,
-    /// Only count
+    /// Only show how many would be changed
     #[arg(long, conflicts_with = "runs")]
     dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }

@@ -31,7 +31,7 @@ impl RunName {
     /// The run's id: as given, or that of the job's newest run.
     pub async fn find(&self, client: &Client) -> Result<String, Failure> {
         let run = self.find_maybe(client).await?;
-        run.ok_or_else(|| Failure::not_found(format!("`{}` has not run yet", self.run)))
+        run.ok_or_else(|| Failure::not_found(format!("`{}` has no runs yet", self.run)))
     }
 
     /// As [`Self::find`]; none where the job has not run yet.
@@ -43,7 +43,7 @@ impl RunName {
         match client.get::<Page<Run>>(&["jobs", &self.run, "runs"], &newest).await {
             Ok(page) => Ok(page.items.first().map(|run| run.id.to_string())),
             Err(error) if error.is_not_found() => {
-                Err(Failure::not_found(format!("`{}` is neither the id of a run nor a job", self.run)))
+                Err(Failure::not_found(format!("`{}` is neither the id of a run nor the name of a job", self.run)))
             }
             Err(error) => Err(error.into()),
         }
@@ -82,12 +82,12 @@ fn whole(run: &Run, now: Timestamp, printer: &mut Printer) -> io::Result<()> {
         fields.field("failure", Cell::toned(words, Tone::Bad));
     }
     if let Some(follower) = &run.follower {
-        fields.field("made again", format!("by itself, as {} at {}", follower.run, at(Some(follower.at))));
+        fields.field("redriven", format!("automatically, as {} at {}", follower.run, at(Some(follower.at))));
     }
     if let Some(cancel) = &run.cancel {
         let by = cancel.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
         let reason = cancel.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        fields.field("cancel", format!("asked {}{by}{reason}", times::from_now(cancel.at, now)));
+        fields.field("cancel", format!("requested {}{by}{reason}", times::from_now(cancel.at, now)));
     }
     fields.field("progress", shown::json(run.progress.as_ref()));
     fields.field("output", shown::json(run.output.as_ref()));

@@ -75,7 +75,7 @@ impl Desk<'_> {
             revoked_at: None,
             last_used_at: None,
         };
-        self.store.put_tokens(std::slice::from_ref(&token)).await.context("cannot keep the token")?;
+        self.store.put_tokens(std::slice::from_ref(&token)).await.context("cannot store the token")?;
         self.audit("token.create", &token, &random).await?;
         let made = TokenMade { secret: secret.expose().to_owned(), token: token_on_wire(&token) };
         Ok(self.printer.answer(self.output, &made, |printer| printer.line(&made.secret))?)
@@ -83,7 +83,10 @@ impl Desk<'_> {
 
     async fn list(&mut self, args: &ListArgs) -> Result<(), Failure> {
         if args.watches() {
-            return Err(Failure::bad_input("bad_flags", "--watch looks at a server, not at a store".to_owned()));
+            return Err(Failure::bad_input(
+                "bad_flags",
+                "--watch needs a server; it does not work with --direct".to_owned(),
+            ));
         }
         let mut query = TokenQuery { tenant: self.tenant, after: None, limit: PAGE };
         let mut tokens = Vec::new();
@@ -108,7 +111,7 @@ impl Desk<'_> {
             self.audit("token.revoke", &token, &random()).await?;
             format!("revoked {} ({id})", token.name)
         } else {
-            format!("{} ({id}) was revoked before", token.name)
+            format!("{} ({id}) was already revoked", token.name)
         };
         Ok(self.printer.answer(self.output, &json!({ "revoked": [id] }), |printer| printer.line(&words))?)
     }

@@ -38,7 +38,7 @@ pub struct TokenArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a token and print it; it is shown this once
+    /// Create a token and print it; it is shown only once
     Create(CreateArgs),
     /// List the tokens of a tenant, the newest first
     List {
@@ -59,21 +59,21 @@ enum Command {
 
 #[derive(Args)]
 struct CreateArgs {
-    /// What it is for, such as ci or ann
+    /// A name for it, such as ci or ann
     name: String,
-    /// For an administrator of the whole installation
+    /// A token for an administrator of the whole installation
     #[arg(long, conflicts_with_all = ["role", "permission"])]
     admin: bool,
-    /// What it may do: viewer, operator, editor or admin of its tenant
+    /// Its role in its tenant: viewer, operator, editor or admin
     #[arg(long, conflicts_with = "permission")]
     role: Option<Role>,
     /// A single permission, such as job:read; may be repeated
     #[arg(long)]
     permission: Vec<Permission>,
-    /// It may speak for every other tenant too
+    /// It may act for every other tenant too
     #[arg(long)]
     installation: bool,
-    /// It ends by itself after so long, such as 90d
+    /// How long it is valid, such as 90d
     #[arg(long, value_name = "DURATION")]
     expires: Option<Span>,
     #[command(flatten)]
@@ -83,7 +83,7 @@ struct CreateArgs {
 /// Where the tokens are.
 #[derive(Args)]
 struct PlaceArgs {
-    /// Work on the store itself instead of asking a server; so do the flags below
+    /// Work on the store itself instead of through a server; the flags below imply this
     #[arg(long, help_heading = "Store")]
     direct: bool,
     #[command(flatten)]
@@ -115,7 +115,7 @@ impl CreateArgs {
             (false, Some(role), _) => role.permissions(),
             (false, None, false) => named,
             (false, None, true) => {
-                let message = "say what the token may do: --admin, --role or --permission".to_owned();
+                let message = "the token has no permissions: give --admin, --role or --permission".to_owned();
                 return Err(Failure::bad_input("no_permissions", message));
             }
         };
@@ -132,7 +132,7 @@ pub fn run(args: TokenArgs, printer: &mut Printer) -> Result<(), Failure> {
     }
     let server = &args.session.server;
     if server.server.is_some() || server.context.is_some() || server.token_file.is_some() {
-        let message = "a server or a store: --server, --context and --token-file do not go with --direct".to_owned();
+        let message = "--server, --context and --token-file cannot be combined with --direct".to_owned();
         return Err(Failure::bad_input("bad_flags", message));
     }
     block_on(direct::run(&args.session, args.command, printer))
@@ -140,7 +140,7 @@ pub fn run(args: TokenArgs, printer: &mut Printer) -> Result<(), Failure> {
 
 /// Whoever has no token yet is told how to make one.
 fn hinted(failure: Failure) -> Failure {
-    const DIRECT: &str = "with --direct this works on the store itself";
+    const DIRECT: &str = "with --direct the command works on the store itself";
     match failure {
         Failure::Refused(mut problem) if problem.status == 401 => {
             problem.detail = format!("{}; {DIRECT}", problem.detail);
@@ -153,10 +153,10 @@ fn hinted(failure: Failure) -> Failure {
 
 fn drawn(tokens: &[Token], now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     if tokens.is_empty() {
-        return printer.note("no tokens; `rota token create NAME --role viewer` makes one");
+        return printer.note("no tokens; `rota token create NAME --role viewer` creates one");
     }
-    let mut table = Table::new(&["TOKEN", "NAME", "MAY", "REACH", "MADE", "USED", "STATE"])
-        .narrowed(&["MADE", "USED", "REACH"], "MAY");
+    let mut table = Table::new(&["TOKEN", "NAME", "MAY", "REACH", "CREATED", "USED", "STATE"])
+        .narrowed(&["CREATED", "USED", "REACH"], "MAY");
     for token in tokens {
         table.row([
             token.id.to_string().into(),

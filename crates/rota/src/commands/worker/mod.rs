@@ -16,8 +16,8 @@ use crate::{
 #[derive(Args)]
 #[command(
     override_usage = "rota worker [OPTIONS]\n       rota worker <COMMAND>",
-    after_help = "Without a command this works: it executes attempts for the server until it is told to stop. \
-                  Settings that only a node has a use for are ignored. It ends with 0 when it has drained, and with \
+    after_help = "Without a command, `rota worker` executes attempts for the server until it is told to stop. \
+                  Settings that only a node uses are ignored. It exits with 0 when it has drained, and with \
                   128 and the signal's number after a second signal."
 )]
 pub struct WorkerArgs {
@@ -31,9 +31,9 @@ pub struct WorkerArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List workers: those of nodes, and remote ones; the dead for a day
+    /// List workers: built-in and remote ones; dead ones are listed for a day
     List {
-        /// Only those that are so
+        /// Only those in this state
         #[arg(long, value_parser = state, value_name = "active|draining|dead")]
         state: Option<WorkerState>,
         #[command(flatten)]
@@ -41,9 +41,9 @@ enum Command {
         #[command(flatten)]
         form: Form,
     },
-    /// Ask remote workers to take no more work, finish what they have, and leave
+    /// Ask remote workers to take no more work, finish their attempts, and leave
     Drain {
-        /// Their ids, or names that only one of them has
+        /// Their ids, or unique names
         #[arg(required = true, value_name = "WORKER")]
         workers: Vec<String>,
         #[command(flatten)]
@@ -53,7 +53,7 @@ enum Command {
 
 #[derive(Args)]
 struct Form {
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -65,7 +65,7 @@ fn state(text: &str) -> Result<WorkerState, String> {
 pub fn run(args: WorkerArgs, printer: &mut Printer) -> Result<(), Failure> {
     let Some(command) = args.command else { return work::run(&args.server, &args.work) };
     if !args.work.is_empty() {
-        let message = "`rota worker` with these flags works itself; they mean nothing to its commands".to_owned();
+        let message = "these flags are for `rota worker` without a command".to_owned();
         return Err(Failure::bad_input("bad_flags", message));
     }
     let (Command::List { form: Form { output }, .. } | Command::Drain { form: Form { output }, .. }) = command;

@@ -91,7 +91,7 @@ async fn find(client: &Client, given: &str) -> Result<Uuid, Failure> {
         [] => Err(Failure::not_found(format!("`{given}` is neither the id nor the name of a remote worker"))),
         many => {
             let ids: Vec<String> = many.iter().map(|worker| worker.id.to_string()).collect();
-            let message = format!("{} workers are named `{given}`; give an id: {}", many.len(), ids.join(", "));
+            let message = format!("{} workers are named `{given}`; use an id: {}", many.len(), ids.join(", "));
             Err(Failure::bad_input("several_workers", message))
         }
     }

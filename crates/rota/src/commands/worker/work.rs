@@ -40,7 +40,7 @@ const SLOTS_MAX: usize = rota_client::api::worker::LEASES_MAX;
 
 #[derive(Args)]
 pub struct WorkArgs {
-    /// Take work from these queues only
+    /// Take work only from these queues
     #[arg(long = "queue", value_name = "QUEUE")]
     queues: Vec<String>,
     #[command(flatten)]
@@ -77,12 +77,12 @@ async fn work(client: Client, config: &Config, queues: &[String]) -> Result<(), 
     let done = tokio::select! {
         done = &mut working => done,
         (name, _) = signals.next() => {
-            info!(signal = name, limit = %config.drain, "draining; a second signal leaves at once");
+            info!(signal = name, limit = %config.drain, "draining; a second signal stops at once");
             drop(stop);
             tokio::select! {
                 done = &mut working => done,
                 (name, number) = signals.next_after(ECHO_MAX) => {
-                    warn!(signal = name, "leaving at once");
+                    warn!(signal = name, "stopping at once");
                     return Err(Failure::Signal { number });
                 }
             }
@@ -133,12 +133,12 @@ impl Reports for Said {
 }
 
 async fn execute(executor: Arc<dyn Executor>, clock: Arc<SystemClock>, call: Call) -> Told {
-    let step = call.spec.clone().ok_or_else(|| "it says not what to do".to_owned());
+    let step = call.spec.clone().ok_or_else(|| "the attempt does not say what to do".to_owned());
     let step: Result<Step, String> =
         step.and_then(|spec| serde_json::from_value(spec).map_err(|error| error.to_string()));
     let step = match step {
         Ok(step) => step,
-        Err(error) => return failed("invalid_input", format!("the step cannot be read: {error}")),
+        Err(error) => return failed("invalid_input", format!("the step cannot be parsed: {error}")),
     };
     let call = Arc::new(call);
     let attempt = Attempt {

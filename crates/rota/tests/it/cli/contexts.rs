@@ -32,7 +32,7 @@ fn a_context_is_kept_for_its_owner_alone_and_is_asked_from_then_on() {
     assert!(listed.contains("\"token\": true") && !listed.contains(&token), "{listed}");
 
     assert!(home(&["context", "use", "there"]).failed(3).contains("there is no context `there`"));
-    assert!(home(&["logout"]).ok().contains("forgot `here`"));
+    assert!(home(&["logout"]).ok().contains("removed `here`"));
     assert!(!std::fs::read_to_string(&file).unwrap().contains(&token));
 }
 
@@ -70,7 +70,7 @@ fn a_server_that_does_not_answer_is_not_kept_and_says_how_to_start_one() {
         error,
         format!(
             "error: {server} does not answer: connection refused\n\
-             hint: start a server with `rota serve`, or name another with --server or `rota login URL`\n"
+             hint: start a server with `rota serve`, or choose another with --server or `rota login URL`\n"
         )
     );
     assert!(!place.path("home/.config/rota/contexts.toml").exists());

@@ -60,7 +60,7 @@ fn each_thing_that_is_wrong_is_told_with_what_to_do() {
     for words in ["it is not Rota", "chmod 700", "cannot open", "→"] {
         assert!(told.out.contains(words), "{words}: {}", told.out);
     }
-    assert!(told.err.contains("3 things are wrong"), "{}", told.err);
+    assert!(told.err.contains("3 problems found"), "{}", told.err);
     let told = said(at_home(&place, &["doctor", "--leases-node", "nonsense"]));
     assert_eq!(told.code, 1);
     assert!(told.out.contains("leases.node"), "{}", told.out);
@@ -72,6 +72,6 @@ fn a_look_makes_nothing() {
     let place = Place::new();
     let data = place.text("data");
     let told = said(at_home(&place, &["doctor", "--data", &data, "--listen", "127.0.0.1:0", "--attempts-max", "10"]));
-    assert!(told.out.contains("is not there yet"), "{told:?}");
+    assert!(told.out.contains("does not exist yet"), "{told:?}");
     assert!(!place.path("data").exists());
 }

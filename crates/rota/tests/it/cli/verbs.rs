@@ -13,7 +13,7 @@ fn flags_save_what_they_name_and_a_schedule_that_goes_is_asked_for() {
     desk.rota(&made).ok();
     let saved = desk.rota(&["job", "save", "--name", "greet", "--attempts", "1", "--shell", "false"]);
     assert_eq!(saved.err, "", "nothing goes");
-    assert_eq!(saved.ok(), "saved greet (number 1, version 2)\n");
+    assert_eq!(saved.ok(), "saved greet (id 1, version 2)\n");
     let document = desk.rota(&["job", "show", "greet", "--document"]).ok();
     assert!(document.contains("cron: 0 0 1 1 *") && document.contains("timezone: Europe/Paris"), "{document}");
     assert!(document.contains("shell: \"false\"") && document.contains("max_attempts: 1"), "{document}");
@@ -28,9 +28,9 @@ fn flags_save_what_they_name_and_a_schedule_that_goes_is_asked_for() {
     assert_eq!(desk.rota(&["schedule", "list", "-o", "json"]).json().as_array().unwrap().len(), 1, "nothing was saved");
     let saved = desk.rota(&["job", "save", "-f", "greet.yaml", "--yes"]);
     assert!(saved.err.contains(removed), "{saved:?}");
-    assert_eq!(saved.ok(), "saved greet (number 1, version 3)\n");
+    assert_eq!(saved.ok(), "saved greet (id 1, version 3)\n");
     let new = desk.rota(&["job", "save", "--name", "other"]).failed(2);
-    assert!(new.contains("what is it to do?"), "{new}");
+    assert!(new.contains("the job has no step"), "{new}");
     assert!(desk.node.stop().0.success());
 }
 
@@ -45,7 +45,7 @@ fn a_job_is_checked_as_it_would_be_created() {
     desk.rota(&["job", "create", "-f", "a.yaml"]).ok();
     let conflict = desk.rota(&["job", "create", "-f", "a.yaml"]).failed(4);
     assert_eq!(desk.rota(&["job", "create", "-f", "a.yaml", "--dry-run"]).failed(4), conflict);
-    assert_eq!(desk.rota(&["job", "check", "-f", "after.yaml"]).ok(), "b would be made\n");
+    assert_eq!(desk.rota(&["job", "check", "-f", "after.yaml"]).ok(), "b would be created\n");
     desk.write("both.yaml", &format!("{}---\n{}triggers: {{ after: {{ jobs: [c] }} }}\n", hello("c"), hello("d")));
     desk.rota(&["job", "check", "-f", "both.yaml"]).ok();
     desk.rota(&["job", "create", "-f", "both.yaml"]).ok();
@@ -69,9 +69,12 @@ fn a_job_is_made_by_flags_run_and_read() {
         "-n",
         "hi there",
     ]);
-    assert_eq!(made.ok(), "made greet (number 1, version 1)\n");
+    assert_eq!(made.ok(), "created greet (id 1, version 1)\n");
     let error = desk.rota(&["job", "create", "--name", "greet", "--handler", "h"]).failed(4);
-    assert_eq!(error, "error: there is a job `greet` already; `rota job save`, or PUT, saves over it [conflict]\n");
+    assert_eq!(
+        error,
+        "error: the job `greet` already exists; `rota job save`, or PUT, saves a new version of it [conflict]\n"
+    );
     let document = desk.rota(&["job", "show", "greet", "--document"]).ok();
     assert_eq!(
         document,
@@ -92,9 +95,9 @@ fn a_job_is_made_by_flags_run_and_read() {
     let shown = desk.rota(&["run", "show", "greet"]).ok();
     assert!(shown.contains(&id) && shown.contains("succeeded") && shown.contains("why=test"), "{shown}");
     assert!(desk.rota(&["run", "wait", &id]).err.contains("succeeded"));
-    assert!(desk.rota(&["run", "cancel", &id]).failed(4).contains("hint: `rota run retry RUN` makes it again"));
+    assert!(desk.rota(&["run", "cancel", &id]).failed(4).contains("hint: `rota run retry RUN` runs it again"));
     let again = desk.rota(&["run", "retry", &id]).ok();
-    assert!(again.starts_with(&format!("{id} again as ")), "{again}");
+    assert!(again.starts_with(&format!("{id} retried as ")), "{again}");
 
     let yaml = desk.rota(&["job", "show", "greet", "-o", "yaml"]).ok();
     assert!(yaml.contains("\nname: greet\n"), "{yaml}");
@@ -117,9 +120,9 @@ fn every_bad_field_is_named_with_its_path() {
     assert!(desk.rota(&["job", "show", "nobody"]).failed(3).contains("[not_found]"));
     assert!(desk.rota(&["job", "save", "-f", "absent.yaml"]).failed(2).contains("cannot read absent.yaml"));
     assert!(desk.rota(&["job", "create", "--name", "x"]).failed(2).contains("--url, --command, --shell or --handler"));
-    assert!(desk.rota(&["job", "create"]).failed(2).contains("Give a document with -f FILE, or --name"));
+    assert!(desk.rota(&["job", "create"]).failed(2).contains("use -f FILE for a document, or --name"));
     let error = desk.rota(&["job", "trigger", "x", "--payload", "{"]).failed(2);
-    assert!(error.starts_with("error: --payload: EOF") && error.contains("JSON is expected"), "{error}");
+    assert!(error.starts_with("error: --payload: EOF") && error.contains("expected JSON"), "{error}");
     assert!(desk.node.stop().0.success());
 }
 
@@ -127,8 +130,8 @@ fn every_bad_field_is_named_with_its_path() {
 fn versions_are_listed_and_compared() {
     let desk = Desk::open();
     desk.write("job.yaml", &hello("greet"));
-    assert_eq!(desk.rota(&["job", "save", "-f", "job.yaml"]).ok(), "saved greet (number 1, version 1)\n");
-    assert_eq!(desk.rota(&["job", "save", "-f", "job.yaml"]).ok(), "is as it was: greet (number 1, version 1)\n");
+    assert_eq!(desk.rota(&["job", "save", "-f", "job.yaml"]).ok(), "saved greet (id 1, version 1)\n");
+    assert_eq!(desk.rota(&["job", "save", "-f", "job.yaml"]).ok(), "unchanged: greet (id 1, version 1)\n");
     desk.write("job.yaml", &hello("greet").replace("team-a", "team-b"));
     let would = desk.rota(&["job", "save", "-f", "job.yaml", "--dry-run"]).ok();
     assert_eq!(would, "greet would become version 2\n");
@@ -160,8 +163,8 @@ fn a_document_is_edited_and_saved_over_the_version_that_was_read() {
     assert_eq!(edited("true").ok(), "nothing was changed\n");
     assert_eq!(edited("sed -i s/team-a/team-c/").ok(), "saved greet (version 2)\n");
     let refused = edited("sed -i s/name:/nmae:/").failed(2);
-    assert!(refused.contains("nmae") && refused.contains("what you wrote is in "), "{refused}");
-    let draft = refused.split("what you wrote is in ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    assert!(refused.contains("nmae") && refused.contains("your text is in "), "{refused}");
+    let draft = refused.split("your text is in ").nth(1).unwrap().lines().next().unwrap().to_owned();
     assert!(std::fs::read_to_string(&draft).unwrap().starts_with("nmae: greet"));
     std::fs::remove_file(draft).unwrap();
     assert!(desk.node.stop().0.success());
@@ -181,7 +184,7 @@ fn schedules_are_found_by_name_previewed_paused_and_explained() {
     assert_eq!(next[0]["planned_at"], "2025-03-09T07:00:00Z");
     assert!(next[0]["note"].is_string(), "{next}");
     assert!(desk.rota(&["schedule", "show", "greet"]).failed(2).contains("several schedules: "));
-    assert!(desk.rota(&["schedule", "show", "greet/daily"]).failed(3).contains("it has: "));
+    assert!(desk.rota(&["schedule", "show", "greet/daily"]).failed(3).contains("its schedules are: "));
     desk.rota(&["schedule", "pause", "greet/yearly", "--note", "holidays", "--until", "+2h"]).ok();
     let shown = desk.rota(&["schedule", "show", "greet/yearly"]).ok();
     assert!(shown.contains("paused") && shown.contains("holidays"), "{shown}");
@@ -198,7 +201,7 @@ fn schedules_are_found_by_name_previewed_paused_and_explained() {
         "2025-01-03T00:00:00Z",
         "--dry-run",
     ]);
-    assert_eq!(count.ok(), "2 runs would be made of 2 instants; 0 had fired before\n");
+    assert_eq!(count.ok(), "2 runs would be created for 2 instants; 0 had fired before\n");
     let refused = desk
         .rota(&[
             "schedule",
@@ -221,7 +224,7 @@ fn schedules_are_found_by_name_previewed_paused_and_explained() {
         "2025-01-03T00:00:00Z",
         "--yes",
     ]);
-    assert_eq!(done.ok(), "2 runs made of 2 instants; 0 had fired before\n");
+    assert_eq!(done.ok(), "2 runs created for 2 instants; 0 had fired before\n");
     assert!(desk.rota(&["schedule", "skips", "greet/night"]).err.contains("no instant was skipped"));
     assert!(desk.node.stop().0.success());
 }
@@ -237,8 +240,8 @@ fn a_dead_letter_is_listed_and_made_again() {
     let id = list[0]["id"].as_str().unwrap().to_owned();
     assert!(desk.rota(&["dead", "show", &id]).ok().contains("exit_code"));
     assert!(desk.rota(&["dead", "redrive"]).failed(2).contains("--all"));
-    assert_eq!(desk.rota(&["dead", "redrive", "--job", "flaky", "--dry-run"]).ok(), "1 would be made again\n");
-    assert_eq!(desk.rota(&["dead", "redrive", "--job", "flaky", "--yes"]).ok(), "1 made again\n");
+    assert_eq!(desk.rota(&["dead", "redrive", "--job", "flaky", "--dry-run"]).ok(), "1 would be redriven\n");
+    assert_eq!(desk.rota(&["dead", "redrive", "--job", "flaky", "--yes"]).ok(), "1 redriven\n");
     assert_eq!(desk.rota(&["dead", "redrive", &id]).code, 4, "a run is made again once");
     assert_eq!(desk.rota(&["dead", "redrive", &id, "--again"]).code, 0);
     assert_eq!(desk.rota(&["run", "wait", "flaky"]).code, 1);
@@ -250,7 +253,7 @@ fn a_dead_letter_is_listed_and_made_again() {
     let made_again = desk.rota(&["run", "list", "--job", "forgiving", "--status", "dead", "-o", "json"]).json();
     let id = made_again[0]["id"].as_str().unwrap();
     let shown = desk.rota(&["dead", "show", id]).ok();
-    assert!(shown.contains("made again") && shown.contains("by itself"), "{shown}");
+    assert!(shown.contains("redriven") && shown.contains("automatically"), "{shown}");
     assert!(desk.node.stop().0.success());
 }
 
@@ -268,9 +271,9 @@ fn dead_letters_are_put_away_by_id_or_by_filter() {
     assert_eq!(open(&desk), 2);
     assert!(desk.rota(&["dead", "discard"]).failed(2).contains("--all"));
     assert!(desk.rota(&["dead", "discard", "--job", "flaky"]).failed(2).contains("--yes"));
-    assert_eq!(desk.rota(&["dead", "discard", "--job", "flaky", "--dry-run"]).ok(), "2 would be put away\n");
+    assert_eq!(desk.rota(&["dead", "discard", "--job", "flaky", "--dry-run"]).ok(), "2 would be discarded\n");
     assert_eq!(open(&desk), 2, "it was only counted");
-    assert_eq!(desk.rota(&["dead", "discard", "--job", "flaky", "--yes"]).ok(), "2 put away\n");
+    assert_eq!(desk.rota(&["dead", "discard", "--job", "flaky", "--yes"]).ok(), "2 discarded\n");
     assert_eq!(open(&desk), 0);
     assert_eq!(desk.rota(&["run", "show", &id]).code, 0, "history keeps it");
     let nobody = "01990000-0000-7000-8000-000000000000";
@@ -283,10 +286,10 @@ fn many_runs_come_from_a_stream_and_refused_lines_are_told() {
     let desk = Desk::open();
     desk.rota(&["job", "create", "--name", "greet", "--command", "true"]).ok();
     let good: Vec<String> = (0..2_500).map(|n| format!("{{\"job\":\"greet\",\"payload\":{n}}}\n")).collect();
-    assert_eq!(desk.rota_given(&["run", "enqueue", "-"], &good.concat()).ok(), "2500 made\n");
+    assert_eq!(desk.rota_given(&["run", "enqueue", "-"], &good.concat()).ok(), "2500 created\n");
     let mixed = "{\"job\":\"greet\"}\n\nnonsense\n{\"job\":\"nobody\"}\n";
     let said = desk.rota_given(&["run", "enqueue", "-"], mixed);
-    assert_eq!(said.out, "1 made\n");
+    assert_eq!(said.out, "1 created\n");
     let error = said.failed(1);
     assert!(
         error.contains("line 3: ") && error.contains("line 4: ") && error.contains("2 of 3 lines were refused"),
@@ -321,7 +324,7 @@ fn many_jobs_are_paused_by_a_filter_only_when_confirmed() {
     let why = desk.rota(&["run", "why", made["id"].as_str().unwrap()]).ok();
     assert!(why.contains("moving"), "{why}");
     assert!(desk.rota(&["queue", "list"]).ok().contains("moving"));
-    assert_eq!(desk.rota(&["run", "cancel", "--job", "a", "--yes"]).ok(), "1 cancelled or asked to stop\n");
+    assert_eq!(desk.rota(&["run", "cancel", "--job", "a", "--yes"]).ok(), "1 cancelled, or asked to stop\n");
     desk.rota(&["queue", "resume", "default"]).ok();
     assert!(desk.node.stop().0.success());
 }
@@ -347,7 +350,7 @@ fn a_long_list_is_read_page_by_page() {
     assert_eq!(desk.rota_given(&["job", "import", "-"], &jobs.concat()).ok(), "1100 saved\n");
     let some = desk.rota(&["job", "list", "--limit", "3"]);
     assert_eq!(some.out.lines().count(), 4, "{}", some.out);
-    assert!(some.err.contains("the first 3; there are more"), "{}", some.err);
+    assert!(some.err.contains("showing the first 3"), "{}", some.err);
     assert_eq!(desk.rota(&["job", "list", "--all", "-o", "json"]).json().as_array().unwrap().len(), 1_100);
     assert!(desk.node.stop().0.success());
 }
@@ -381,7 +384,7 @@ fn whoever_watches_bears_with_a_server_that_is_started_anew() {
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(out.any(|line| line == "[]"));
     assert!(node.stop().0.success());
-    assert!(errors.any(|line| line.contains("the server is away; asking again")));
+    assert!(errors.any(|line| line.contains("the server does not answer; trying again")));
     let node = Node::ready(&place, &["--listen", &free]);
     said(at_home(&place, &["job", "create", "--name", "new", "--handler", "h", "--server", &free])).ok();
     assert!(out.any(|line| line.contains("name: new")));

@@ -45,7 +45,9 @@ fn what_is_no_worker_is_not_drained() {
     let id = "00000000-0000-0000-0000-000000000000";
     assert!(desk.rota(&["worker", "drain", id]).failed(3).contains("no such worker"));
     assert!(desk.rota(&["worker", "list", "--state", "tired"]).failed(2).contains("one of active, draining, dead"));
-    assert!(desk.rota(&["worker", "--traits", "gpu", "list"]).failed(2).contains("mean nothing to its commands"));
+    assert!(
+        desk.rota(&["worker", "--traits", "gpu", "list"]).failed(2).contains("are for `rota worker` without a command")
+    );
     assert!(desk.rota(&["worker", "lsit"]).failed(2).contains("unrecognized subcommand"));
     assert!(desk.node.stop().0.success());
 }
