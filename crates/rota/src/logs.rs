@@ -43,7 +43,7 @@ pub async fn follow(engine: Engine) {
         match feed.recv().await {
             Ok(event) => tell(&event),
             Err(RecvError::Lagged(missed)) => {
-                warn!(target: RUNS, missed, "events were missed, because there were more than could be logged")
+                warn!(target: RUNS, missed, "events were missed, because there were more than could be logged");
             }
             Err(RecvError::Closed) => return,
         }
