@@ -114,6 +114,7 @@ impl Rota {
             Made::Full => Err(Error::Full(job.to_owned())),
             Made::NoJob => Err(Error::NoJob(job.to_owned())),
             Made::NotManual => Err(Error::NotManual(job.to_owned())),
+            made @ Made::OutOfBounds(_) => Err(Error::Key { job: job.to_owned(), why: made.to_string() }),
             Made::BadKey(why) => Err(Error::Key { job: job.to_owned(), why }),
             Made::OverQuota(refusal) => Err(Error::Quota { job: job.to_owned(), refusal: Box::new(refusal) }),
         }

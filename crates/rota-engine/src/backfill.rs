@@ -78,7 +78,12 @@ impl Done {
                 // Not by its id: that of a dry run is never made.
                 self.refusal.get_or_insert_with(|| "another run has the same `unique` key".to_owned());
             }
-            Made::Full | Made::NoJob | Made::NotManual | Made::BadKey(_) | Made::OverQuota(_) => {
+            Made::Full
+            | Made::NoJob
+            | Made::NotManual
+            | Made::OutOfBounds(_)
+            | Made::BadKey(_)
+            | Made::OverQuota(_) => {
                 self.refused += 1;
                 self.refusal.get_or_insert_with(|| made.to_string());
             }

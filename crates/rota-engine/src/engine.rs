@@ -13,11 +13,13 @@ use rota_core::{
     job::{JobDocument, effective::DEFAULT_GRACE},
     limits::{LimitReached, Limited},
     ports::{Clock, Executor, Hints, Random, Relay, Seeded, Topic},
+    quota::Refusal,
     rate::Rate,
-    run::{CancelAsk, NewRun, Run, RunState, Source, Status, Trigger},
+    run::{CancelAsk, NewRun, Run, RunState, Source, Status, Trigger, Verdict},
     store::{
-        Calendar, CalendarPut, CancelAnswer, Deletion, Discarded, Enqueued, Expect, Guarded, Pause, PauseTarget,
-        Request, RunCursor, RunPage, RunPlace, RunQuery, RunRecord, Store, StoreError, Tenant, TenantPut, Write,
+        Calendar, CalendarPut, CancelAnswer, DeadFate, DeadMark, Deletion, Discarded, Enqueued, Expect, Guarded, Pause,
+        PauseTarget, Request, RunCursor, RunPage, RunPlace, RunQuery, RunRecord, Store, StoreError, Tenant, TenantPut,
+        Write,
     },
 };
 use serde_json::json;
@@ -73,6 +75,19 @@ pub struct CancelledMany {
     pub asked: u64,
     /// There are more than were to be found.
     pub more: bool,
+}
+
+/// What became of a wish to make many runs again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RedrivenMany {
+    /// Ended runs that were found.
+    pub found: u64,
+    /// Runs that were made of them.
+    pub made: u64,
+    /// There are more than were to be found, or than the tenant's rate allows now.
+    pub more: bool,
+    /// What the rate refused, if it did.
+    pub over_rate: Option<Refusal>,
 }
 
 /// Puts an engine together.
@@ -654,6 +669,50 @@ impl Handle {
         let write = Write { dry_run: how.dry_run, ..self.node.write(now) };
         let mut made = self.make(planned, write).await?.into_iter();
         Ok(known.into_iter().map(|known| if known { made.next() } else { None }).collect())
+    }
+
+    /// Makes new runs of the ended runs that `query` finds, up to `most` of them; dead letters
+    /// where it names no status. What was discarded is left alone, and so is what was made
+    /// again before unless `how` says otherwise.
+    pub async fn redrive_all(&self, query: RunQuery, how: &Redrive, most: u64) -> Result<RedrivenMany, EngineError> {
+        let mut query = query;
+        if query.statuses.is_empty() {
+            query.statuses = vec![Status::Ended(Verdict::Dead)];
+        }
+        // What is made here must not be found again by the same request.
+        query.to = Some(query.to.unwrap_or_else(|| self.now()));
+        query.limit = MANY;
+        let mut done = RedrivenMany::default();
+        loop {
+            let page = self.node.store.list_runs(&query).await?;
+            let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
+            let ids = self.not_discarded(ended.map(|record| record.run.id).collect()).await?;
+            if !ids.is_empty() {
+                let made = self.redrive(&ids, how).await?;
+                done.found += ids.len() as u64;
+                done.made += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
+                // The rest can only wait as well. What was made stays made, and is
+                // left alone when the same is asked again.
+                done.over_rate = made.into_iter().find_map(|made| match made {
+                    Some(Made::OverQuota(refusal)) if refusal.retry_at.is_some() => Some(refusal),
+                    _ => None,
+                });
+            }
+            let full = done.found >= most && page.next.is_some();
+            if done.over_rate.is_some() || full {
+                return Ok(RedrivenMany { more: true, ..done });
+            }
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(done),
+            }
+        }
+    }
+
+    async fn not_discarded(&self, runs: Vec<RunId>) -> Result<Vec<RunId>, StoreError> {
+        let marks = self.node.store.dead_marks(&runs).await?;
+        let is_discarded = |mark: Option<DeadMark>| mark.is_some_and(|mark| mark.fate == DeadFate::Discarded);
+        Ok(runs.into_iter().zip(marks).filter_map(|(run, mark)| (!is_discarded(mark)).then_some(run)).collect())
     }
 
     /// Puts dead letters away, in somebody's name. False for one that was made again.

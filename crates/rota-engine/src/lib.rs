@@ -39,7 +39,7 @@ pub mod territory;
 mod why;
 
 pub use self::{
-    engine::{Builder, Cancel, CancelledMany, Engine, EngineError, Handle},
+    engine::{Builder, Cancel, CancelledMany, Engine, EngineError, Handle, RedrivenMany},
     events::{Event, Feed, FeedItem},
     making::{JobRef, Made, Redrive, RunAsk},
     options::Options,

@@ -13,8 +13,9 @@ use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, LaneId, Partition, RunId, TenantId},
     order::Priority,
+    problem::Problem,
     quota::{Quotas, Refusal},
-    run::{Labels, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk},
+    run::{Labels, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk, out_of_bounds},
     slot::{SlotAsk, UniqueKey, WhenFull},
     store::{Enqueued, JobRecord, StoreError, Write},
 };
@@ -22,6 +23,7 @@ use serde_json::Value;
 
 use crate::{
     catalog::JobVersion,
+    definitions::told,
     events::Event,
     node::Node,
     render::{Scope, reference},
@@ -66,6 +68,11 @@ impl RunAsk {
         }
     }
 
+    /// What of it is more than may be said of a run.
+    pub fn problems(&self) -> Vec<Problem> {
+        out_of_bounds(&self.labels, self.trigger.metadata.as_ref(), self.after.len())
+    }
+
     #[must_use]
     pub fn with_payload(self, payload: Value) -> Self {
         Self { payload: Some(payload), ..self }
@@ -94,6 +101,8 @@ pub enum Made {
     NoJob,
     /// The job says `triggers.manual: false`.
     NotManual,
+    /// What the caller says about the run is more than may be said.
+    OutOfBounds(Vec<Problem>),
     /// The payload does not satisfy the job's schema, or a key of the job cannot
     /// be made from it.
     BadKey(String),
@@ -111,6 +120,7 @@ impl fmt::Display for Made {
             }
             Self::NoJob => f.write_str("there is no such job"),
             Self::NotManual => f.write_str("the job has `triggers.manual: false`, so it cannot be triggered by hand"),
+            Self::OutOfBounds(problems) => f.write_str(&told(problems)),
             Self::BadKey(why) => f.write_str(why),
             Self::OverQuota(refusal) => refusal.fmt(f),
         }
@@ -281,6 +291,10 @@ pub async fn plan(node: &Node, asks: Vec<RunAsk>, now: Timestamp) -> Result<Vec<
     let part = node.partition_for_new();
     let quotas = node.catalog.quotas_of(asks.iter().map(|ask| ask.tenant));
     let planned = asks.into_iter().map(|ask| {
+        let problems = ask.problems();
+        if !problems.is_empty() {
+            return Err(Made::OutOfBounds(problems));
+        }
         let (record, job) = jobs.get(&(ask.tenant, ask.job)).ok_or(Made::NoJob)?;
         let lane = *lanes.get(&record.id).ok_or(Made::NoJob)?;
         if !job.document.is_open_to(ask.trigger.source) {

@@ -8,6 +8,7 @@
 //!
 //! Nothing here knows SQL, leases in other tables, or which worker is free.
 
+mod bounds;
 mod cancel;
 mod effects;
 mod redrive;
@@ -23,6 +24,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    bounds::{AFTER_MAX, METADATA_BYTES_MAX, out_of_bounds},
     cancel::{CancelAsk, CancelRequest},
     effects::{Duties, Effects, Ending, Over, Rearm, Slots, comes_to_wait, leaves_a_place},
     redrive::Redrive,

@@ -205,6 +205,21 @@ async fn an_unknown_job_and_a_bad_key_are_answers() {
     assert!(matches!(&made, Made::BadKey(why) if why.contains("payload.account")), "{made:?}");
 }
 
+/// The API was not the only way in: what came by the inbox was as large as it liked.
+#[tokio::test]
+async fn a_run_that_says_more_than_it_may_is_refused_whichever_way_it_came_in() {
+    let bed = Bed::new().await;
+    let node = bed.node().await;
+    bed.save(&node.node, job("plain", "noop")).await;
+    let ask = |labels: usize| RunAsk {
+        labels: (0..labels).map(|n| (format!("k{n}"), String::new())).collect(),
+        ..RunAsk::of(bed.tenant, JobRef::Name("plain".into()))
+    };
+    assert!(matches!(node.ask(&bed, ask(64)).await, Made::Run { .. }));
+    let made = node.ask(&bed, ask(65)).await;
+    assert!(matches!(&made, Made::OutOfBounds(problems) if problems[0].path == "labels"), "{made:?}");
+}
+
 /// A store that takes its time for claims: short runs end meanwhile.
 #[derive(Default)]
 struct SlowClaims {

@@ -142,7 +142,7 @@ async fn what_was_refused_to_settle_is_executed_again_by_who_owns_it_next() {
 
 /// A node whose lease ran out must not start what another may own.
 #[tokio::test]
-async fn nothing_is_started_after_the_nodes_word_ran_out() {
+async fn nothing_is_started_after_the_nodes_lease_ran_out() {
     let bed = Bed::new().await;
     let mut node = bed.node().await;
     bed.save(&node.node, job("hello", "noop")).await;

@@ -22,12 +22,11 @@ use rota_api::{
     run::CancelRequest,
 };
 use rota_core::{
-    ids::RunId,
     job::read,
-    run::{RunState, Source},
+    run::Source,
     store::{JobQuery, PauseTarget, RunQuery},
 };
-use rota_engine::{CancelledMany, Made, Redrive, RunAsk};
+use rota_engine::{CancelledMany, Made, Redrive, RedrivenMany, RunAsk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
@@ -38,7 +37,6 @@ use tokio::{
 use utoipa::IntoParams;
 
 use super::{
-    dead::not_discarded,
     jobs::{job_ref, made_run, run_ask, save_one},
     runs::{cancel_of, query as runs_query},
 };
@@ -364,55 +362,17 @@ fn only_live(query: RunQuery) -> RunQuery {
 /// discarded is always left alone.
 #[utoipa::path(post, path = "/bulk/redrive", tag = "bulk", request_body = BulkRedrive, responses((status = OK, body = BulkDone)))]
 pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> Result<Json<BulkDone>, Problem> {
-    let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
     if request.filter.status.is_empty() || request.filter.status.contains(&rota_api::run::Status::Dead) {
         may.has_dead_letters()?;
     }
-    let mut query = runs_query(&request.filter, &may).await?;
-    if query.statuses.is_empty() {
-        query.statuses = vec![rota_core::run::Status::Ended(rota_core::run::Verdict::Dead)];
-    }
+    let query = runs_query(&request.filter, &may).await?;
     let (latest, again, dry_run) = (request.latest, request.again, request.dry_run);
     let how = Redrive { by: Some(may.caller.who.clone()), latest, again, dry_run };
-    // What is made here must not be found again by the same request.
-    query.to = Some(query.to.unwrap_or_else(|| may.engine.now()));
-    query.limit = PAGE;
-    loop {
-        let page = may.engine.store().list_runs(&query).await?;
-        let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
-        let ids: Vec<RunId> = ended.map(|record| record.run.id).collect();
-        let ids = not_discarded(&may.engine, ids).await?;
-        if !ids.is_empty() {
-            let made = may.engine.redrive(&ids, &how).await?;
-            done.matched += ids.len() as u64;
-            done.done += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
-            let over = made.iter().find_map(|made| match made {
-                Some(Made::OverQuota(refusal)) => refusal.retry_at.and(Some(refusal)),
-                _ => None,
-            });
-            // The rest can only wait as well. What was made stays made, and is
-            // left alone when the request is sent again.
-            if let Some(refusal) = over {
-                if done.done == 0 {
-                    return Err(Problem::over_quota(
-                        "no run was created",
-                        std::slice::from_ref(refusal),
-                        may.engine.now(),
-                    ));
-                }
-                done.more = true;
-                break;
-            }
-        }
-        match page.next {
-            Some(_) if done.matched >= TOUCHED_MAX => {
-                done.more = true;
-                break;
-            }
-            Some(next) => query.after = Some(next),
-            None => break,
-        }
+    let RedrivenMany { found, made, more, over_rate } = may.engine.redrive_all(query, &how, TOUCHED_MAX).await?;
+    if let Some(refusal) = over_rate.filter(|_| made == 0) {
+        return Err(Problem::over_quota("no run was created", &[refusal], may.engine.now()));
     }
+    let done = BulkDone { matched: found, done: made, more, dry_run };
     told(&may, "run.redrive_many", "runs", &request.filter, &done);
     Ok(Json(done))
 }

@@ -178,10 +178,3 @@ async fn open(engine: &Engine, runs: Vec<RunId>) -> Result<Vec<RunId>, Problem> 
     let marks = engine.store().dead_marks(&runs).await?;
     Ok(runs.into_iter().zip(marks).filter(|(_, mark)| mark.is_none()).map(|(run, _)| run).collect())
 }
-
-/// Those that nobody has put away.
-pub async fn not_discarded(engine: &Engine, runs: Vec<RunId>) -> Result<Vec<RunId>, Problem> {
-    let marks = engine.store().dead_marks(&runs).await?;
-    let is_put_away = |mark: Option<DeadMark>| mark.is_some_and(|mark| mark.fate == DeadFate::Discarded);
-    Ok(runs.into_iter().zip(marks).filter_map(|(run, mark)| (!is_put_away(mark)).then_some(run)).collect())
-}

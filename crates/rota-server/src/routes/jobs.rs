@@ -23,7 +23,7 @@ use rota_core::{
     preview::preview,
     rollup::{Rollup, hour_of},
     run::{CancelAsk, Source, Trigger},
-    schedule::{LABEL_KEY_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, ScheduleSpec},
+    schedule::ScheduleSpec,
     store::{Deletion, Expect, JobQuery, JobRecord, PauseTarget, Request, ScheduleQuery},
     stored, timing,
 };
@@ -55,7 +55,6 @@ const STATS_HOURS_MAX: i64 = (Rollup::KEPT_BEYOND.as_millis() / 3_600_000) as i6
 const STATS_HOURS: i64 = 24;
 /// Someone else's save in between is read again so often.
 const PATCH_TRIES: usize = 5;
-const METADATA_BYTES_MAX: usize = 4 << 10;
 
 /// A job in the path: by its number, or by its name.
 pub struct JobPath(pub String);
@@ -467,7 +466,8 @@ impl axum::extract::FromRequest<Node> for TriggerBody {
     }
 }
 
-/// What somebody asked for over HTTP, as the engine understands it.
+/// What somebody asked for over HTTP, as the engine understands it. The engine refuses what is
+/// out of bounds; a priority that there is none of is told together with that.
 pub fn run_ask(
     tenant: TenantId,
     job: JobRef,
@@ -475,44 +475,26 @@ pub fn run_ask(
     source: Source,
     who: &str,
 ) -> Result<RunAsk, Problem> {
-    let mut problems = Vec::new();
-    let mut wrong = |path: &str, message: String| {
-        problems.push(rota_core::problem::Problem::new(path, "out_of_bounds", message));
-    };
-    let priority = request.priority.map(|level| (level, Priority::new(level)));
-    if let Some((level, None)) = priority {
-        wrong("priority", format!("{level} is not between 1 and 10"));
-    }
-    if request.labels.len() > LABELS_MAX {
-        wrong("labels", format!("a run may have at most {LABELS_MAX} labels"));
-    }
-    for (key, value) in &request.labels {
-        let plain = !key.is_empty() && !key.contains('\0') && !value.contains('\0');
-        if !plain || key.len() > LABEL_KEY_BYTES_MAX || value.len() > LABEL_VALUE_BYTES_MAX {
-            let bounds =
-                format!("a key must have 1 to {LABEL_KEY_BYTES_MAX} bytes, a value at most {LABEL_VALUE_BYTES_MAX}");
-            wrong(&format!("labels.{}", key.replace('\0', "")), bounds);
-        }
-    }
-    if request.metadata.as_ref().is_some_and(|metadata| metadata.to_string().len() > METADATA_BYTES_MAX) {
-        wrong("metadata", format!("may have at most {METADATA_BYTES_MAX} bytes as JSON"));
-    }
-    if request.after.len() > 100 {
-        wrong("after", "a run may wait for at most 100 others".to_owned());
-    }
-    if !problems.is_empty() {
-        return Err(Problem::bad_document("the request", problems));
-    }
-    Ok(RunAsk {
+    let priority = request.priority.map(|level| Priority::new(level).ok_or(level)).transpose();
+    let ask = RunAsk {
         tenant,
         job,
         payload: request.payload,
         labels: request.labels,
         run_at: request.run_at,
         trigger: Trigger { by: Some(who.to_owned()), metadata: request.metadata, ..Trigger::plain(source) },
-        priority: priority.and_then(|(_, priority)| priority),
+        priority: None,
         after: request.after.into_iter().map(RunId).collect(),
-    })
+    };
+    match priority {
+        Ok(priority) => Ok(RunAsk { priority, ..ask }),
+        Err(level) => {
+            let wrong = format!("{level} is not from 1 to 10");
+            let mut problems = vec![rota_core::problem::Problem::new("priority", "out_of_bounds", wrong)];
+            problems.extend(ask.problems());
+            Err(Problem::bad_document("the request", problems))
+        }
+    }
 }
 
 /// The run that was made, or why none was.
@@ -523,6 +505,7 @@ pub fn made_run(made: Made, now: jiff::Timestamp) -> Result<RunMade, Problem> {
         Made::Duplicate { .. } => Err(Problem::new(Code::Duplicate, why)),
         Made::Full => Err(Problem::new(Code::Full, why)),
         Made::NoJob => Err(Problem::no_such("job")),
+        Made::OutOfBounds(problems) => Err(Problem::bad_document("the request", problems)),
         Made::NotManual => Err(Problem::new(Code::NotManual, why)),
         Made::BadKey(_) => Err(Problem::new(Code::BadPayload, why)),
         Made::OverQuota(refusal) => Err(Problem::over_quota("no run was created", &[refusal], now)),
