@@ -1,10 +1,10 @@
 //! From an address to a Rota at work.
 
-use std::{fmt, path::Path, pin::Pin, sync::Arc};
+use std::{fmt, pin::Pin, sync::Arc};
 
 use rota_core::{
     ports::{Clock as _, Executor, Hints},
-    store::{Store, TenantPut, Tier},
+    store::{TenantPut, Tier},
 };
 use rota_engine::{
     Engine, Options,
@@ -14,18 +14,15 @@ use rota_engine::{
         command::{CommandExecutor, CommandOptions},
         http::{HttpExecutor, HttpOptions},
     },
-    hints::LocalHints,
 };
-use rota_store::{
-    postgres::{self, PostgresHints, PostgresStore},
-    sqlite::{self, SqliteStore},
-};
+use rota_store::postgres;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
     Error, Rota,
     rota::{Inbox, TENANT},
+    store::{self, Opened, Place},
 };
 
 type Answer = Pin<Box<dyn Future<Output = Result<Value, HandlerError>> + Send>>;
@@ -121,7 +118,9 @@ impl Builder {
 
     /// Opens the store, making what it needs on the way, and starts everything.
     pub async fn start(self) -> Result<Rota, Error> {
-        let Opened { store, inbox, hints } = open(&self.address, self.postgres).await?;
+        let place = Place::parse(&self.address).ok_or(Error::Address)?;
+        let inbox = matches!(place, Place::Postgres(_)).then(|| Inbox::of(self.postgres.schema.as_deref()));
+        let Opened { store, hints } = store::open(place, self.postgres).await?;
         let put = TenantPut { name: TENANT.to_owned(), tier: Tier::Unlimited, quotas: None };
         // Before the engine starts: a refusal then leaves nothing at work.
         let tenants = store.put_tenants(&[put], SystemClock::new().now()).await?;
@@ -151,28 +150,4 @@ impl fmt::Debug for Builder {
 fn output(answer: &impl Serialize) -> Result<Value, HandlerError> {
     serde_json::to_value(answer)
         .map_err(|error| HandlerError::never_again(format!("its result cannot be written as JSON: {error}")))
-}
-
-/// A store, and what reaches the other nodes on it where there may be any.
-struct Opened {
-    store: Arc<dyn Store>,
-    inbox: Option<Inbox>,
-    hints: Option<Arc<PostgresHints>>,
-}
-
-async fn open(address: &str, options: postgres::Options) -> Result<Opened, Error> {
-    let alone = |store| Opened { store: Arc::new(store), inbox: None, hints: None };
-    match address.strip_prefix("sqlite:") {
-        Some(":memory:") => Ok(alone(SqliteStore::memory()?)),
-        Some(path) if !path.is_empty() => {
-            Ok(alone(SqliteStore::open(Path::new(path), sqlite::Options::default()).await?))
-        }
-        None if address.starts_with("postgres://") || address.starts_with("postgresql://") => {
-            let inbox = Inbox::of(options.schema.as_deref());
-            let store = PostgresStore::open(address, options).await?;
-            let hints = store.hints(Arc::new(LocalHints::default()), Arc::new(SystemClock::new()));
-            Ok(Opened { store: Arc::new(store), inbox: Some(inbox), hints: Some(Arc::new(hints)) })
-        }
-        Some(_) | None => Err(Error::Address),
-    }
 }

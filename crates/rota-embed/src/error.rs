@@ -4,6 +4,8 @@ use rota_core::{ids::RunId, problem::Problem, quota::Refusal, store::StoreError}
 use rota_engine::{EngineError, definitions::SaveError};
 use rota_store::{postgres, sqlite};
 
+use crate::store::OpenError;
+
 /// Why Rota did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -46,6 +48,15 @@ pub enum Error {
     /// The caller's transaction has failed with it, as PostgreSQL has it.
     #[error("the request could not be written in the caller's transaction")]
     Inbox(#[source] tokio_postgres::Error),
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Sqlite(error) => error.into(),
+            OpenError::Postgres(error) => error.into(),
+        }
+    }
 }
 
 impl From<EngineError> for Error {

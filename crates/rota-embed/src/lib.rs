@@ -40,6 +40,7 @@ mod builder;
 mod error;
 mod job;
 mod rota;
+pub mod store;
 
 pub use rota_core::{
     duration::Span,

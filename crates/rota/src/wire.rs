@@ -11,22 +11,17 @@ use rota_core::{
     ports::{Executor, Hints},
     store::{Store, TenantPut, Tier},
 };
+use rota_embed::store::{self, Opened, Place};
 use rota_engine::{
     Engine, Options,
-    clock::SystemClock,
     executors::{
         Call, HandlerError,
         command::{CommandExecutor, CommandOptions},
         http::{HttpExecutor, HttpOptions},
     },
-    hints::LocalHints,
 };
 use rota_server::{Access, Bounds, Hosts, Node};
-use rota_store::{
-    guests,
-    postgres::{self, PostgresHints, PostgresStore},
-    sqlite::{self, SqliteStore},
-};
+use rota_store::{guests, postgres};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
@@ -38,32 +33,19 @@ use crate::{
 /// The tenant of an installation that knows only one.
 const TENANT: &str = "default";
 
-/// A store, and what reaches the other nodes on it where there may be any.
-pub struct Opened {
-    pub store: Arc<dyn Store>,
-    hints: Option<Arc<PostgresHints>>,
-}
-
 /// Opens the store, making what it needs on the way.
 pub async fn store(config: &Config) -> anyhow::Result<Opened> {
     private_directory(&config.data)?;
-    let opening = || format!("cannot open the store {}", config.store);
-    Ok(match &config.store {
-        StoreAddress::Sqlite(path) => {
-            let store = SqliteStore::open(path, sqlite::Options::default()).await.with_context(opening)?;
-            Opened { store: Arc::new(store), hints: None }
-        }
-        StoreAddress::Postgres(url) => {
-            let options = postgres::Options {
-                schema: config.schema.clone(),
-                work_connections: config.connections,
-                ..postgres::Options::default()
-            };
-            let store = PostgresStore::open(url, options).await.with_context(opening)?;
-            let hints = store.hints(Arc::new(LocalHints::default()), Arc::new(SystemClock::new()));
-            Opened { store: Arc::new(store), hints: Some(Arc::new(hints)) }
-        }
-    })
+    let place = match &config.store {
+        StoreAddress::Sqlite(path) => Place::File(path),
+        StoreAddress::Postgres(url) => Place::Postgres(url),
+    };
+    let options = postgres::Options {
+        schema: config.schema.clone(),
+        work_connections: config.connections,
+        ..postgres::Options::default()
+    };
+    store::open(place, options).await.with_context(|| format!("cannot open the store {}", config.store))
 }
 
 /// Makes a directory that only its owner can look into.

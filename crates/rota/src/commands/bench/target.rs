@@ -9,11 +9,8 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use rota_core::store::Store;
-use rota_store::{
-    RawLoad,
-    postgres::{self, PostgresStore},
-    sqlite::{self, SqliteStore},
-};
+use rota_embed::store::{self, Place};
+use rota_store::{RawLoad, postgres, sqlite};
 
 use super::scratch;
 use crate::{clock, failure::Failure, printer::Printer};
@@ -54,17 +51,11 @@ impl Target {
     }
 
     pub async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
-        match self {
-            Self::Sqlite { path, .. } => {
-                let store = SqliteStore::open(path, sqlite::Options::default()).await.context("opening the store")?;
-                Ok(Arc::new(store))
-            }
-            Self::Postgres { url } => {
-                let store =
-                    PostgresStore::open(url, postgres::Options::default()).await.context("opening the store")?;
-                Ok(Arc::new(store))
-            }
-        }
+        let place = match self {
+            Self::Sqlite { path, .. } => Place::File(path),
+            Self::Postgres { url } => Place::Postgres(url),
+        };
+        Ok(store::open(place, postgres::Options::default()).await.context("opening the store")?.store)
     }
 
     /// Runs the raw loop; nobody may have the store open.
