@@ -1,8 +1,8 @@
 //! Health: whether a node lives, and whether it is ready.
 //!
-//! A node lives as long as it answers. It is ready when it has started, the
-//! store has taken its word within the time that word holds, it holds
-//! partitions if it is a scheduler, and it is not about to go. No question is
+//! A node lives as long as it answers. It is ready when it has started, its lease
+//! of the store holds, it holds partitions if it is a scheduler, and it is not about
+//! to go. No question is
 //! put to the store for this: a probe costs nothing, and a thousand of them do
 //! no harm.
 

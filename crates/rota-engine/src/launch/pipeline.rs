@@ -168,12 +168,11 @@ impl<T: Startable> Pipeline<T> {
         let mut able = Vec::with_capacity(taken.len());
         let mut ended: Vec<Ended> = Vec::new();
         for (taken, job) in taken.into_iter().zip(found) {
-            match job {
-                Some(job) => able.push(Able { taken, job }),
-                None => {
-                    let by = taken.by();
-                    ended.push(unreadable(taken.into_running(now), by, now));
-                }
+            if let Some(job) = job {
+                able.push(Able { taken, job });
+            } else {
+                let by = taken.by();
+                ended.push(unreadable(taken.into_running(now), by, now));
             }
         }
         self.node.post(ended);

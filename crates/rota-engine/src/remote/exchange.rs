@@ -22,16 +22,15 @@ use rota_core::{
     duration::Span,
     ids::WorkerId,
     job::failure::{ErrorKind, Failure},
-    ports::Stream,
     run::{Hold, Lease, Outcome, Report, Run, RunState},
     store::{By, LogChunk, RunRecord, StoreError},
 };
-use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{
-    Exchange, ExchangeAnswer, ExchangeError, Hello, LogPiece, ReportAck, Stop,
-    sessions::{Assigned, Outgoing, PendingAnswers, REDELIVERIES_MAX},
+    Exchange, ExchangeAnswer, ExchangeError, Hello, ReportAck, Stop,
+    output::chunk,
+    sessions::{Assigned, Outgoing, PendingAcks, REDELIVERIES_MAX},
     wait::{Facts, Next, next},
 };
 use crate::{
@@ -50,11 +49,6 @@ const WAIT_MAX: Span = Span::secs(25);
 const SETTLE_WAIT: Span = Span::secs(10);
 /// Another node holds a run back for less than this, so that it can be alone.
 const HELD_FOR: Span = Span::secs(10);
-/// Of one line so much is kept.
-const LINE_BYTES_MAX: usize = 16 * 1024;
-/// Log pieces of one attempt are numbered below this; see [`seq_of`].
-const SEQ_BITS: u32 = 20;
-
 /// Hears a worker out and answers it.
 pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<ExchangeAnswer, ExchangeError> {
     let now = node.clock.now();
@@ -62,8 +56,8 @@ pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<ExchangeAnswe
     let notify =
         node.remote.sessions().register(&asked.hello, asked.leases.len(), now).ok_or(ExchangeError::Foreign)?;
     let mut answer = ExchangeAnswer::default();
-    take_words(node, &asked, &mut answer).await?;
-    let answers = Arc::new(PendingAnswers::new(asked.finished.len(), Arc::clone(&notify)));
+    take_output(node, &asked, &mut answer).await?;
+    let answers = Arc::new(PendingAcks::new(asked.finished.len(), Arc::clone(&notify)));
     report(node, &asked, &answers, now).await?;
     if asked.leaving || asked.hello.draining {
         let back = node.remote.sessions().take_outgoing(worker);
@@ -128,7 +122,7 @@ impl Drop for PollGuard<'_> {
 async fn wait(
     asked: &Exchange,
     poll: &PollGuard<'_>,
-    answers: &PendingAnswers,
+    answers: &PendingAcks,
     notify: &Notify,
     answer: &mut ExchangeAnswer,
 ) -> Result<(), StoreError> {
@@ -171,7 +165,7 @@ async fn wait(
 }
 
 /// Takes in what attempts say, as far as they are still the worker's.
-async fn take_words(node: &Arc<Node>, asked: &Exchange, answer: &mut ExchangeAnswer) -> Result<(), StoreError> {
+async fn take_output(node: &Arc<Node>, asked: &Exchange, answer: &mut ExchangeAnswer) -> Result<(), StoreError> {
     if !asked.logs.is_empty() {
         let chunks = chunks_of(node, asked, answer).await?;
         if !chunks.is_empty() {
@@ -253,46 +247,11 @@ fn is_under_way(run: &Run, hello: &Hello) -> bool {
     leased && run.tenant == hello.tenant
 }
 
-/// Lines as they are stored, up to what an attempt may write.
-fn chunk(piece: &LogPiece, attempt: u16, bytes: &mut usize, bytes_max: usize) -> Option<LogChunk> {
-    let mut lines = String::new();
-    let mut add = |at: Timestamp, stream: Stream, text: &str| {
-        lines.push_str(&json!({ "at": at, "stream": stream, "text": text }).to_string());
-        lines.push('\n');
-    };
-    for line in &piece.lines {
-        if *bytes >= bytes_max {
-            break;
-        }
-        let text = cut(&line.text, LINE_BYTES_MAX);
-        add(line.at, line.stream, text);
-        *bytes += text.len() + 1;
-        if *bytes >= bytes_max {
-            add(line.at, Stream::System, reports::CUT);
-        }
-    }
-    let at = piece.lines.first()?.at;
-    let seq = seq_of(piece);
-    (!lines.is_empty()).then_some(LogChunk { run: piece.lease.run, attempt, seq, at, lines })
-}
-
-/// A lost attempt is tried again under the same number, so the fence has a part
-/// in the order of pieces.
-fn seq_of(piece: &LogPiece) -> i32 {
-    let fence = piece.lease.fence.0 as u32 & ((1 << (31 - SEQ_BITS)) - 1);
-    ((fence << SEQ_BITS) | (piece.seq & ((1 << SEQ_BITS) - 1))) as i32
-}
-
-fn cut(text: &str, bytes_max: usize) -> &str {
-    let end = (0..=text.len().min(bytes_max)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    &text[..end]
-}
-
 /// Sends reports on to be settled. Their answers come to `answers`.
 async fn report(
     node: &Arc<Node>,
     asked: &Exchange,
-    answers: &Arc<PendingAnswers>,
+    answers: &Arc<PendingAcks>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let (mut ended, mut unknown) = (Vec::new(), Vec::new());
@@ -302,18 +261,18 @@ async fn report(
         for (n, (lease, report)) in asked.finished.iter().enumerate() {
             // Of two that contradict each other the first counts.
             if *first.entry(*lease).or_insert(report) != report {
-                answers.tell(n, ReportAck::Stale);
+                answers.acknowledge(n, ReportAck::Stale);
                 continue;
             }
             if !sessions.begin_settling(*lease, answers, n) {
                 continue;
             }
-            match sessions.take_given(asked.hello.worker, *lease) {
+            match sessions.take_assigned(asked.hello.worker, *lease) {
                 Some(assigned) => ended.push(ended_of(assigned, report, now)),
                 None => unknown.push(n),
             }
             if planted::is(Bug::AnsweredTooEarly) {
-                sessions.told(*lease, ReportAck::Applied);
+                sessions.acknowledge(*lease, ReportAck::Applied);
             }
         }
     }
@@ -328,7 +287,7 @@ async fn report(
     for (n, found) in unknown.into_iter().zip(found) {
         match found {
             ReportFound::UnderWay(one) => ended.push(*one),
-            ReportFound::ReportAck(told) => node.remote.sessions().told(asked.finished[n].0, told),
+            ReportFound::Known(ack) => node.remote.sessions().acknowledge(asked.finished[n].0, ack),
         }
     }
     node.post(ended);
@@ -345,7 +304,7 @@ struct Unsent<'n> {
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
         for lease in self.leases.iter().filter(|_| !planted::is(Bug::ReportLeftBehind)) {
-            self.node.remote.sessions().told(*lease, ReportAck::Pending);
+            self.node.remote.sessions().acknowledge(*lease, ReportAck::Pending);
         }
     }
 }
@@ -353,7 +312,7 @@ impl Drop for Unsent<'_> {
 /// What the store knows of a report that this node did not expect.
 enum ReportFound {
     UnderWay(Box<Ended>),
-    ReportAck(ReportAck),
+    Known(ReportAck),
 }
 
 async fn find(
@@ -380,8 +339,8 @@ async fn find(
                     origin: Origin::Reported,
                 }))
             }
-            Some(record) if report.stands(*lease, &record) => ReportFound::ReportAck(ReportAck::Applied),
-            Some(_) | None => ReportFound::ReportAck(ReportAck::Stale),
+            Some(record) if report.stands(*lease, &record) => ReportFound::Known(ReportAck::Applied),
+            Some(_) | None => ReportFound::Known(ReportAck::Stale),
         });
     }
     Ok(found)
@@ -401,8 +360,8 @@ fn ended_of(assigned: Assigned, report: &Report, now: Timestamp) -> Ended {
 
 /// A report that the store refused may be one that it took before, when its
 /// answer was lost.
-async fn check_stale(node: &Arc<Node>, asked: &Exchange, told: &mut [ReportAck]) -> Result<(), StoreError> {
-    let stale: Vec<usize> = (0..told.len()).filter(|n| told[*n] == ReportAck::Stale).collect();
+async fn check_stale(node: &Arc<Node>, asked: &Exchange, acks: &mut [ReportAck]) -> Result<(), StoreError> {
+    let stale: Vec<usize> = (0..acks.len()).filter(|n| acks[*n] == ReportAck::Stale).collect();
     if stale.is_empty() {
         return Ok(());
     }
@@ -411,7 +370,7 @@ async fn check_stale(node: &Arc<Node>, asked: &Exchange, told: &mut [ReportAck])
         let (lease, report) = &asked.finished[n];
         let ours = |record: &RunRecord| record.run.tenant == asked.hello.tenant;
         if record.filter(ours).is_some_and(|record| report.stands(*lease, &record)) {
-            told[n] = ReportAck::Applied;
+            acks[n] = ReportAck::Applied;
         }
     }
     Ok(())

@@ -11,6 +11,7 @@
 //! all that wait in one write.
 
 mod exchange;
+mod output;
 mod sessions;
 mod wait;
 

@@ -45,20 +45,20 @@ pub enum ReportAck {
 
 /// The answers to the reports of one exchange.
 #[derive(Debug)]
-pub(crate) struct PendingAnswers {
-    told: Mutex<Vec<Option<ReportAck>>>,
+pub(crate) struct PendingAcks {
+    acks: Mutex<Vec<Option<ReportAck>>>,
     left: AtomicUsize,
     notify: Arc<Notify>,
 }
 
-impl PendingAnswers {
+impl PendingAcks {
     pub fn new(count: usize, notify: Arc<Notify>) -> Self {
-        Self { told: Mutex::new(vec![None; count]), left: AtomicUsize::new(count), notify }
+        Self { acks: Mutex::new(vec![None; count]), left: AtomicUsize::new(count), notify }
     }
 
-    pub fn tell(&self, at: usize, told: ReportAck) {
-        let mut all = self.told.lock();
-        if all[at].replace(told).is_none() && self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+    pub fn acknowledge(&self, at: usize, ack: ReportAck) {
+        let mut all = self.acks.lock();
+        if all[at].replace(ack).is_none() && self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.notify.notify_waiters();
         }
     }
@@ -68,8 +68,8 @@ impl PendingAnswers {
     }
 
     pub fn read(&self) -> Vec<ReportAck> {
-        let all = self.told.lock();
-        all.iter().map(|told| told.unwrap_or(ReportAck::Pending)).collect()
+        let all = self.acks.lock();
+        all.iter().map(|ack| ack.unwrap_or(ReportAck::Pending)).collect()
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Assigned {
 
 /// Workers that offer the same for the same tenant.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct OfferGroup {
     pub tenant: TenantId,
     pub offer: Offer,
     /// The claimed lanes it takes, and among how many lanes they were looked
@@ -103,7 +103,7 @@ pub(crate) struct Group {
     lanes: Mutex<(usize, Arc<HashSet<LaneId>>)>,
 }
 
-impl Group {
+impl OfferGroup {
     pub fn lanes(&self, gate: &Gate) -> Arc<HashSet<LaneId>> {
         let mut lanes = self.lanes.lock();
         if lanes.0 != gate.lanes().len() {
@@ -126,7 +126,7 @@ struct OpenPoll {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub hello: Hello,
-    group: Arc<Group>,
+    group: Arc<OfferGroup>,
     seen_at: Timestamp,
     listed: usize,
     poll: Option<OpenPoll>,
@@ -239,7 +239,7 @@ impl Session {
 pub(crate) struct Waiting {
     pub worker: WorkerId,
     pub room: u32,
-    pub group: Arc<Group>,
+    pub group: Arc<OfferGroup>,
 }
 
 /// How a poll stands.
@@ -258,8 +258,8 @@ pub(crate) struct PollState {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     by_worker: HashMap<WorkerId, Session>,
-    groups: HashMap<(TenantId, Offer), Arc<Group>>,
-    settling: HashMap<Lease, Vec<(Arc<PendingAnswers>, usize)>>,
+    groups: HashMap<(TenantId, Offer), Arc<OfferGroup>>,
+    settling: HashMap<Lease, Vec<(Arc<PendingAcks>, usize)>>,
     /// Something is offered that was not before.
     new_offers: bool,
 }
@@ -283,9 +283,9 @@ impl Sessions {
         self.by_worker.get_mut(&worker)
     }
 
-    fn group(&mut self, hello: &Hello) -> Arc<Group> {
+    fn group(&mut self, hello: &Hello) -> Arc<OfferGroup> {
         let key = (hello.tenant, hello.offer.clone());
-        let new = || Group {
+        let new = || OfferGroup {
             tenant: hello.tenant,
             offer: hello.offer.clone(),
             lanes: Mutex::new((usize::MAX, Arc::default())),
@@ -412,7 +412,7 @@ impl Sessions {
         }
     }
 
-    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<OfferGroup>> {
         self.groups.values()
     }
 
@@ -555,7 +555,7 @@ impl Sessions {
 
     /// A report is on its way. True where it is the first of its lease; later
     /// ones hear the same answer.
-    pub fn begin_settling(&mut self, lease: Lease, answers: &Arc<PendingAnswers>, at: usize) -> bool {
+    pub fn begin_settling(&mut self, lease: Lease, answers: &Arc<PendingAcks>, at: usize) -> bool {
         let waiting = self.settling.entry(lease).or_default();
         waiting.push((Arc::clone(answers), at));
         waiting.len() == 1
@@ -563,24 +563,24 @@ impl Sessions {
 
     /// What is known of an attempt that its worker reports, and is then known
     /// no more.
-    pub fn take_given(&mut self, worker: WorkerId, lease: Lease) -> Option<Assigned> {
+    pub fn take_assigned(&mut self, worker: WorkerId, lease: Lease) -> Option<Assigned> {
         let session = self.by_worker.get_mut(&worker)?;
         session.assigned.get(&lease.run).filter(|assigned| assigned.run.lease() == lease)?;
         session.assigned.remove(&lease.run)
     }
 
     /// A report was not sent on after all, or the store answered for it.
-    pub fn told(&mut self, lease: Lease, told: ReportAck) {
+    pub fn acknowledge(&mut self, lease: Lease, ack: ReportAck) {
         for (answers, at) in self.settling.remove(&lease).into_iter().flatten() {
-            answers.tell(at, told);
+            answers.acknowledge(at, ack);
         }
     }
 
     pub fn settled(&mut self, answers: impl Iterator<Item = (Lease, Guarded)>) {
         for (lease, answer) in answers {
             match answer {
-                Guarded::Applied => self.told(lease, ReportAck::Applied),
-                Guarded::Stale => self.told(lease, ReportAck::Stale),
+                Guarded::Applied => self.acknowledge(lease, ReportAck::Applied),
+                Guarded::Stale => self.acknowledge(lease, ReportAck::Stale),
                 // It is decided again, and answered then.
                 Guarded::CancelAsked => {}
             }

@@ -44,7 +44,7 @@ struct Body {
 }
 
 /// Requests that are made into runs by one write.
-struct Group {
+struct InboxBatch {
     write: Write,
     runs: Vec<NewRun>,
     rows: Vec<i64>,
@@ -52,7 +52,7 @@ struct Group {
 
 pub struct Admit {
     node: Arc<Node>,
-    pending: Vec<Group>,
+    pending: Vec<InboxBatch>,
 }
 
 impl Admit {
@@ -60,9 +60,9 @@ impl Admit {
         Self { node, pending: Vec::new() }
     }
 
-    async fn plan(&self, items: Vec<InboxItem>, now: Timestamp) -> Result<Vec<Group>, StoreError> {
+    async fn plan(&self, items: Vec<InboxItem>, now: Timestamp) -> Result<Vec<InboxBatch>, StoreError> {
         let (mut asks, mut asked) = (Vec::new(), Vec::new());
-        let mut plain = Group { write: self.node.write(now), runs: Vec::new(), rows: Vec::new() };
+        let mut plain = InboxBatch { write: self.node.write(now), runs: Vec::new(), rows: Vec::new() };
         for item in items {
             match self.read(&item) {
                 Ok((ask, request)) => {
@@ -85,7 +85,7 @@ impl Admit {
                     plain.runs.push(run);
                 }
                 // A key is one row per request, so it needs a write of its own.
-                (Ok(run), Some(request)) => groups.push(Group {
+                (Ok(run), Some(request)) => groups.push(InboxBatch {
                     write: Write { request: Some(request), ..self.node.write(now) },
                     runs: vec![run],
                     rows: vec![row],
@@ -123,7 +123,7 @@ impl Admit {
         self.node.events.emit(|| Event::RequestRefused { inbox, why });
     }
 
-    async fn commit(&mut self, group: Group) -> Result<usize, StoreError> {
+    async fn commit(&mut self, group: InboxBatch) -> Result<usize, StoreError> {
         let write = self.node.store.enqueue(&group.write, &group.runs, &group.rows);
         match self.node.timed(group.runs.len(), write).await {
             Ok(answers) => {
@@ -135,7 +135,7 @@ impl Admit {
             Err(StoreError::RequestDiffers) => {
                 group.rows.iter().for_each(|row| self.refuse(*row, "its key was used before with another body".into()));
                 let write = self.node.write(group.write.now);
-                self.pending.push(Group { write, runs: Vec::new(), rows: group.rows });
+                self.pending.push(InboxBatch { write, runs: Vec::new(), rows: group.rows });
                 Ok(0)
             }
             Err(error) => {

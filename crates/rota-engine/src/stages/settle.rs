@@ -231,14 +231,14 @@ impl Settle {
         self.node.stats.settle_batches.add(1);
         self.tell_workers(batch.ended.iter().zip(settled.answers.iter().copied()));
         let (mut again, mut refused) = (Vec::new(), Vec::new());
-        let mut settled_here = Vec::with_capacity(batch.ended.len());
+        let mut applied = Vec::with_capacity(batch.ended.len());
         let (mut rearmed, mut over) = (false, false);
         for ((ended, settlement), answer) in batch.ended.into_iter().zip(&batch.settlements).zip(&settled.answers) {
             match answer {
                 Guarded::Applied => {
                     rearmed |= self.applied(&ended.run, &settlement.change);
                     over |= matches!(settlement.change, Change::Finish(_));
-                    settled_here.push(ended);
+                    applied.push(ended);
                 }
                 Guarded::Stale if self.is_kept(settlement) => again.push(as_decided(ended, &settlement.change)),
                 Guarded::Stale => {
@@ -250,11 +250,11 @@ impl Settle {
                 Guarded::CancelAsked => again.push(asked_meanwhile(ended)),
             }
         }
-        let done = settled_here.len() + refused.len();
-        self.node.settled(settled_here.iter().map(|ended| ended.run.lease()));
+        let done = applied.len() + refused.len();
+        self.node.settled(applied.iter().map(|ended| ended.run.lease()));
         self.node.runs.refuse(refused.iter().map(|ended| (ended.run.lease(), ended.by)));
         self.node.drop_in_flight(refused.iter().map(|ended| ended.run.lease()));
-        self.let_go(settled_here.iter().chain(&refused));
+        self.let_go(applied.iter().chain(&refused));
         self.node.post(again);
         self.node.woken(settled.woken);
         if over {

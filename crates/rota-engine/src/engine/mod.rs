@@ -1,8 +1,10 @@
 //! The handle that everybody else holds.
 
+mod builder;
+mod many;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    hash::{BuildHasher, Hasher},
     sync::Arc,
 };
 
@@ -12,29 +14,27 @@ use rota_core::{
     ids::{RunId, TenantId, WorkerId},
     job::{JobDocument, effective::DEFAULT_GRACE},
     limits::{LimitReached, Limited},
-    ports::{Clock, Executor, Hints, Random, Relay, Seeded, Topic},
-    quota::Refusal,
+    ports::Topic,
     rate::Rate,
-    run::{CancelAsk, NewRun, Run, RunState, Source, Status, Trigger, Verdict},
+    run::{CancelAsk, NewRun, Run, RunState, Source, Status, Trigger},
     store::{
-        Calendar, CalendarPut, CancelAnswer, DeadFate, DeadMark, Deletion, Discarded, Enqueued, Expect, Guarded, Pause,
-        PauseTarget, Request, RunCursor, RunPage, RunPlace, RunQuery, RunRecord, Store, StoreError, Tenant, TenantPut,
-        Write,
+        Calendar, CalendarPut, CancelAnswer, Deletion, Discarded, Enqueued, Expect, Guarded, Pause, PauseTarget,
+        Request, RunPage, RunQuery, RunRecord, Store, StoreError, Tenant, TenantPut, Write,
     },
 };
 use serde_json::json;
 use tokio::sync::broadcast;
 
+pub use self::{
+    builder::Builder,
+    many::{CancelledMany, RedrivenMany},
+};
 use crate::{
-    clock::SystemClock,
     definitions::{self, SaveError, Saved},
     driver::Driver,
     events::{Event, Feed},
-    executors::{Call, Executors, HandlerError, Handlers},
-    hints::LocalHints,
     making::{self, JobRef, Made, Redrive, RunAsk, take_made},
-    node::{Node, Ports},
-    options::Options,
+    node::Node,
     quota,
     remote::{self, Exchange, ExchangeAnswer, ExchangeError},
     stats::Stats,
@@ -65,129 +65,6 @@ pub struct Cancel {
     pub grace: Option<Span>,
 }
 
-/// What became of a wish to stop many runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CancelledMany {
-    /// Live runs that were found.
-    pub found: u64,
-    /// Those that ended by it, or were asked to stop; the others had been asked
-    /// before, or ended meanwhile.
-    pub asked: u64,
-    /// There are more than were to be found.
-    pub more: bool,
-}
-
-/// What became of a wish to make many runs again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RedrivenMany {
-    /// Ended runs that were found.
-    pub found: u64,
-    /// Runs that were made of them.
-    pub made: u64,
-    /// There are more than were to be found, or than the tenant's rate allows now.
-    pub more: bool,
-    /// What the rate refused, if it did.
-    pub over_rate: Option<Refusal>,
-}
-
-/// Puts an engine together.
-pub struct Builder {
-    store: Arc<dyn Store>,
-    options: Options,
-    clock: Option<Arc<dyn Clock>>,
-    system_clock: Option<Arc<SystemClock>>,
-    random: Option<Arc<dyn Random>>,
-    hints: Option<Arc<dyn Hints>>,
-    relay: Option<Arc<dyn Relay>>,
-    handlers: Handlers,
-    executors: Vec<Arc<dyn Executor>>,
-}
-
-impl Builder {
-    #[must_use]
-    pub fn options(self, options: Options) -> Self {
-        Self { options, ..self }
-    }
-
-    /// Another clock than the system's.
-    #[must_use]
-    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        Self { clock: Some(clock), ..self }
-    }
-
-    /// The system's clock on another machine than this: it follows the store's.
-    #[must_use]
-    pub fn system_clock(self, clock: Arc<SystemClock>) -> Self {
-        Self { system_clock: Some(clock), ..self }
-    }
-
-    #[must_use]
-    pub fn random(self, random: Arc<dyn Random>) -> Self {
-        Self { random: Some(random), ..self }
-    }
-
-    /// Hints that reach other processes.
-    #[must_use]
-    pub fn hints(self, hints: Arc<dyn Hints>) -> Self {
-        Self { hints: Some(hints), ..self }
-    }
-
-    /// Carries what happens to the followers of other nodes, and what happens
-    /// there to those of this one.
-    #[must_use]
-    pub fn relay(self, relay: Arc<dyn Relay>) -> Self {
-        Self { relay: Some(relay), ..self }
-    }
-
-    /// The executor of another kind of step.
-    #[must_use]
-    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
-        self.executors.push(executor);
-        self
-    }
-
-    /// A function that executes steps by name.
-    #[must_use]
-    pub fn handler<F, R>(self, name: impl Into<String>, function: F) -> Self
-    where
-        F: Fn(Call) -> R + Send + Sync + 'static,
-        R: Future<Output = Result<serde_json::Value, HandlerError>> + Send + 'static,
-    {
-        Self { handlers: self.handlers.with(name, function), ..self }
-    }
-
-    /// The node alone, for those who call its stages themselves.
-    pub fn node(self) -> Arc<Node> {
-        let (clock, system_clock) = if let Some(clock) = self.clock {
-            (clock, None)
-        } else {
-            let system = self.system_clock.unwrap_or_default();
-            (Arc::clone(&system) as Arc<dyn Clock>, Some(system))
-        };
-        let mut executors = Executors::new(self.handlers);
-        for executor in self.executors {
-            executors = executors.with(executor);
-        }
-        Arc::new(Node::new(Ports {
-            store: self.store,
-            clock,
-            system_clock,
-            random: self.random.unwrap_or_else(|| Arc::new(Seeded::new(seed()))),
-            hints: self.hints.unwrap_or_else(|| Arc::new(LocalHints::default())),
-            relay: self.relay,
-            executors,
-            options: self.options,
-        }))
-    }
-
-    /// Joins the store and starts everything.
-    pub async fn start(self) -> Result<Engine, StoreError> {
-        let handle = Handle::new(self.node());
-        let driver = Arc::new(Driver::start(Arc::clone(&handle.node)).await?);
-        Ok(Engine { handle, driver })
-    }
-}
-
 fn made_of(id: RunId, answer: &Enqueued) -> Made {
     match answer {
         Enqueued::Made { status, .. } => Made::Run { id, status: *status },
@@ -195,11 +72,6 @@ fn made_of(id: RunId, answer: &Enqueued) -> Made {
         Enqueued::Full => Made::Full,
         Enqueued::Again { of, status, .. } => Made::Run { id: *of, status: *status },
     }
-}
-
-/// A seed of the process's own: the standard library draws it from the system.
-fn seed() -> u64 {
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// An engine at work. Clones are the same engine.
@@ -219,17 +91,7 @@ impl std::ops::Deref for Engine {
 
 impl Engine {
     pub fn builder(store: Arc<dyn Store>) -> Builder {
-        Builder {
-            store,
-            options: Options::default(),
-            clock: None,
-            system_clock: None,
-            random: None,
-            hints: None,
-            relay: None,
-            handlers: Handlers::default(),
-            executors: Vec::new(),
-        }
+        Builder::new(store)
     }
 
     /// Returns when this engine has broken down, with the stage that did: it does
@@ -331,59 +193,6 @@ impl Handle {
         self.node.catalog.forget_job(deletion.job);
         self.node.hints.wake(Topic::Schedules);
         Ok(Some(self.stop_deleted(deletion).await?))
-    }
-
-    /// Stops the runs of a deleted job, as far as they are to be; answers how many
-    /// were told.
-    pub(crate) async fn stop_deleted(&self, deletion: &Deletion) -> Result<u64, StoreError> {
-        let query = RunQuery { job: Some(deletion.job), statuses: deletion.stops(), ..RunQuery::default() };
-        let CancelAsk { by, reason, grace } = deletion.ask.clone();
-        Ok(self.stop_all(query, &Cancel { by, reason, grace: Some(grace) }, u64::MAX, false).await?.asked)
-    }
-
-    /// Asks the live runs that `query` finds to stop, up to `most` of them. They are
-    /// counted as they are asked, so what is answered is what was done. In a dry run the
-    /// store undoes it, and nobody is told.
-    pub async fn cancel_all(
-        &self,
-        query: RunQuery,
-        cancel: &Cancel,
-        most: u64,
-        dry_run: bool,
-    ) -> Result<CancelledMany, EngineError> {
-        Ok(self.stop_all(query, cancel, most, dry_run).await?)
-    }
-
-    async fn stop_all(
-        &self,
-        query: RunQuery,
-        cancel: &Cancel,
-        most: u64,
-        dry_run: bool,
-    ) -> Result<CancelledMany, StoreError> {
-        let mut query = query;
-        let mut done = CancelledMany::default();
-        loop {
-            query.limit = u32::try_from(most - done.found).unwrap_or(MANY).min(MANY);
-            let page = self.page_of_runs(&query).await?;
-            let runs: Vec<&Run> = page.runs.iter().map(|record| &record.run).collect();
-            done.found += runs.len() as u64;
-            for (ask, runs) in self.cancel_asks(cancel, runs).await? {
-                let answers = self.stop_runs(&runs, &ask, dry_run).await?;
-                let hit = |answer: &&CancelAnswer| matches!(answer, CancelAnswer::Cancelled | CancelAnswer::Asked);
-                done.asked += answers.iter().filter(hit).count() as u64;
-            }
-            match page.next {
-                // What ended is beyond the live ones, and there is nothing to stop.
-                Some(next @ RunCursor { place: RunPlace::Live(_), .. }) if done.found < most => {
-                    query.after = Some(next);
-                }
-                next => {
-                    done.more = next.is_some_and(|next| matches!(next.place, RunPlace::Live(_)));
-                    return Ok(done);
-                }
-            }
-        }
     }
 
     /// Saves jobs with their schedules; they may start after each other, whatever
@@ -669,50 +478,6 @@ impl Handle {
         let write = Write { dry_run: how.dry_run, ..self.node.write(now) };
         let mut made = self.make(planned, write).await?.into_iter();
         Ok(known.into_iter().map(|known| if known { made.next() } else { None }).collect())
-    }
-
-    /// Makes new runs of the ended runs that `query` finds, up to `most` of them; dead letters
-    /// where it names no status. What was discarded is left alone, and so is what was made
-    /// again before unless `how` says otherwise.
-    pub async fn redrive_all(&self, query: RunQuery, how: &Redrive, most: u64) -> Result<RedrivenMany, EngineError> {
-        let mut query = query;
-        if query.statuses.is_empty() {
-            query.statuses = vec![Status::Ended(Verdict::Dead)];
-        }
-        // What is made here must not be found again by the same request.
-        query.to = Some(query.to.unwrap_or_else(|| self.now()));
-        query.limit = MANY;
-        let mut done = RedrivenMany::default();
-        loop {
-            let page = self.node.store.list_runs(&query).await?;
-            let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
-            let ids = self.not_discarded(ended.map(|record| record.run.id).collect()).await?;
-            if !ids.is_empty() {
-                let made = self.redrive(&ids, how).await?;
-                done.found += ids.len() as u64;
-                done.made += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
-                // The rest can only wait as well. What was made stays made, and is
-                // left alone when the same is asked again.
-                done.over_rate = made.into_iter().find_map(|made| match made {
-                    Some(Made::OverQuota(refusal)) if refusal.retry_at.is_some() => Some(refusal),
-                    _ => None,
-                });
-            }
-            let full = done.found >= most && page.next.is_some();
-            if done.over_rate.is_some() || full {
-                return Ok(RedrivenMany { more: true, ..done });
-            }
-            match page.next {
-                Some(next) => query.after = Some(next),
-                None => return Ok(done),
-            }
-        }
-    }
-
-    async fn not_discarded(&self, runs: Vec<RunId>) -> Result<Vec<RunId>, StoreError> {
-        let marks = self.node.store.dead_marks(&runs).await?;
-        let is_discarded = |mark: Option<DeadMark>| mark.is_some_and(|mark| mark.fate == DeadFate::Discarded);
-        Ok(runs.into_iter().zip(marks).filter_map(|(run, mark)| (!is_discarded(mark)).then_some(run)).collect())
     }
 
     /// Puts dead letters away, in somebody's name. False for one that was made again.
