@@ -218,7 +218,7 @@ impl Server {
     pub async fn serve(self, node: Node, hosts: Hosts, stop: impl Future<Output = ()>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.listener)?;
         let bounds = node.bounds();
-        let doors = Doors::new(&node, hosts);
+        let admission = Admission::new(&node, hosts);
         let (stopping, _) = watch::channel(());
         tokio::pin!(stop);
         loop {
@@ -234,8 +234,8 @@ impl Server {
                     continue;
                 }
             };
-            if let Some(entry) = doors.entry(peer) {
-                tokio::spawn(entry.serve(stream, bounds, stopping.subscribe()));
+            if let Some(admitted) = admission.admit(peer) {
+                tokio::spawn(admitted.serve(stream, bounds, stopping.subscribe()));
             }
         }
         drop(listener);
@@ -249,40 +249,40 @@ impl Server {
 
 /// Where connections come in: at the API, or where that has no room for them, at what
 /// is kept back for health.
-struct Doors {
+struct Admission {
     api: Arc<Connections>,
     routes: TowerToHyperService<Router>,
     reserve: Arc<Connections>,
     reserve_routes: TowerToHyperService<Router>,
 }
 
-impl Doors {
+impl Admission {
     fn new(node: &Node, hosts: Hosts) -> Self {
         let bounds = node.bounds();
         let hosts = Arc::new(hosts);
         Self {
             api: Connections::new(bounds.connections_max, bounds.address_connections_max),
-            routes: TowerToHyperService::new(guarded(routes_of(node), node, &hosts)),
+            routes: TowerToHyperService::new(guarded(routes_of(node), node.clone(), &hosts)),
             reserve: Connections::new(bounds.reserve_max, bounds.reserve_max.div_ceil(4)),
-            reserve_routes: TowerToHyperService::new(guarded(reserve_routes(), node, &hosts)),
+            reserve_routes: TowerToHyperService::new(guarded(reserve_routes(), node.clone(), &hosts)),
         }
     }
 
     /// None where there is no room even to say so.
-    fn entry(&self, peer: Peer) -> Option<Entry> {
+    fn admit(&self, peer: Peer) -> Option<Admitted> {
         let network = Network::of(peer.0);
         match self.api.take(network) {
-            Ok(place) => Some(Entry { place, routes: self.routes.clone(), peer, refused: None }),
+            Ok(place) => Some(Admitted { place, routes: self.routes.clone(), peer, refused: None }),
             Err(refused) => {
                 let place = self.reserve.take(network).ok()?;
-                Some(Entry { place, routes: self.reserve_routes.clone(), peer, refused: Some(refused) })
+                Some(Admitted { place, routes: self.reserve_routes.clone(), peer, refused: Some(refused) })
             }
         }
     }
 }
 
 /// A connection that was let in.
-struct Entry {
+struct Admitted {
     place: Arc<Place>,
     routes: TowerToHyperService<Router>,
     peer: Peer,
@@ -290,7 +290,7 @@ struct Entry {
     refused: Option<Refused>,
 }
 
-impl Entry {
+impl Admitted {
     async fn serve(self, stream: TcpStream, bounds: Bounds, mut stopping: watch::Receiver<()>) {
         let Self { place, routes, peer, refused } = self;
         let mut http = http1::Builder::new();
@@ -364,7 +364,8 @@ async fn refuse(request: Request) -> Response {
 
 /// Every route there is, behind the guard.
 pub fn router(node: Node, hosts: Hosts) -> Router {
-    guarded(routes_of(&node), &node, &Arc::new(hosts))
+    let routes = routes_of(&node);
+    guarded(routes, node, &Arc::new(hosts))
 }
 
 fn routes_of(node: &Node) -> Router<Node> {
@@ -386,13 +387,13 @@ fn health_routes() -> Router<Node> {
         .route("/metrics", get(metrics::scrape))
 }
 
-fn guarded(routes: Router<Node>, node: &Node, hosts: &Arc<Hosts>) -> Router {
+fn guarded(routes: Router<Node>, node: Node, hosts: &Arc<Hosts>) -> Router {
     let guard = guard::Guard { hosts: Arc::clone(hosts), bounds: node.bounds() };
     routes
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(guard, guard::check))
-        .with_state(node.clone())
+        .with_state(node)
 }
 
 #[cfg(test)]
