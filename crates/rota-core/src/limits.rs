@@ -23,11 +23,21 @@ pub struct Limits {
     pub tenant_pauses: usize,
     /// The same of all tenants together.
     pub pauses: usize,
+    /// Remote workers of one tenant that one node speaks to, those that fell silent a moment
+    /// ago included.
+    pub tenant_workers: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { tenants: 10_000, lanes: 10_000, calendars: 1_000, tenant_pauses: 1_000, pauses: 10_000 }
+        Self {
+            tenants: 10_000,
+            lanes: 10_000,
+            calendars: 1_000,
+            tenant_pauses: 1_000,
+            pauses: 10_000,
+            tenant_workers: 2_000,
+        }
     }
 }
 
@@ -39,6 +49,7 @@ pub enum Limited {
     Calendars,
     TenantPauses,
     Pauses,
+    TenantWorkers,
 }
 
 /// Something was not saved, because there are as many as there may be.
@@ -72,6 +83,11 @@ impl fmt::Display for LimitReached {
                 "an installation may have at most {max} queues that are paused or were resumed within the last year; \
                  pause the queue's jobs, or the tenant"
             ),
+            Limited::TenantWorkers => write!(
+                f,
+                "a tenant has at most {max} workers that speak to one node; those that are gone are forgotten after \
+                 a while"
+            ),
         }
     }
 }
@@ -85,6 +101,7 @@ impl Limits {
             Limited::Calendars => self.calendars,
             Limited::TenantPauses => self.tenant_pauses,
             Limited::Pauses => self.pauses,
+            Limited::TenantWorkers => self.tenant_workers,
         };
         if more > 0 && held.saturating_add(more) > max { Err(LimitReached { what, max }) } else { Ok(()) }
     }

@@ -29,8 +29,8 @@ impl<T: DeserializeOwned + Serialize, S: Send + Sync> FromRequest<S> for Body<T>
         if bytes.is_empty() {
             return typed(Value::Object(serde_json::Map::new())).map(Self);
         }
-        if kind != Kind::Json {
-            return Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json"));
+        if kind != Some(Kind::Json) {
+            return Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json, and say so"));
         }
         typed(value(Kind::Json, &bytes)?).map(Self)
     }
@@ -48,7 +48,10 @@ impl<S: Send + Sync> FromRequest<S> for Document {
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let kind = kind(request.headers())?;
         let bytes = bytes(request, state).await?;
-        Ok(Self { value: value(kind, &bytes)?, bytes })
+        if kind.is_none() && !bytes.is_empty() {
+            return Err(unsupported());
+        }
+        Ok(Self { value: value(kind.unwrap_or(Kind::Json), &bytes)?, bytes })
     }
 }
 
@@ -58,19 +61,23 @@ enum Kind {
     Yaml,
 }
 
-/// JSON where nothing is said.
-fn kind(headers: &HeaderMap) -> Result<Kind, Problem> {
-    let Some(said) = headers.get(header::CONTENT_TYPE) else { return Ok(Kind::Json) };
+/// What the body is said to be. A body of which nothing is said is refused: a page of
+/// another site can send one without asking.
+fn kind(headers: &HeaderMap) -> Result<Option<Kind>, Problem> {
+    let Some(said) = headers.get(header::CONTENT_TYPE) else { return Ok(None) };
     let said = said.to_str().unwrap_or_default();
     let essence = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match essence.as_str() {
-        "" | "application/json" | "application/merge-patch+json" => Ok(Kind::Json),
-        "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Kind::Yaml),
-        _ => {
-            let detail = "the body must be application/json, or application/yaml if it is a document";
-            Err(Problem::new(Code::UnsupportedMediaType, detail))
-        }
+        "" => Ok(None),
+        "application/json" | "application/merge-patch+json" => Ok(Some(Kind::Json)),
+        "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Some(Kind::Yaml)),
+        _ => Err(unsupported()),
     }
+}
+
+fn unsupported() -> Problem {
+    let detail = "the header Content-Type must say application/json, or application/yaml where a document is saved";
+    Problem::new(Code::UnsupportedMediaType, detail)
 }
 
 /// The whole body, within its time. While it is waited for, the request is not in

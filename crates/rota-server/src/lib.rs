@@ -30,6 +30,7 @@ mod bounds;
 mod connections;
 mod cursor;
 mod guard;
+mod heads;
 mod health;
 mod metrics;
 mod patience;
@@ -49,6 +50,7 @@ use std::{
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request},
+    http::header,
     middleware,
     response::{IntoResponse, Response},
     routing::get,
@@ -299,6 +301,8 @@ impl Admitted {
             .keep_alive(refused.is_none())
             .max_headers(HEADERS_MAX)
             .max_header_size(HEADER_BYTES_MAX);
+        let stream = Patient::new(stream, bounds.reading_time, place.sending());
+        let open_ended = stream.is_open_ended();
         let answered = Arc::clone(&place);
         let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(peer);
@@ -307,16 +311,19 @@ impl Admitted {
             }
             let answering = answered.begin();
             let response = answering.is_some().then(|| routes.call(request));
+            let is_last = open_ended.load(Ordering::Relaxed);
             async move {
-                let response = match response {
+                let mut response = match response {
                     Some(response) => response.await?,
                     None => Problem::busy().into_response(),
                 };
+                if is_last {
+                    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+                }
                 Ok::<_, std::convert::Infallible>(response.map(|body| Answer { body, answering }))
             }
         });
-        let stream = TokioIo::new(Patient::new(stream, bounds.reading_time, place.sending()));
-        let mut connection = pin!(http.serve_connection(stream, answer));
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             () = place.silent(bounds.first_head_time) => return,

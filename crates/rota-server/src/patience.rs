@@ -8,6 +8,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -18,7 +19,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::connections::Sending;
+use crate::{connections::Sending, heads::Heads};
 
 pub struct Patient {
     stream: TcpStream,
@@ -27,11 +28,17 @@ pub struct Patient {
     waiting: Option<Pin<Box<Sleep>>>,
     /// Told whether one does.
     sending: Sending,
+    heads: Heads,
 }
 
 impl Patient {
     pub fn new(stream: TcpStream, limit: Duration, sending: Sending) -> Self {
-        Self { stream, limit, waiting: None, sending }
+        Self { stream, limit, waiting: None, sending, heads: Heads::default() }
+    }
+
+    /// Whether a request has come after which nothing more may be answered.
+    pub fn is_open_ended(&self) -> Arc<AtomicBool> {
+        self.heads.is_open_ended()
     }
 
     /// Bounds how long a write may wait.
@@ -50,7 +57,10 @@ impl Patient {
 
 impl AsyncRead for Patient {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, into);
+        self.heads.look(&mut into.filled_mut()[before..]);
+        read
     }
 }
 

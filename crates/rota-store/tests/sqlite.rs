@@ -46,6 +46,24 @@ fn write(now: Timestamp) -> Write {
     Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None, ends: Ends::default(), dry_run: false }
 }
 
+/// Others on the machine must not read payloads and digests beside the node.
+#[tokio::test]
+async fn a_new_database_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new();
+    let store = open(&folder).await.unwrap();
+    store.put_tenants(&[tenant("a")], Timestamp::UNIX_EPOCH).await.unwrap();
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&folder.0).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+        names.push(name);
+    }
+    names.sort();
+    assert_eq!(names, ["rota.db", "rota.db-shm", "rota.db-wal", "rota.db.lock"]);
+}
+
 /// Two processes on one file would each believe they own every partition.
 #[tokio::test]
 async fn a_second_opener_is_refused_and_told_why() {

@@ -52,6 +52,11 @@ impl JobDocument {
         Self::from_value(read::json(text).map_err(|problem| vec![problem])?)
     }
 
+    /// What is right and may still be a mistake.
+    pub fn warnings(&self) -> Vec<Problem> {
+        check::warnings(self)
+    }
+
     pub fn from_yaml(text: &[u8]) -> Result<Self, Vec<Problem>> {
         Self::from_value(read::yaml(text).map_err(|problem| vec![problem])?)
     }

@@ -359,6 +359,13 @@ fn faults_of_sense() -> Vec<Case> {
         (http(json!({ "url": "https://{{ vars.host }" })), "steps[0].http.url", "bad_template"),
         (http(json!({ "method": "GET it" })), "steps[0].http.method", "bad_method"),
         (http(json!({ "headers": { "A B": "x" } })), "steps[0].http.headers", "bad_header"),
+        (http(json!({ "method": "connect" })), "steps[0].http.method", "bad_method"),
+        (http(json!({ "headers": { "host": "inner.example" } })), "steps[0].http.headers.host", "bad_header"),
+        (
+            http(json!({ "headers": { "Transfer-Encoding": "chunked" } })),
+            "steps[0].http.headers.Transfer-Encoding",
+            "bad_header",
+        ),
         (http(json!({ "headers": { "A": "x\r\nB: y" } })), "steps[0].http.headers.A", "bad_header"),
         (http(json!({ "query": { "a": { "b": 1 } } })), "steps[0].http.query.a", "wrong_type"),
         (http(json!({ "form": { "a": [[1]] } })), "steps[0].http.form.a", "wrong_type"),
@@ -691,5 +698,27 @@ proptest! {
         let again = JobDocument::from_json(job.canonical_json().as_bytes());
         prop_assert_eq!(again.as_ref(), Ok(&job));
         prop_assert_eq!(again.map(|again| again.content_hash()), Ok(job.content_hash()));
+    }
+}
+
+/// A secret that is written down is in every version, and the database and its copies.
+#[test]
+fn a_literal_secret_is_warned_of_with_its_place() {
+    for (http, places) in [
+        (json!({ "url": "https://ann:secret@a.example/x" }), vec!["steps[0].http.url"]),
+        (json!({ "url": "https://ann@a.example/b:c@d" }), vec![]),
+        (json!({ "url": "https://a.example/?a=b:c@d" }), vec![]),
+        (json!({ "url": "https://ann:{{ secrets.a }}@a.example/" }), vec![]),
+        (
+            json!({ "url": "https://a.example/", "headers": { "authorization": "Bearer abc", "X-Other": "abc" } }),
+            vec!["steps[0].http.headers.authorization"],
+        ),
+        (json!({ "url": "https://a.example/", "headers": { "Authorization": "Bearer {{ secrets.a }}" } }), vec![]),
+    ] {
+        let job = json!({ "name": "j", "steps": [{ "id": "s", "http": http }] });
+        let warnings = JobDocument::from_value(job).unwrap().warnings();
+        assert!(warnings.iter().all(|warning| warning.code == "secret_in_document"), "{warnings:?}");
+        let found: Vec<&str> = warnings.iter().map(|warning| warning.path.as_str()).collect();
+        assert_eq!(found, places, "{http}");
     }
 }

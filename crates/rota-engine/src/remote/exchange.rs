@@ -54,7 +54,7 @@ pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<ExchangeAnswe
     let now = node.clock.now();
     let worker = asked.hello.worker;
     let notify =
-        node.remote.sessions().register(&asked.hello, asked.leases.len(), now).ok_or(ExchangeError::Foreign)?;
+        node.remote.sessions().register(&asked.hello, asked.leases.len(), &node.options.limits, now)?;
     let mut answer = ExchangeAnswer::default();
     take_output(node, &asked, &mut answer).await?;
     let answers = Arc::new(PendingAcks::new(asked.finished.len(), Arc::clone(&notify)));

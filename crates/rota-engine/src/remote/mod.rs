@@ -27,6 +27,7 @@ use rota_core::{
     duration::Span,
     ids::{TenantId, WorkerId},
     lane::{LaneKey, Offered},
+    limits::LimitReached,
     ports::{Attempt, Progress, Stream},
     run::{Labels, Lease, Report, Trigger},
 };
@@ -166,6 +167,8 @@ pub enum ExchangeError {
     Store(#[from] rota_core::store::StoreError),
     #[error("the worker's id is another tenant's")]
     Foreign,
+    #[error(transparent)]
+    LimitReached(#[from] LimitReached),
 }
 
 /// See the module.

@@ -14,12 +14,13 @@ use rota_core::{
     duration::Span,
     ids::{LaneId, RunId, TenantId, WorkerId},
     lane::LaneMode,
+    limits::{Limited, Limits},
     run::{Lease, Run},
     store::{Guarded, WorkerBeat, WorkerInfo},
 };
 use tokio::sync::Notify;
 
-use super::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, Hello, Offer, Work};
+use super::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, ExchangeError, Hello, Offer, Work};
 use crate::catalog::{Gate, JobVersion};
 
 /// What nobody fetched for so long goes back: before another node can take it for
@@ -302,8 +303,22 @@ impl Sessions {
         std::mem::take(&mut self.new_offers)
     }
 
-    /// A worker speaks. None where its id is another tenant's.
-    pub fn register(&mut self, hello: &Hello, listed: usize, now: Timestamp) -> Option<Arc<Notify>> {
+    /// A worker speaks. One that is known is always let in, as long as it is of this tenant.
+    pub fn register(
+        &mut self,
+        hello: &Hello,
+        listed: usize,
+        limits: &Limits,
+        now: Timestamp,
+    ) -> Result<Arc<Notify>, ExchangeError> {
+        match self.by_worker.get(&hello.worker) {
+            Some(session) if session.hello.tenant != hello.tenant => return Err(ExchangeError::Foreign),
+            Some(_) => {}
+            None => {
+                let theirs = self.by_worker.values().filter(|session| session.hello.tenant == hello.tenant);
+                limits.allow(Limited::TenantWorkers, theirs.count(), 1)?;
+            }
+        }
         let group = self.group(hello);
         let session = self.by_worker.entry(hello.worker).or_insert_with(|| Session {
             hello: hello.clone(),
@@ -323,14 +338,11 @@ impl Sessions {
             alone: None,
             notify: Arc::default(),
         });
-        if session.hello.tenant != hello.tenant {
-            return None;
-        }
         session.hello.clone_from(hello);
         session.group = group;
         session.seen_at = session.seen_at.max(now);
         session.listed = listed;
-        Some(Arc::clone(&session.notify))
+        Ok(Arc::clone(&session.notify))
     }
 
     /// A worker waits for news, and for so many attempts. Whoever of it waited

@@ -409,7 +409,7 @@ impl Stage for Assign {
 
 #[cfg(test)]
 mod tests {
-    use rota_core::{ids::TenantId, order::OrderKey};
+    use rota_core::{ids::TenantId, limits::Limits, order::OrderKey};
 
     use super::*;
     use crate::remote::Remote;
@@ -430,7 +430,7 @@ mod tests {
                 slots: 9,
                 draining: false,
             };
-            sessions.register(&hello, 0, now).unwrap();
+            sessions.register(&hello, 0, &Limits::default(), now).unwrap();
             sessions.begin_poll(hello.worker, free);
         }
         let waiting = sessions.waiting(now);

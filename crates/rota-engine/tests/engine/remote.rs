@@ -524,6 +524,30 @@ async fn another_tenants_worker_gets_and_settles_nothing() {
     assert_eq!(bed.status(lease.run).await, Status::Running);
 }
 
+/// Somebody who says hello under a new id each time must not fill the memory; workers that
+/// are known go on.
+#[tokio::test]
+async fn a_tenant_has_no_more_workers_at_a_node_than_the_limit() {
+    let bed = Bed::new().await;
+    let far = Far::new(&bed).await;
+    let node = Arc::clone(&far.hands.node);
+    let most = node.options.limits.tenant_workers as u64;
+    let hello = async |worker: u64, tenant: TenantId| {
+        let asked = wants(&bed, worker, 0);
+        let asked = Exchange { hello: Hello { tenant, ..asked.hello.clone() }, wait: None, ..asked };
+        remote::exchange(&node, asked).await
+    };
+    for worker in 1..=most {
+        hello(worker, bed.tenant).await.unwrap();
+    }
+    assert!(matches!(hello(most + 1, bed.tenant).await, Err(remote::ExchangeError::LimitReached(_))));
+    assert_eq!(node.remote.workers() as u64, most);
+    hello(1, bed.tenant).await.unwrap();
+    let put = TenantPut { name: "other".into(), tier: Tier::Unlimited, quotas: None };
+    let other: TenantId = bed.store.put_tenants(&[put], bed.now()).await.unwrap()[0];
+    hello(most + 2, other).await.unwrap();
+}
+
 /// A worker that hangs and goes on saying that it lives must not hold a run for
 /// ever.
 #[tokio::test]

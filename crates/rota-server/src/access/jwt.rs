@@ -25,6 +25,9 @@ const KID_BYTES_MAX: usize = 256;
 const SUBJECT_CHARS_MAX: usize = 200;
 /// Clocks of two machines may be so far apart, in seconds.
 const LEEWAY: f64 = 60.0;
+/// Seconds that can be times: from 1970 to the end of the year 9999. Whatever says another
+/// was made by mistake or to last for ever.
+const TIMES: std::ops::Range<f64> = 0.0..253_402_300_800.0;
 /// A secret that is shorter can be guessed from one token.
 const SECRET_BYTES_MIN: usize = 32;
 /// The role that speaks for every tenant.
@@ -173,8 +176,12 @@ impl Jwt {
 
     fn claimed(&self, claims: &Map<String, Value>, now: Timestamp) -> Result<Claimed, Refused> {
         let now = now.as_second() as f64;
-        let number =
-            |name: &str| claims.get(name).map(|value| value.as_f64().ok_or(Refused("a time claim is not a number")));
+        let number = |name: &str| {
+            claims.get(name).map(|value| {
+                let time = value.as_f64().ok_or(Refused("a time claim is not a number"))?;
+                if TIMES.contains(&time) { Ok(time) } else { Err(Refused("a time claim is not between 1970 and 9999")) }
+            })
+        };
         let expires = number("exp").transpose()?.ok_or(Refused("it has no expiry"))?;
         if expires + LEEWAY <= now {
             return Err(Refused("it has expired"));

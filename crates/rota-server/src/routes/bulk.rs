@@ -51,6 +51,7 @@ use crate::{
 /// Lines that are taken together.
 const LINES: usize = 1_000;
 const LINE_BYTES_MAX: usize = 1 << 20;
+const NUL: &[u8] = b"\\u0000";
 /// Batches of answers that wait for their reader.
 const ANSWERS_KEPT: usize = 100;
 /// Runs or jobs that one request by filter touches; it says so where there are more.
@@ -134,11 +135,18 @@ fn ask_of(may: &May<JobExecute>, text: &[u8]) -> Result<RunAsk, Problem> {
 /// Serde would also take a list for the fields in their order; only a map is a line.
 fn parsed<T: serde::de::DeserializeOwned + Serialize>(text: &[u8]) -> Result<T, Problem> {
     if text.first() == Some(&b'{')
+        && !may_hold_nul(text)
         && let Ok(parsed) = serde_json::from_slice(text)
     {
         return Ok(parsed);
     }
     body::typed(value(text)?)
+}
+
+/// A NUL inside of a text, which no store keeps: a batch that holds one would fail as a
+/// whole. It can only be written as an escape.
+fn may_hold_nul(text: &[u8]) -> bool {
+    text.windows(NUL.len()).any(|part| part == NUL)
 }
 
 fn value(text: &[u8]) -> Result<Value, Problem> {
@@ -208,10 +216,13 @@ pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: R
 fn must_be_lines(headers: &HeaderMap) -> Result<(), Problem> {
     let said = headers.get(header::CONTENT_TYPE).and_then(|said| said.to_str().ok()).unwrap_or_default();
     let essence = said.split(';').next().unwrap_or_default().trim();
-    if ["", "application/x-ndjson", "application/jsonl"].contains(&essence) {
+    if ["application/x-ndjson", "application/jsonl"].contains(&essence) {
         return Ok(());
     }
-    Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/x-ndjson: one JSON document per line"))
+    Err(Problem::new(
+        Code::UnsupportedMediaType,
+        "the Content-Type must be application/x-ndjson: one JSON document per line",
+    ))
 }
 
 /// Where answers are written, and the response that carries them.

@@ -232,7 +232,7 @@ fn version_kept(version: i32, document: &str) -> Option<Value> {
 
 /// What is right and may still surprise.
 fn warnings(document: &JobDocument, now: jiff::Timestamp) -> Vec<rota_api::problem::FieldError> {
-    let mut found = Vec::new();
+    let mut found = document.warnings();
     for (n, spec) in document.schedules.iter().enumerate().filter(|(_, spec)| spec.enabled) {
         let compiled = timing::Schedule::compile(spec, &ScheduleId(0).seed());
         if compiled.is_ok_and(|schedule| schedule.is_over(now)) {

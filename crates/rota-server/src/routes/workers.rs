@@ -39,6 +39,9 @@ use crate::{
 
 /// A node that goes is not asked again before so many milliseconds.
 const ELSEWHERE_MS: u64 = 500;
+/// A worker that finds as many others as there may be is asked to come again when those
+/// that are gone have been forgotten.
+const LIMIT_RETRY_SECONDS: u64 = 10;
 /// Characters of a name.
 const NAME_MAX: usize = 200;
 
@@ -62,6 +65,9 @@ pub async fn sync(may: May<JobExecute>, Body(request): Body<SyncRequest>) -> Res
     let now = may.engine.now();
     let answer = may.engine.exchange(exchange(request, may.caller.tenant, now)).await.map_err(|error| match error {
         ExchangeError::Store(error) => error.into(),
+        ExchangeError::LimitReached(reached) => {
+            Problem::new(Code::TooMany, reached.to_string()).retry_after(LIMIT_RETRY_SECONDS)
+        }
         ExchangeError::Foreign => {
             Problem::new(Code::Conflict, "the worker's id is used by another worker; generate a new UUID")
         }

@@ -315,6 +315,33 @@ async fn a_new_connection_that_says_nothing_is_closed_soon() {
     bed.close().await;
 }
 
+/// A proxy that takes a lone line feed for a part of a header would see another request
+/// than this node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_line_feed_in_a_head_is_refused() {
+    let bed = bed(Bounds::default()).await;
+    let good = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for bad in [
+        "GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost\nX: y\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\n",
+        "\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ] {
+        let mut stream = bed.connect().await;
+        stream.write_all(format!("{good}{bad}{good}").as_bytes()).await.unwrap();
+        let said = rest(&mut stream).await;
+        assert_eq!((said.matches("HTTP/1.1 200 ").count(), said.matches("HTTP/1.1 400 ").count()), (1, 1), "{said}");
+    }
+    // After a body of unknown length nothing more is looked at, so nothing more is answered.
+    let mut stream = bed.connect().await;
+    let chunked =
+        "POST /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\na\n\r\n0\r\n\r\n";
+    stream.write_all(format!("{chunked}{good}").as_bytes()).await.unwrap();
+    let said = rest(&mut stream).await;
+    assert!(said.starts_with("HTTP/1.1 405 ") && !said.contains("HTTP/1.1 200 "), "{said}");
+    bed.close().await;
+}
+
 /// Slowloris: a head that never ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_comes_a_letter_at_a_time_is_given_up() {
@@ -362,7 +389,8 @@ async fn a_line_of_a_stream_that_never_ends_is_given_up() {
     let job = JobDocument::from_value(job).unwrap();
     bed.engine.save_job(bed.tenant, &job, None, Expect::Anything).await.unwrap();
     let mut slow = bed.connect().await;
-    let head = "POST /api/v1/bulk/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n";
+    let head = "POST /api/v1/bulk/runs HTTP/1.1\r\nHost: localhost\r\n\
+                Content-Type: application/x-ndjson\r\nContent-Length: 100000\r\n\r\n";
     slow.write_all(format!("{head}{{\"job\": \"j\"}}\n{{\"job\": \"").as_bytes()).await.unwrap();
     let said = tokio::join!(trickle(&mut slow, b'x'), bed.until_served("/api/v1/jobs")).0;
     assert!(said.contains("\"line\":1,\"id\":") && said.contains("\"code\":\"slow_body\""), "{said}");

@@ -34,6 +34,47 @@ async fn a_crowded_second_is_a_warning_on_save() {
     assert_eq!(save("d", "30 0 1 1 *").await.get("hot_second"), None, "another second");
 }
 
+/// Whoever writes a secret into a document is told before it is in every version of it.
+#[tokio::test]
+async fn a_secret_in_the_document_is_a_warning_on_check_and_on_save() {
+    let bed = Bed::new().await;
+    let http = json!({ "url": "https://ann:secret@a.example/", "headers": { "Authorization": "Bearer abc" } });
+    let document = json!({ "name": "call", "steps": [{ "id": "only", "http": http }] });
+    let checked = bed.post("/check", document.clone()).await.ok();
+    let saved = bed.post("/jobs", document).await.ok();
+    for answer in [checked, saved] {
+        let warnings = answer["warnings"].as_array().unwrap();
+        let found: Vec<(&str, &str)> = warnings
+            .iter()
+            .map(|warning| (warning["path"].as_str().unwrap(), warning["code"].as_str().unwrap()))
+            .collect();
+        let code = "secret_in_document";
+        assert_eq!(found, [("steps[0].http.url", code), ("steps[0].http.headers.Authorization", code)]);
+    }
+}
+
+/// A page of another site can send a body that says nothing of itself without asking.
+#[tokio::test]
+async fn a_body_that_does_not_say_what_it_is_is_refused() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let document = job("other", "hello").to_string();
+    for (method, path, body) in [
+        (Method::POST, "/jobs", document.as_str()),
+        (Method::PUT, "/jobs/other", document.as_str()),
+        (Method::POST, "/jobs/mail/trigger", "{}"),
+        (Method::POST, "/bulk/cancel", "{}"),
+    ] {
+        let length = body.len().to_string();
+        for kind in [&[][..], &[("content-type", "")], &[("content-type", "text/plain")]] {
+            let headers = [kind, &[("content-length", length.as_str())]].concat();
+            let answer = bed.send(method.clone(), path, &headers, body.to_owned()).await;
+            assert_eq!(answer.problem(), (415, "unsupported_media_type".to_owned()), "{path} {kind:?}");
+        }
+    }
+    bed.send(Method::POST, "/jobs/mail/trigger", &[], Body::empty()).await.ok();
+}
+
 /// What was meant for a day that has passed is saved, and not in silence.
 #[tokio::test]
 async fn a_schedule_with_nothing_left_to_do_is_a_warning() {

@@ -63,7 +63,7 @@ async fn a_job_that_needs_a_lane_too_many_is_not_saved() {
     refused(&bed.put("/jobs/c", in_queue("c", "third")).await, "at most 2 combinations of queue");
     refused(&bed.post("/check", in_queue("c", "third")).await, "at most 2");
     let lines = format!("{}\n{}\n", in_queue("c", "third"), in_queue("d", "second"));
-    let answer = bed.send(Method::POST, "/bulk/jobs", &[], lines).await;
+    let answer = bed.send(Method::POST, "/bulk/jobs", &[("content-type", "application/x-ndjson")], lines).await;
     assert_eq!(answer.lines()[0]["error"]["code"], "limit_reached");
     assert!(answer.lines()[1].get("error").is_none(), "one that is refused takes no other along: {}", answer.text);
     bed.ended(&bed.trigger("d", json!({})).await).await;
@@ -75,7 +75,7 @@ async fn a_job_that_needs_a_lane_too_many_is_not_saved() {
 async fn lanes_of_one_stream_are_counted_together() {
     let bed = limited(Limits { lanes: 2, ..Limits::default() }).await;
     let lines = ["a", "b", "c"].map(|name| in_queue(name, name).to_string()).join("\n");
-    let answer = bed.send(Method::POST, "/bulk/jobs", &[], lines).await;
+    let answer = bed.send(Method::POST, "/bulk/jobs", &[("content-type", "application/x-ndjson")], lines).await;
     let refused: Vec<bool> = answer.lines().iter().map(|line| line.get("error").is_some()).collect();
     assert_eq!(refused, [false, false, true], "{}", answer.text);
 }

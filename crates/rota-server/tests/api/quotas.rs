@@ -81,7 +81,9 @@ impl Saving {
                 got(&bed.send_json(Method::PATCH, &format!("/jobs/{name}"), more, &[]).await)
             }
             Self::Bulk => {
-                let answer = bed.send(Method::POST, "/bulk/jobs", &[], document.to_string()).await;
+                let answer = bed
+                    .send(Method::POST, "/bulk/jobs", &[("content-type", "application/x-ndjson")], document.to_string())
+                    .await;
                 got_line(&answer.lines()[0])
             }
             Self::Engine => {
@@ -275,7 +277,12 @@ impl Making {
                 let mut line = request.clone();
                 line["job"] = json!("mail");
                 let lines = format!("{line}\n").repeat(ended.len());
-                bed.send(Method::POST, "/bulk/runs", &[], lines).await.lines().iter().map(got_line).collect()
+                bed.send(Method::POST, "/bulk/runs", &[("content-type", "application/x-ndjson")], lines)
+                    .await
+                    .lines()
+                    .iter()
+                    .map(got_line)
+                    .collect()
             }
             Self::Engine => {
                 let mut ask = RunAsk::of(tenant(&bed.engine).await, JobRef::Name("mail".to_owned()));

@@ -39,6 +39,23 @@ async fn each_line_has_its_own_answer_in_order() {
     assert_eq!(bed.post("/bulk/cancel", cancel(true)).await.ok()["matched"], 0);
 }
 
+/// PostgreSQL keeps no NUL: a line that holds one must not take its whole batch along.
+#[tokio::test]
+async fn a_nul_spoils_only_its_line() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let text = concat!(
+        "{\"job\":\"mail\",\"payload\":1}\n",
+        "{\"job\":\"mail\",\"payload\":{\"a\":\"\\u0000\"}}\n",
+        "{\"job\":\"mail\",\"labels\":{\"a\\u0000\":\"b\"}}\n",
+        // An escaped backslash before it: no NUL at all.
+        "{\"job\":\"mail\",\"payload\":\"\\\\u0000\"}\n",
+    );
+    let answers = bed.send(Method::POST, "/bulk/runs", &LINES, text).await.lines();
+    let refused: Vec<bool> = answers.iter().map(|answer| answer.get("error").is_some()).collect();
+    assert_eq!(refused, [false, true, true, false], "{answers:?}");
+}
+
 #[tokio::test]
 async fn only_refusals_are_answered_where_that_is_asked() {
     let bed = Bed::new().await;
@@ -172,6 +189,8 @@ async fn a_dry_run_of_a_redrive_counts_only_what_would_be_made() {
 async fn a_stream_must_say_what_it_is() {
     let bed = Bed::new().await;
     let answer = bed.send(Method::POST, "/bulk/runs", &[("content-type", "text/csv")], "a,b").await;
+    assert_eq!(answer.problem(), (415, "unsupported_media_type".to_owned()));
+    let answer = bed.send(Method::POST, "/bulk/runs", &[], "{\"job\": \"mail\"}\n").await;
     assert_eq!(answer.problem(), (415, "unsupported_media_type".to_owned()));
     let huge = "x".repeat(2 << 20);
     let answers = bed.send(Method::POST, "/bulk/runs", &LINES, huge).await.lines();

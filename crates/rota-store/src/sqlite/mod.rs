@@ -40,7 +40,8 @@ mod writer;
 
 use std::{
     error::Error,
-    fs::{File, TryLockError},
+    fs::{File, OpenOptions, TryLockError},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -115,6 +116,7 @@ impl SqliteStore {
     fn open_now(path: &Path, options: Options) -> Result<Self, OpenError> {
         let lock = lock(path)?;
         let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+        create(path).map_err(|source| OpenError::File { path: path.to_owned(), source })?;
         let mut connection = Connection::open(path).map_err(sqlite)?;
         configure(&connection, options).map_err(sqlite)?;
         migrate::up(&connection, path)?;
@@ -177,12 +179,25 @@ impl SqliteStore {
     }
 }
 
+/// Creates the file where it is not there. SQLite gives the files beside it, which hold
+/// the same data, the mode of this one.
+fn create(path: &Path) -> std::io::Result<()> {
+    owned().open(path).map(drop)
+}
+
+/// How a file is opened that is created for its owner alone.
+fn owned() -> OpenOptions {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    options
+}
+
 /// Takes the lock beside the file; it goes with the process.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let file_error = |source| OpenError::File { path: path.to_owned(), source };
-    let file = File::options().create(true).truncate(false).write(true).open(&name).map_err(file_error)?;
+    let file = owned().open(&name).map_err(file_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),

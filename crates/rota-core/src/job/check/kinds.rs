@@ -13,7 +13,7 @@ use crate::{
     job::{
         kinds::{
             Approval, Command, File, FileFormat, FilePlace, Http, HttpAuth, HttpBody, Login, Places, Program, Sftp,
-            SftpAction, Sleep, Sql, SubJob, Tls,
+            SftpAction, Sleep, Sql, SubJob, Tls, is_of_the_connection,
         },
         path::Shown,
         step::StepKind,
@@ -54,6 +54,10 @@ fn check_http(path: &str, http: &Http, report: &mut Report) {
         && !is_token(method)
     {
         report.add(format!("{path}.method"), "bad_method", "a method must be a word such as GET or POST");
+    }
+    if http.method.as_ref().is_some_and(|method| method.eq_ignore_ascii_case("CONNECT")) {
+        let message = "CONNECT asks a proxy for a tunnel, which no step can use";
+        report.add(format!("{path}.method"), "bad_method", message);
     }
     check_headers(&format!("{path}.headers"), &http.headers, report);
     check_scalars(&format!("{path}.query"), &http.query, report);
@@ -103,8 +107,34 @@ fn check_headers(path: &str, headers: &BTreeMap<String, String>, report: &mut Re
         } else if value.contains(['\r', '\n']) {
             // A line break in a value would begin a header of its own.
             report.add(format!("{path}.{name}"), "bad_header", "the value of a header must be one line");
+        } else if is_of_the_connection(name) {
+            let message = "this header belongs to the connection: it follows from the URL and the body";
+            report.add(format!("{path}.{name}"), "bad_header", message);
         }
     }
+}
+
+/// Places of a step that hold a secret as it is and not as a reference. These are fields
+/// in which a secret is usual and other values are possible, so that they are not refused
+/// as those of `auth` are.
+pub(super) fn secrets_written(path: &str, kind: &StepKind) -> Vec<String> {
+    let StepKind::Http(http) = kind else { return Vec::new() };
+    let mut found = Vec::new();
+    if !has_tags(&http.url) && has_password(&http.url) {
+        found.push(format!("{path}.url"));
+    }
+    let is_secret = |name: &str, value: &str| name.eq_ignore_ascii_case("authorization") && !has_tags(value);
+    let named = http.headers.iter().filter(|(name, value)| is_secret(name, value));
+    found.extend(named.map(|(name, _)| format!("{path}.headers.{name}")));
+    found
+}
+
+/// Whether a URL such as `https://ann:secret@host/` holds a password.
+fn has_password(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let login = authority.rsplit_once('@').map(|(login, _)| login);
+    login.and_then(|login| login.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
 }
 
 fn check_scalars(path: &str, fields: &BTreeMap<String, Value>, report: &mut Report) {

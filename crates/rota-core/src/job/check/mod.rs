@@ -60,6 +60,19 @@ pub fn check(job: &JobDocument) -> Vec<Problem> {
     report.finish()
 }
 
+/// Places where a document may hold a secret as it is. It is right and can be saved, and
+/// somebody should know: versions of a document are kept and shown to all who may read jobs.
+pub(super) fn warnings(job: &JobDocument) -> Vec<Problem> {
+    let places =
+        job.steps.iter().enumerate().flat_map(|(index, step)| {
+            kinds::secrets_written(&format!("steps[{index}].{}", step.kind.name()), &step.kind)
+        });
+    let message = "this is a secret in the document, which everybody who may read jobs can read in all of its \
+                   versions; use `auth` with a reference such as {{ secrets.name }}, or {{ payload.name }} as long as \
+                   there are no secrets";
+    places.map(|place| Problem::new(place, "secret_in_document", message)).collect()
+}
+
 fn check_heading(job: &JobDocument, report: &mut Report) {
     report.name("name", &job.name);
     if reads_as_number(&job.name) {

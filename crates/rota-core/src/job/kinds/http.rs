@@ -11,6 +11,27 @@ use crate::{
     job::{retry::StatusPattern, size::Size},
 };
 
+/// Headers that say how a message is framed, forwarded or addressed. Another value than
+/// the connection's own would let one request be read as two, or as one to another host
+/// than the one that was judged.
+const CONNECTION_HEADERS: [&str; 10] = [
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Whether no step may write this header.
+pub fn is_of_the_connection(name: &str) -> bool {
+    CONNECTION_HEADERS.iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "HttpFields", into = "HttpFields")]
 pub struct Http {

@@ -16,7 +16,7 @@ pub use self::{
     call::{Handler, SubJob},
     command::{Command, Program},
     file::{Column, ColumnType, File, FileFormat, FilePlace},
-    http::{Callback, Http, HttpAuth, HttpBody, OAuth2, Signature, Tls},
+    http::{Callback, Http, HttpAuth, HttpBody, OAuth2, Signature, Tls, is_of_the_connection},
     park::{Approval, Sleep, Wait},
     sftp::{Login, Places, Sftp, SftpAction},
     sql::Sql,

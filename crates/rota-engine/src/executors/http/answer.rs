@@ -29,6 +29,8 @@ const HEADER_BYTES_MAX: usize = 16_384;
 const FIELD_BYTES: usize = 6;
 /// Bytes of a refusing answer that its message repeats.
 const EXCERPT_BYTES_MAX: usize = 500;
+/// Bytes of a secret by which one is recognized at the end of an excerpt.
+const SECRET_BYTES_MAX: usize = 8_192;
 /// How long a refusing answer's body is waited for. Its status is the news.
 const EXCERPT_WAIT: Span = Span::secs(2);
 
@@ -153,28 +155,37 @@ fn shown(headers: &HeaderMap) -> Value {
 }
 
 /// An answer whose status is not a success.
-pub(super) async fn refuse(mut response: Response, clock: &dyn Clock) -> Failure {
+pub(super) async fn refuse(mut response: Response, secrets: &[String], clock: &dyn Clock) -> Failure {
     let status = response.status();
     let advice = retry_after(response.headers(), clock.now());
     let mut excerpt = Vec::new();
+    // A secret that begins at the end of the excerpt is recognized by its whole length.
+    let longest = secrets.first().map_or(0, String::len).min(SECRET_BYTES_MAX);
+    let most = EXCERPT_BYTES_MAX + longest;
     tokio::select! {
-        () = read_excerpt(&mut response, &mut excerpt) => {}
+        () = read_excerpt(&mut response, &mut excerpt, most) => {}
         () = clock.sleep(EXCERPT_WAIT) => {}
     }
     let mut message = format!("answered {status}");
-    let text = String::from_utf8_lossy(&excerpt);
-    let text = text.trim();
+    let text = without(&String::from_utf8_lossy(&excerpt), secrets);
+    let text = text[..text.floor_char_boundary(EXCERPT_BYTES_MAX)].trim();
     if !text.is_empty() {
         message = format!("{message}: {}", text.replace(char::is_control, " "));
     }
     Failure::http(status.as_u16(), message).advising(advice)
 }
 
-async fn read_excerpt(response: &mut Response, excerpt: &mut Vec<u8>) {
+/// A text without secrets that its author was sent: many targets repeat a request in what
+/// they say about it.
+fn without(text: &str, secrets: &[String]) -> String {
+    secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+}
+
+async fn read_excerpt(response: &mut Response, excerpt: &mut Vec<u8>, most: usize) {
     while let Ok(Some(chunk)) = response.chunk().await {
-        let room = EXCERPT_BYTES_MAX - excerpt.len();
+        let room = most - excerpt.len();
         excerpt.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if excerpt.len() == EXCERPT_BYTES_MAX {
+        if excerpt.len() == most {
             break;
         }
     }

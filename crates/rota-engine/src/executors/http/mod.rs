@@ -46,7 +46,7 @@ use super::{
 };
 
 /// Most redirects that one request follows.
-pub const REDIRECTS_MAX: usize = 10;
+pub const REDIRECTS_MAX: usize = 5;
 
 /// How requests are made, whatever the step.
 #[derive(Clone, Debug)]
@@ -93,6 +93,7 @@ impl HttpExecutor {
     async fn call(&self, step: &Http, attempt: &Attempt, context: &Context) -> Result<Outcome, Failure> {
         refuse_what_is_to_come(step)?;
         let call = Call::new(step, attempt, context.clock.now())?;
+        let secrets = call.secrets();
         // Judged before the breaker is asked, which would name the host.
         self.egress.judge(&call.url).map_err(|denied| fault::denied(&denied))?;
         let host = HostKey { tenant: attempt.tenant, host: call.authority() };
@@ -102,13 +103,19 @@ impl HttpExecutor {
             return Ok(deferred(&host, until, now, attempt));
         }
         let mut watch = Watch { breaker: &self.breaker, host, clock: &*context.clock, attempt, told: false };
-        let (outcome, health) = self.follow(step, call, context).await;
+        let (outcome, health) = self.follow(step, call, &secrets, context).await;
         watch.tell(health);
         outcome
     }
 
     /// Makes the request and follows where it is sent on to.
-    async fn follow(&self, step: &Http, mut call: Call, context: &Context) -> (Result<Outcome, Failure>, Health) {
+    async fn follow(
+        &self,
+        step: &Http,
+        mut call: Call,
+        secrets: &[String],
+        context: &Context,
+    ) -> (Result<Outcome, Failure>, Health) {
         let mut hops = 0;
         loop {
             let response = match self.send(step, &call).await {
@@ -129,7 +136,7 @@ impl HttpExecutor {
                 Ok(Hop::Follow) => hops += 1,
                 Ok(Hop::None) => {
                     let health = if status.is_server_error() { Health::Down } else { Health::Up };
-                    return (Err(answer::refuse(response, &*context.clock).await), health);
+                    return (Err(answer::refuse(response, secrets, &*context.clock).await), health);
                 }
                 Err(failure) => return (Err(failure), Health::Up),
             }

@@ -2,12 +2,12 @@
 
 use reqwest::{
     Method, Response, StatusCode,
-    header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_LANGUAGE, CONTENT_TYPE, HeaderMap, LOCATION, USER_AGENT},
+    header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_LANGUAGE, CONTENT_TYPE, HeaderMap, HeaderName, LOCATION, USER_AGENT},
 };
 use rota_core::job::failure::{Failure, RetryAdvice};
 use url::Url;
 
-use super::request::Call;
+use super::request::{Call, is_too_long};
 
 /// What goes along to another origin: nothing that could open a door there.
 /// Any header of the step may hold a key, so the list names what stays.
@@ -36,6 +36,9 @@ pub(super) fn next(call: &mut Call, response: &Response) -> Result<Hop, Failure>
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(refused("redirected to a URL that is neither http nor https"));
     }
+    if is_too_long(&url) {
+        return Err(refused("sent on to a host whose name is too long"));
+    }
     if call.url.scheme() == "https" && url.scheme() == "http" {
         return Err(refused("redirected from https to http"));
     }
@@ -60,8 +63,12 @@ fn leave_behind(call: &mut Call, url: &Url, keeps_body: bool) {
     }
 }
 
-fn harmless(headers: &HeaderMap) -> HeaderMap {
+/// Whether a header holds nothing that could open a door.
+pub(super) fn is_harmless(name: &HeaderName) -> bool {
     let plain = [ACCEPT, ACCEPT_LANGUAGE, CONTENT_LANGUAGE, CONTENT_TYPE, USER_AGENT];
-    let stays = |name: &str| GO_ALONG.contains(&name) || plain.iter().any(|plain| plain == name);
-    headers.iter().filter(|(name, _)| stays(name.as_str())).map(|(name, value)| (name.clone(), value.clone())).collect()
+    GO_ALONG.contains(&name.as_str()) || plain.contains(name)
+}
+
+fn harmless(headers: &HeaderMap) -> HeaderMap {
+    headers.iter().filter(|(name, _)| is_harmless(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }

@@ -15,27 +15,22 @@ use rota_core::{
     job::{
         effective::DEFAULT_SIGNATURE_HEADER,
         failure::{ErrorKind, Failure},
-        kinds::{Http, HttpAuth, HttpBody, Signature},
+        kinds::{Http, HttpAuth, HttpBody, Signature, is_of_the_connection},
     },
     ports::Attempt,
 };
 use serde_json::Value;
 use sha2::Sha256;
-use url::{Url, form_urlencoded};
+use url::{Host, Url, form_urlencoded};
 
-/// Headers that say how a message is framed or forwarded. Another value than
-/// the connection's own would let one request be read as two.
-const CONNECTION_HEADERS: [&str; 9] = [
-    "connection",
-    "content-length",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+use super::redirect::is_harmless;
+
+/// Longest name of a host, and longest part of one between dots (RFC 1035). A longer one
+/// has no address and never will have.
+const HOST_BYTES_MAX: usize = 253;
+const LABEL_BYTES_MAX: usize = 63;
+/// A shorter text is in many answers by chance.
+const SECRET_BYTES_MIN: usize = 4;
 
 pub(super) struct Call {
     pub method: Method,
@@ -50,6 +45,9 @@ impl Call {
     pub fn new(step: &Http, attempt: &Attempt, now: Timestamp) -> Result<Self, Failure> {
         let method =
             Method::from_bytes(step.method().as_bytes()).map_err(|_| invalid("http.method is not a valid method"))?;
+        if method == Method::CONNECT {
+            return Err(invalid("http.method CONNECT asks a proxy for a tunnel, which no step can use"));
+        }
         let mut url = parsed(&step.url)?;
         add_query(&mut url, &step.query)?;
         let (body, content_type) = body_of(step.body.as_ref())?;
@@ -77,6 +75,29 @@ impl Call {
         request
     }
 
+    /// What is sent and must not be repeated where people read what went wrong: the
+    /// credentials, also as they were before they were encoded, and every header that may
+    /// hold a key.
+    pub fn secrets(&self) -> Vec<String> {
+        let sent = self.headers.iter().filter(|(name, _)| !is_harmless(name));
+        let mut secrets: Vec<String> =
+            sent.map(|(_, value)| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
+        let authorization = self.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        if let Some((_, credentials)) = authorization.and_then(|value| value.split_once(' ')) {
+            secrets.push(credentials.to_owned());
+            let login = STANDARD.decode(credentials).ok().and_then(|login| String::from_utf8(login).ok());
+            if let Some(login) = login {
+                secrets.extend(login.split_once(':').map(|(_, password)| password.to_owned()));
+                secrets.push(login);
+            }
+        }
+        secrets.retain(|secret| secret.len() >= SECRET_BYTES_MIN);
+        // A secret that is part of another one must not leave the rest of that.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.dedup();
+        secrets
+    }
+
     /// The host and port that is asked.
     pub fn authority(&self) -> String {
         let port = self.url.port_or_known_default().unwrap_or_default();
@@ -92,9 +113,20 @@ pub(super) fn invalid(message: impl Into<String>) -> Failure {
 fn parsed(text: &str) -> Result<Url, Failure> {
     let url = Url::parse(text).map_err(|error| invalid(format!("http.url is not a valid URL: {error}")))?;
     match url.scheme() {
+        "http" | "https" if is_too_long(&url) => Err(invalid(format!(
+            "the name of the host in http.url is too long: at most {HOST_BYTES_MAX} bytes, and {LABEL_BYTES_MAX} \
+             between dots"
+        ))),
         "http" | "https" if url.has_host() => Ok(url),
         scheme => Err(invalid(format!("http.url has the scheme {scheme}; it must be http or https"))),
     }
+}
+
+/// Whether no name server can know the host, so that asking again is of no use.
+pub(super) fn is_too_long(url: &Url) -> bool {
+    let Some(Host::Domain(name)) = url.host() else { return false };
+    let name = name.trim_end_matches('.');
+    name.len() > HOST_BYTES_MAX || name.split('.').any(|label| label.len() > LABEL_BYTES_MAX)
 }
 
 fn add_query(url: &mut Url, query: &BTreeMap<String, Value>) -> Result<(), Failure> {
@@ -143,7 +175,7 @@ fn body_of(body: Option<&HttpBody>) -> Result<(Option<Bytes>, Option<&'static st
 fn add_written(headers: &mut HeaderMap, written: &BTreeMap<String, String>) -> Result<(), Failure> {
     for (name, value) in written {
         let name = header_name(name)?;
-        if CONNECTION_HEADERS.contains(&name.as_str()) {
+        if is_of_the_connection(name.as_str()) {
             return Err(invalid(format!("http.headers.{name} belongs to the connection and cannot be set")));
         }
         let value = header_value(&format!("http.headers.{name}"), value)?;

@@ -130,6 +130,8 @@ async fn headers_that_would_become_two_are_refused_before_anything_is_sent() {
         json!({ "Content-Length": "0" }),
         json!({ "transfer-encoding": "chunked" }),
         json!({ "Connection": "upgrade" }),
+        // One host was judged, and another would be asked.
+        json!({ "Host": "inner.example" }),
     ] {
         let failed = failure(ask(&json!({ "url": server.url("/"), "body": "x", "headers": headers })).await);
         assert_eq!(failed.kind, ErrorKind::InvalidInput, "{headers}");
@@ -149,7 +151,13 @@ async fn urls_that_cannot_be_asked_are_invalid_input_and_not_repeated() {
         assert_eq!(failed.kind, ErrorKind::InvalidInput, "{url}");
         assert!(!failed.message.contains("secret"), "{}", failed.message);
     }
+    // A name that no name server can know: asking again is of no use.
+    for host in ["a".repeat(64), format!("{}.example", "a.".repeat(130))] {
+        let failed = failure(ask(&json!({ "url": format!("http://{host}/") })).await);
+        assert_eq!(failed.kind, ErrorKind::InvalidInput, "{}", failed.message);
+    }
     for step in [
+        json!({ "url": "http://127.0.0.1:1/", "method": "CONNECT" }),
         json!({ "url": "http://127.0.0.1:1/", "query": { "a": { "b": 1 } } }),
         json!({ "url": "http://127.0.0.1:1/", "form": { "a": [[1]] } }),
         json!({ "url": "http://127.0.0.1:1/", "callback": { "within": "1h" } }),
@@ -199,6 +207,32 @@ async fn headers_in_the_output_are_bounded() {
     let output = output(&ask(&json!({ "url": server.url("/") })).await);
     let headers = output["headers"].as_object().unwrap();
     assert!((10..=16).contains(&headers.len()), "{}", headers.len());
+}
+
+/// Many targets repeat the request in what they say is wrong with it, and everybody who
+/// may read runs reads that.
+#[tokio::test]
+async fn credentials_that_a_target_repeats_are_not_in_the_error() {
+    let server = Server::start(|asked| {
+        let headers =
+            ["authorization", "x-api-key", "accept"].map(|name| asked.header(name).unwrap_or_default().to_owned());
+        // The last secret is cut in two by the end of what is repeated.
+        let filling = "x".repeat(480_usize.saturating_sub(headers.concat().len()));
+        answer("400 Bad Request", "", format!("ann p@ssword {} {filling} {}", headers.join(" "), headers[0]))
+    })
+    .await;
+    let url = server.url("/").replace("http://", "http://ann:p%40ssword@");
+    for step in [
+        json!({ "url": server.url("/"), "auth": { "bearer": "the-secret-of-ann" } }),
+        json!({ "url": server.url("/"), "headers": { "Authorization": "Token the-secret-of-ann" } }),
+        json!({ "url": url, "headers": { "X-Api-Key": "the-secret-of-ann", "Accept": "shown/type" } }),
+    ] {
+        let message = failure(ask(&step).await).message;
+        assert!(message.starts_with("answered 400 Bad Request: ann ") && message.contains("***"), "{message}");
+        assert!(!message.contains("the-secret") && !message.contains("YW5uOn"), "{message}");
+        assert_eq!(message.contains("shown/type"), step.to_string().contains("shown/type"), "{message}");
+        assert_eq!(message.contains("p@ssword"), step["url"] != json!(url), "{message}");
+    }
 }
 
 /// An endless answer must end in a failure, not in memory.
@@ -336,7 +370,7 @@ async fn credentials_stay_behind_when_a_redirect_leaves_the_origin() {
     let server = Server::start(move |_| sent_on("307 On", &to)).await;
     let step = json!({
         "url": server.url("/"), "json": 1, "auth": { "bearer": "t" }, "sign": { "secret": "s" },
-        "headers": { "X-Api-Key": "k", "Cookie": "c", "Accept": "a/b", "Host": "inner.example" },
+        "headers": { "X-Api-Key": "k", "Cookie": "c", "Accept": "a/b" },
     });
     output(&ask(&step).await);
     let asked = other.asked().pop().unwrap();
