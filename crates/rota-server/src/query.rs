@@ -12,6 +12,12 @@ use crate::{cursor, problem::Problem};
 
 /// Bytes of a query that are read.
 const QUERY_BYTES_MAX: usize = 8 << 10;
+/// Bytes of the items of a page, after which it ends and has a next one.
+pub const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Items that are fetched at once.
+const SLICE: u32 = 200;
+/// The same of items that may be large.
+const LARGE_SLICE: u32 = 16;
 
 /// The query of a request. Unknown parameters are refused by their type.
 pub struct Query<T>(pub T);
@@ -24,28 +30,64 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The query of a list: its filters, how many items, and from where on.
-pub struct Listing<T> {
+/// The query of a list: its filters, how many items, and from where on. Lists of what may
+/// be large show that only where it is asked for (`LARGE`).
+pub struct Listing<T, const LARGE: bool = false> {
     pub filter: T,
     pub limit: u32,
     /// As the client gave it; see [`crate::cursor`].
     pub after: Option<String>,
+    pub include: Include,
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Listing<T> {
-    type Rejection = Problem;
+/// What of each run is shown that may be large.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Include {
+    pub payload: bool,
+    pub output: bool,
+}
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let (paging, filter) =
-            pairs(parts)?.into_iter().partition::<Pairs, _>(|(name, _)| name == "limit" || name == "after");
-        let paging: Paging = typed(paging)?;
-        // At least one, and never more than there may be.
-        let limit = paging.limit.map_or(PAGE, |asked| asked.clamp(1, u64::from(PAGE_MAX)) as u32);
-        Ok(Self { filter: typed(filter)?, limit, after: paging.after })
+impl Include {
+    fn read(pairs: &Pairs) -> Result<Self, Problem> {
+        let mut include = Self::default();
+        for part in pairs.iter().flat_map(|(_, value)| value.split(',')) {
+            match part.trim() {
+                "payload" => include.payload = true,
+                "output" => include.output = true,
+                _ => return Err(Problem::bad_parameter("include", "must be payload, output, or payload,output")),
+            }
+        }
+        Ok(include)
     }
 }
 
-impl<T: Serialize> Listing<T> {
+impl<T: DeserializeOwned, S: Send + Sync, const LARGE: bool> FromRequestParts<S> for Listing<T, LARGE> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let (include, others) = pairs(parts)?.into_iter().partition::<Pairs, _>(|(name, _)| LARGE && name == "include");
+        let include = Include::read(&include)?;
+        let (paging, filter) = others.into_iter().partition::<Pairs, _>(|(name, _)| name == "limit" || name == "after");
+        let paging: Paging = typed(paging)?;
+        // At least one, and never more than there may be.
+        let limit = paging.limit.map_or(PAGE, |asked| asked.clamp(1, u64::from(PAGE_MAX)) as u32);
+        Ok(Self { filter: typed(filter)?, limit, after: paging.after, include })
+    }
+}
+
+impl<T: Serialize, const LARGE: bool> Listing<T, LARGE> {
+    /// A page that is filled by looks; where nothing is found at most so many of them.
+    pub fn filling<I, C: DeserializeOwned>(&self, looks: u32) -> Result<Filling<I, C>, Problem> {
+        let slice = if self.include == Include::default() { SLICE } else { LARGE_SLICE };
+        let (limit, after) = (self.limit, self.cursor()?);
+        Ok(Filling { items: Vec::new(), after, limit, slice, bytes: 0, looks, is_done: false })
+    }
+
+    /// What was found for the page, as it is answered.
+    pub fn filled<I, C: Serialize>(&self, filling: Filling<I, C>) -> Page<I> {
+        self.page(filling.items, filling.after.as_ref())
+    }
+
     /// Where the page begins.
     pub fn cursor<C: DeserializeOwned>(&self) -> Result<Option<C>, Problem> {
         self.after.as_deref().map(|text| cursor::read(&self.filter, text)).transpose()
@@ -66,6 +108,70 @@ impl<T: Serialize> Listing<T> {
         let next = items.last().filter(|_| more).map(|last| name(last).to_owned());
         Ok(self.page(items, next.as_ref()))
     }
+}
+
+/// A page that is fetched in slices, up to its number of items and to
+/// [`PAGE_BYTES_MAX`]; one item is on it however large it is.
+pub struct Filling<I, C> {
+    items: Vec<I>,
+    after: Option<C>,
+    limit: u32,
+    slice: u32,
+    bytes: usize,
+    looks: u32,
+    is_done: bool,
+}
+
+impl<I: Serialize, C: Clone> Filling<I, C> {
+    /// From where on to look, and for how many; none when the page is done.
+    pub fn wanted(&self) -> Option<(Option<C>, u32)> {
+        (!self.is_done).then(|| (self.after.clone(), self.missing()))
+    }
+
+    fn missing(&self) -> u32 {
+        (self.limit - self.items.len() as u32).min(self.slice)
+    }
+
+    /// Takes what was found by a look, and where the next one begins.
+    pub fn take(&mut self, found: Vec<I>, next: Option<C>) {
+        let asked = self.missing();
+        let size: usize = found.iter().map(size_of_item).sum();
+        let is_over = self.bytes + size > PAGE_BYTES_MAX;
+        if is_over && !self.items.is_empty() {
+            // They are on the next page, which begins where this look did.
+            self.is_done = true;
+            return;
+        }
+        if is_over && asked > 1 {
+            self.slice = asked / 2;
+            return;
+        }
+        // A look that was cut short has read as much as one may.
+        let is_short = found.len() < asked as usize;
+        self.items.extend(found);
+        self.bytes += size;
+        self.after = next;
+        self.looks = self.looks.saturating_sub(1);
+        let is_full = self.items.len() >= self.limit as usize;
+        let is_enough = is_short && (!self.items.is_empty() || self.looks == 0);
+        self.is_done = self.after.is_none() || is_full || is_enough;
+    }
+}
+
+/// Bytes of an item as it is answered.
+fn size_of_item(item: &impl Serialize) -> usize {
+    // Plain data always has a JSON form.
+    serde_json::to_vec(item).map_or(0, |text| text.len())
+}
+
+/// What a list of runs shows besides.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it describes what `Listing` reads")]
+pub struct Including {
+    /// `payload`, `output`, or both with a comma between: what may be large is shown only
+    /// where it is asked for. A run by its id has both.
+    include: Option<String>,
 }
 
 /// Which page of a list.

@@ -10,7 +10,7 @@ use rota_api::{
     bulk::{BulkDiscard, BulkDone, RunsFilter},
     page::Page,
     problem::Code,
-    run::{DeadLetter, DeadState},
+    run::{DeadLetter, DeadState, Run},
 };
 use rota_core::{
     ids::RunId,
@@ -24,13 +24,13 @@ use uuid::Uuid;
 
 use super::{
     bulk::{PAGE, TOUCHED_MAX, told},
-    runs::{find_run, query as runs_query, shown},
+    runs::{as_listed, find_run, query as runs_query, shown},
 };
 use crate::{
     access::{May, RunCancel, RunRead},
     body::Body,
     problem::Problem,
-    query::{Id, Listing, Paging},
+    query::{Id, Including, Listing, Paging},
 };
 
 /// So many looks are taken for one page before it is answered empty.
@@ -92,35 +92,34 @@ async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Problem
 
 /// List dead letters: runs that used up their attempts.
 ///
-/// By default those that nobody has dealt with; see `state`.
-#[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(DeadFilter, Paging),
+/// By default those that nobody has dealt with; see `state`. Payloads and outputs are left out
+/// unless `include` asks for them.
+#[utoipa::path(get, path = "/dead-letters", tag = "dead letters", params(DeadFilter, Including, Paging),
     responses((status = OK, body = Page<DeadLetter>)))]
-pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter>) -> Result<Json<Page<DeadLetter>>, Problem> {
+pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter, true>) -> Result<Json<Page<DeadLetter>>, Problem> {
     let wanted = listing.filter.state.unwrap_or(DeadState::Open);
-    let mut after = listing.cursor()?;
     let query = query(&listing.filter.runs(), &may).await?;
-    let mut found: Vec<(RunRecord, Option<DeadMark>)> = Vec::new();
-    for _ in 0..LOOKS_MAX {
-        let page = may.engine.store().list_runs(&RunQuery { after, limit: listing.limit, ..query.clone() }).await?;
+    let mut filling = listing.filling(LOOKS_MAX)?;
+    while let Some((after, limit)) = filling.wanted() {
+        let page = may.engine.store().list_runs(&RunQuery { after, limit, ..query.clone() }).await?;
         let ids: Vec<RunId> = page.runs.iter().map(|record| record.run.id).collect();
         let marks = may.engine.store().dead_marks(&ids).await?;
         let fits = |mark: Option<&DeadMark>| wanted == DeadState::All || state_of(mark) == wanted;
-        found.extend(page.runs.into_iter().zip(marks).filter(|(_, mark)| fits(mark.as_ref())));
-        after = page.next;
-        if after.is_none() || !found.is_empty() {
-            break;
-        }
+        let found = page.runs.into_iter().zip(marks).filter(|(_, mark)| fits(mark.as_ref()));
+        let (records, marks): (Vec<_>, Vec<_>) =
+            found.map(|(record, mark)| (as_listed(record, listing.include), mark)).unzip();
+        let runs = shown(&may.engine, records).await?;
+        let now = may.engine.now();
+        filling.take(runs.into_iter().zip(marks).map(|(run, mark)| letter(run, mark, now)).collect(), page.next);
     }
-    let (records, marks): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-    let now = may.engine.now();
-    let runs = shown(&may.engine, records).await?;
-    let letters = runs.into_iter().zip(marks).map(|(run, mark)| {
-        let age = run.ended_at.map(|ended_at| ended_at.duration_until(now).as_millis().max(0) as u64);
-        let state = state_of(mark.as_ref());
-        let (settled_by, settled_at) = mark.map_or((None, None), |mark| (mark.by, Some(mark.at)));
-        DeadLetter { run, age_ms: age.unwrap_or_default(), state, settled_by, settled_at }
-    });
-    Ok(Json(listing.page(letters.collect(), after.as_ref())))
+    Ok(Json(listing.filled(filling)))
+}
+
+fn letter(run: Run, mark: Option<DeadMark>, now: Timestamp) -> DeadLetter {
+    let age = run.ended_at.map(|ended_at| ended_at.duration_until(now).as_millis().max(0) as u64);
+    let state = state_of(mark.as_ref());
+    let (settled_by, settled_at) = mark.map_or((None, None), |mark| (mark.by, Some(mark.at)));
+    DeadLetter { run, age_ms: age.unwrap_or_default(), state, settled_by, settled_at }
 }
 
 /// Discard a dead letter.

@@ -30,7 +30,7 @@ use crate::{
     access::{May, RunCancel, RunRead, audit::kept},
     body::Body,
     problem::Problem,
-    query::{Id, Listing, Paging},
+    query::{Id, Include, Including, Listing, Paging},
     wire::{self, Names},
 };
 
@@ -75,19 +75,24 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Pro
 }
 
 /// List runs.
-#[utoipa::path(get, path = "/runs", tag = "runs", params(RunsFilter, Paging), responses((status = OK, body = Page<Run>)))]
-pub async fn list(may: May<RunRead>, listing: Listing<RunsFilter>) -> Result<Json<Page<Run>>, Problem> {
+///
+/// Without their payloads and outputs, unless `include` asks for them. A page ends after
+/// 4 MiB, with a next one.
+#[utoipa::path(get, path = "/runs", tag = "runs", params(RunsFilter, Including, Paging), responses((status = OK, body = Page<Run>)))]
+pub async fn list(may: May<RunRead>, listing: Listing<RunsFilter, true>) -> Result<Json<Page<Run>>, Problem> {
     let query = query(&listing.filter, &may).await?;
     page(&may.engine, &listing, query).await
 }
 
 /// List the runs of a job.
-#[utoipa::path(get, path = "/jobs/{job}/runs", tag = "runs", params(("job" = String, Path, description = "The id or the name of the job"), RunsFilter, Paging),
+///
+/// As `GET /runs` does.
+#[utoipa::path(get, path = "/jobs/{job}/runs", tag = "runs", params(("job" = String, Path, description = "The id or the name of the job"), RunsFilter, Including, Paging),
     responses((status = OK, body = Page<Run>)))]
 pub async fn of_job(
     may: May<RunRead>,
     JobPath(job): JobPath,
-    listing: Listing<RunsFilter>,
+    listing: Listing<RunsFilter, true>,
 ) -> Result<Json<Page<Run>>, Problem> {
     let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
     if listing.filter.job.is_some() {
@@ -97,11 +102,30 @@ pub async fn of_job(
     page(&may.engine, &listing, RunQuery { job: Some(record.id), ..query }).await
 }
 
-async fn page(engine: &Engine, listing: &Listing<RunsFilter>, query: RunQuery) -> Result<Json<Page<Run>>, Problem> {
-    let after = listing.cursor()?;
-    let page = engine.list_runs(&RunQuery { after, limit: listing.limit, ..query }).await?;
-    let items = shown(engine, page.runs).await?;
-    Ok(Json(listing.page(items, page.next.as_ref())))
+async fn page(
+    engine: &Engine,
+    listing: &Listing<RunsFilter, true>,
+    query: RunQuery,
+) -> Result<Json<Page<Run>>, Problem> {
+    // An empty page may have a next one.
+    let mut filling = listing.filling(1)?;
+    while let Some((after, limit)) = filling.wanted() {
+        let page = engine.list_runs(&RunQuery { after, limit, ..query.clone() }).await?;
+        let records = page.runs.into_iter().map(|record| as_listed(record, listing.include)).collect();
+        filling.take(shown(engine, records).await?, page.next);
+    }
+    Ok(Json(listing.filled(filling)))
+}
+
+/// A run without what may be large and was not asked for.
+pub fn as_listed(mut record: RunRecord, include: Include) -> RunRecord {
+    if !include.payload {
+        record.run.payload = None;
+    }
+    if !include.output {
+        record.output = None;
+    }
+    record
 }
 
 /// Runs as they are answered.

@@ -36,6 +36,63 @@ async fn a_dead_letter_that_is_made_again_by_itself_says_so() {
     assert_eq!(stopped["answer"], "cancelled");
 }
 
+/// A list is for looking, and a thousand payloads of a megabyte are no list.
+#[tokio::test]
+async fn lists_show_payloads_and_outputs_only_where_they_are_asked_for() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    bed.job("dies", "fail").await;
+    let run = bed.trigger("mail", json!({ "payload": { "to": "ann" } })).await;
+    let dead = bed.trigger("dies", json!({ "payload": { "to": "bob" } })).await;
+    for run in [&run, &dead] {
+        bed.ended(run).await;
+    }
+    let whole = bed.get(&format!("/runs/{run}")).await.ok();
+    assert_eq!((&whole["payload"]["to"], &whole["output"]["said"]), (&json!("ann"), &json!("hello")));
+    for (query, payload, output) in [
+        ("", false, false),
+        ("&include=payload", true, false),
+        ("&include=output", false, true),
+        ("&include=output,payload", true, true),
+        ("&include=output&include=payload", true, true),
+    ] {
+        for list in ["/runs?job=mail", "/jobs/mail/runs?limit=10"] {
+            let page = bed.get(&format!("{list}{query}")).await.ok();
+            let found = &page["items"][0];
+            assert_eq!(found["id"], json!(run), "{page}");
+            assert_eq!((found.get("payload").is_some(), found.get("output").is_some()), (payload, output), "{query}");
+        }
+    }
+    for bad in ["/runs?include=everything", "/runs?include=", "/jobs?include=payload", "/schedules?include=output"] {
+        assert_eq!(bed.get(bad).await.problem(), (400, "bad_request".to_owned()), "{bad}");
+    }
+}
+
+/// Fewer rows than asked for, and a cursor: each run is still on one page.
+#[tokio::test]
+async fn a_page_of_runs_is_bounded_in_bytes() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let payload = "x".repeat(300_000);
+    let line = json!({ "job": "mail", "run_at": "2100-01-01T00:00:00Z", "payload": payload }).to_string() + "\n";
+    let lines = [("content-type", "application/x-ndjson")];
+    let made = bed.send(axum::http::Method::POST, "/bulk/runs", &lines, line.repeat(30)).await.lines();
+    let made: BTreeSet<String> = made.iter().map(|line| line["id"].as_str().unwrap().to_owned()).collect();
+    let (mut seen, mut pages, mut after) = (Vec::new(), 0, String::new());
+    loop {
+        let answer = bed.get(&format!("/runs?limit=1000&include=payload{after}")).await;
+        assert!(answer.text.len() < (4 << 20) + 1_000, "{}", answer.text.len());
+        let page = answer.ok();
+        seen.extend(page["items"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()));
+        pages += 1;
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!((seen.len(), seen.into_iter().collect::<BTreeSet<_>>()), (30, made));
+    assert!(pages >= 3, "{pages}");
+    assert_eq!(bed.get("/runs?limit=1000").await.ok()["items"].as_array().unwrap().len(), 30, "they fit without it");
+}
+
 #[tokio::test]
 async fn pages_show_every_run_once() {
     let bed = Bed::new().await;

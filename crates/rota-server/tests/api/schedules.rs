@@ -71,7 +71,7 @@ async fn a_backfill_counts_runs_once_and_again_when_asked() {
     let counted = bed.post(&path, with("dry_run")).await.ok();
     assert_eq!(counted, json!({ "planned": 10, "fired_before": 10, "runs": 0, "dry_run": true }), "as the act says");
     assert_eq!(bed.post(&path, with("again")).await.ok()["runs"], 10);
-    let runs = bed.get("/runs").await.ok()["items"].clone();
+    let runs = bed.get("/runs?include=payload").await.ok()["items"].clone();
     assert_eq!(runs.as_array().unwrap().len(), 20);
     let first =
         runs.as_array().unwrap().iter().find(|run| run["trigger"]["planned_at"] == "2025-01-03T00:00:00Z").unwrap();

@@ -15,7 +15,7 @@ use crate::{
     clock,
     commands::shown,
     failure::Failure,
-    printer::Printer,
+    printer::{Output, Printer},
     session::Session,
     table::{Cell, Table, Tone},
     times,
@@ -23,7 +23,11 @@ use crate::{
 
 /// Runs of a kind: all of them, or dead letters.
 pub async fn list(session: &mut Session<'_>, kind: &str, args: &ListRunsArgs) -> Result<(), Failure> {
-    let query = args.filter.query(clock::now())?;
+    let mut query = args.filter.query(clock::now())?;
+    if session.output != Output::Table {
+        // Whoever has it read by a program wants all of it.
+        query.push(("include", "payload,output".to_owned()));
+    }
     session.list(&args.list, &[kind], &query, shown::runs).await
 }
 
