@@ -32,6 +32,9 @@ pub struct Bounds {
     /// Requests of the API in work at once. One whose body is still coming is not
     /// in work, nor is a worker that waits for attempts or a feed that is followed.
     pub requests_max: usize,
+    /// Streams of many lines at once. One of them is in work for as long as a batch of its
+    /// lines is being written.
+    pub streams_max: usize,
     /// Feeds of events followed at once, by all tenants together.
     pub feeds_max: usize,
     /// Feeds of events followed at once by the callers of one tenant.
@@ -70,6 +73,7 @@ impl Default for Bounds {
             address_connections_max: Self::share_of(1_024),
             reserve_max: 64,
             requests_max: 256,
+            streams_max: 64,
             feeds_max: 256,
             tenant_feeds_max: 64,
             first_head_time: Duration::from_secs(5),
@@ -90,12 +94,14 @@ const WAITING: [&str; 2] = ["/api/v1/workers/sync", "/api/v1/events"];
 #[derive(Clone)]
 pub struct Place {
     places: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
     held: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
 }
 
 impl Place {
-    fn take(places: &Arc<Semaphore>) -> Result<Self, Problem> {
-        let place = Self { places: Arc::clone(places), held: Arc::default() };
+    fn take(node: &Node) -> Result<Self, Problem> {
+        let (places, streams) = (Arc::clone(node.requests()), Arc::clone(node.streams()));
+        let place = Self { places, streams, held: Arc::default() };
         place.back()?;
         Ok(place)
     }
@@ -108,6 +114,11 @@ impl Place {
     /// Waits for a place, for work that goes on after the answer has begun.
     pub async fn wait(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.places).acquire_owned().await.ok()
+    }
+
+    /// A place among the streams, for one that goes on after the answer has begun.
+    pub fn stream(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| Problem::busy())
     }
 
     /// Takes a place again.
@@ -123,7 +134,7 @@ pub async fn admit(State(node): State<Node>, mut request: Request, next: Next) -
     if WAITING.contains(&request.uri().path()) {
         return next.run(request).await;
     }
-    let place = match Place::take(node.requests()) {
+    let place = match Place::take(&node) {
         Ok(place) => place,
         Err(problem) => return problem.into_response(),
     };

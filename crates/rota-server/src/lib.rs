@@ -121,6 +121,8 @@ struct Shared {
     bounds: Bounds,
     /// Places for requests in work.
     requests: Arc<Semaphore>,
+    /// Places for streams of lines.
+    streams: Arc<Semaphore>,
     feeds: Feeds,
 }
 
@@ -140,6 +142,7 @@ impl Node {
             access,
             bounds,
             requests: Arc::new(Semaphore::new(bounds.requests_max)),
+            streams: Arc::new(Semaphore::new(bounds.streams_max)),
             feeds: Feeds::default(),
         }))
     }
@@ -150,6 +153,10 @@ impl Node {
 
     fn requests(&self) -> &Arc<Semaphore> {
         &self.0.requests
+    }
+
+    fn streams(&self) -> &Arc<Semaphore> {
+        &self.0.streams
     }
 
     fn feeds(&self) -> &Feeds {

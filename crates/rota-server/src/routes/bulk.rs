@@ -2,15 +2,18 @@
 //!
 //! A stream is read as it comes and answered line by line, in order; a line that
 //! is refused takes no other along. Lines are taken in batches, each one
-//! transaction, and the next batch is read while one is being written. Answers
-//! that nobody reads are kept up to a bound, then the stream waits: a client that
-//! sends everything before it reads must keep its request under about 100,000
-//! lines, or ask for refusals only.
+//! transaction, and the next batch is read while one is being written. A batch is
+//! bounded in lines and in bytes. Answers that nobody reads are kept up to a number of
+//! bytes, then the stream waits: a client that sends everything before it reads must keep
+//! its request under about 100,000 lines, or ask for refusals only.
+//!
+//! A stream takes a place among those in work for each batch that is written, and one
+//! among the streams for as long as it lasts.
 
 use axum::{
     Json,
     body::{Body as HttpBody, Bytes},
-    extract::Request,
+    extract::{Request, State},
     http::{HeaderMap, header},
     response::{IntoResponse, Response},
 };
@@ -29,9 +32,9 @@ use rota_core::{
 use rota_engine::{CancelledMany, Made, Redrive, RedrivenMany, RunAsk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, timeout_at},
 };
 use utoipa::IntoParams;
@@ -41,9 +44,10 @@ use super::{
     runs::{cancel_of, query as runs_query},
 };
 use crate::{
+    Node,
     access::{JobExecute, JobWrite, May, RunCancel},
     body::{self, Body},
-    bounds::{Bounds, Place},
+    bounds::Place,
     problem::Problem,
     query::Query,
 };
@@ -51,9 +55,13 @@ use crate::{
 /// Lines that are taken together.
 const LINES: usize = 1_000;
 const LINE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of lines after which no more are taken together.
+const BATCH_BYTES_MAX: usize = 4 << 20;
 const NUL: &[u8] = b"\\u0000";
-/// Batches of answers that wait for their reader.
-const ANSWERS_KEPT: usize = 100;
+/// Bytes of answers that wait for their reader, besides those of one batch.
+const ANSWER_BYTES_KEPT: usize = 16 << 20;
+/// Batches of answers that wait for their reader, however short they are.
+const ANSWERS_KEPT: usize = 10_000;
 /// Runs or jobs that one request by filter touches; it says so where there are more.
 pub const TOUCHED_MAX: u64 = 100_000;
 pub const PAGE: u32 = 1_000;
@@ -75,13 +83,18 @@ pub struct Answers {
 #[utoipa::path(post, path = "/bulk/runs", tag = "bulk", params(Answers),
     request_body(content = TriggerLine, content_type = "application/x-ndjson"),
     responses((status = OK, body = RunLine, content_type = "application/x-ndjson")))]
-pub async fn runs(may: May<JobExecute>, Query(answers): Query<Answers>, request: Request) -> Result<Response, Problem> {
+pub async fn runs(
+    may: May<JobExecute>,
+    State(node): State<Node>,
+    Query(answers): Query<Answers>,
+    request: Request,
+) -> Result<Response, Problem> {
     must_be_lines(request.headers())?;
+    let mut lines = Lines::of(request, &node)?;
     // Once for the stream: each run says itself who made it.
     may.changed("job.trigger_many", "jobs", None, None);
     let (sender, answer) = answering();
     tokio::spawn(async move {
-        let mut lines = Lines::of(request);
         loop {
             let batch = lines.next().await;
             let end = batch.is_end;
@@ -172,13 +185,18 @@ fn refused_line(line: u64, problem: &Problem) -> RunLine {
 #[utoipa::path(post, path = "/bulk/jobs", tag = "bulk", params(Answers),
     request_body(content = Object, content_type = "application/x-ndjson"),
     responses((status = OK, body = JobLine, content_type = "application/x-ndjson")))]
-pub async fn jobs(may: May<JobWrite>, Query(answers): Query<Answers>, request: Request) -> Result<Response, Problem> {
+pub async fn jobs(
+    may: May<JobWrite>,
+    State(node): State<Node>,
+    Query(answers): Query<Answers>,
+    request: Request,
+) -> Result<Response, Problem> {
     must_be_lines(request.headers())?;
+    let mut lines = Lines::of(request, &node)?;
     // Each job that is saved is written down as it is saved.
     may.changed_nothing();
     let (sender, answer) = answering();
     tokio::spawn(async move {
-        let mut lines = Lines::of(request);
         loop {
             let batch = lines.next().await;
             let end = batch.is_end;
@@ -226,12 +244,35 @@ fn must_be_lines(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Where answers are written, and the response that carries them.
-fn answering() -> (mpsc::Sender<Bytes>, Response) {
-    let (sender, mut receiver) = mpsc::channel::<Bytes>(ANSWERS_KEPT);
+fn answering() -> (Answering, Response) {
+    let (sender, mut receiver) = mpsc::channel::<(Bytes, OwnedSemaphorePermit)>(ANSWERS_KEPT);
     let stream = futures_util::stream::poll_fn(move |context| receiver.poll_recv(context));
-    let body = HttpBody::from_stream(stream.map(Ok::<_, std::convert::Infallible>));
+    // The room of an answer is free again when it is on its way.
+    let body = HttpBody::from_stream(stream.map(|(told, _)| Ok::<_, std::convert::Infallible>(told)));
+    let sender = Answering { sender, room: Arc::new(Semaphore::new(ANSWER_BYTES_KEPT)) };
     (sender, ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
+
+/// Answers on their way to a client, which may be slow to read them.
+struct Answering {
+    sender: mpsc::Sender<(Bytes, OwnedSemaphorePermit)>,
+    room: Arc<Semaphore>,
+}
+
+impl Answering {
+    /// Waits until there is room. Fails when nobody reads any more.
+    async fn send(&self, told: Bytes) -> Result<(), Gone> {
+        let bytes = told.len().min(ANSWER_BYTES_KEPT) as u32;
+        let room = tokio::select! {
+            room = Arc::clone(&self.room).acquire_many_owned(bytes) => room.map_err(|_| Gone)?,
+            () = self.sender.closed() => return Err(Gone),
+        };
+        self.sender.send((told, room)).await.map_err(|_| Gone)
+    }
+}
+
+/// The client has gone.
+struct Gone;
 
 fn written<'a, T: Serialize + 'a>(answers: impl Iterator<Item = &'a T>) -> Bytes {
     let mut text = Vec::new();
@@ -260,14 +301,18 @@ struct Lines {
     /// The next line must have come within this time.
     line_time: Duration,
     place: Option<Place>,
+    /// Among the streams; given back with this.
+    _stream: Option<OwnedSemaphorePermit>,
 }
 
 impl Lines {
-    fn of(request: Request) -> Self {
-        let line_time = request.extensions().get::<Bounds>().copied().unwrap_or_default().body_time;
-        let place = request.extensions().get::<Place>().cloned();
-        let chunks = request.into_body().into_data_stream();
-        Self { chunks, rest: Vec::new(), line: 0, ended: false, line_time, place }
+    fn of(request: Request, node: &Node) -> Result<Self, Problem> {
+        let (asked, body) = request.into_parts();
+        let line_time = node.bounds().body_time;
+        let place = asked.extensions.get::<Place>().cloned();
+        let stream = place.as_ref().map(Place::stream).transpose()?;
+        let chunks = body.into_data_stream();
+        Ok(Self { chunks, rest: Vec::new(), line: 0, ended: false, line_time, place, _stream: stream })
     }
 
     /// A place among the requests in work, for one batch: between batches the
@@ -278,14 +323,15 @@ impl Lines {
 
     async fn next(&mut self) -> Batch {
         let mut lines = Vec::new();
+        let mut bytes = 0;
         let mut line_by = Instant::now() + self.line_time;
         loop {
             let before = self.line;
-            self.split(&mut lines);
+            self.split(&mut lines, &mut bytes);
             if self.line > before {
                 line_by = Instant::now() + self.line_time;
             }
-            if lines.len() >= LINES || self.ended {
+            if lines.len() >= LINES || bytes >= BATCH_BYTES_MAX || self.ended {
                 return Batch { lines, broken: None, is_end: self.ended && self.rest.is_empty() };
             }
             if self.rest.len() > LINE_BYTES_MAX {
@@ -312,14 +358,16 @@ impl Lines {
     }
 
     /// Takes whole lines off what was read. Empty ones are counted and left out.
-    fn split(&mut self, lines: &mut Vec<(u64, Bytes)>) {
+    fn split(&mut self, lines: &mut Vec<(u64, Bytes)>, bytes: &mut usize) {
         let mut start = 0;
         while lines.len() < LINES
+            && *bytes < BATCH_BYTES_MAX
             && let Some(length) = self.rest[start..].iter().position(|byte| *byte == b'\n')
         {
             let text = self.rest[start..start + length].trim_ascii();
             self.line += 1;
             if !text.is_empty() {
+                *bytes += text.len();
                 lines.push((self.line, Bytes::copy_from_slice(text)));
             }
             start += length + 1;

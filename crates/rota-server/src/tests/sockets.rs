@@ -397,6 +397,38 @@ async fn a_line_of_a_stream_that_never_ends_is_given_up() {
     bed.close().await;
 }
 
+/// A stream is in work while its lines are being written, and waits for its place like
+/// everybody else. How many there are is bounded too, for each holds a batch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_is_a_request_in_work_while_it_works() {
+    let bed = bed(Bounds { requests_max: 1, streams_max: 1, ..Bounds::default() }).await;
+    let job = json!({ "name": "j", "steps": [{ "id": "s", "handler": { "name": "h" } }] });
+    let job = JobDocument::from_value(job).unwrap();
+    bed.engine.save_job(bed.tenant, &job, None, Expect::Anything).await.unwrap();
+    let head = "POST /api/v1/bulk/runs HTTP/1.1\r\nContent-Type: application/x-ndjson";
+    let line = "{\"job\": \"j\"}\n";
+    let mut stream = bed.connect().await;
+    let length = line.len();
+    stream
+        .write_all(format!("{head}\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
+    assert!(heard(&mut stream).await.starts_with("HTTP/1.1 200 "));
+    assert!(bed.is_served("/api/v1/jobs").await, "it waits for its client and takes nobody's place");
+    let refused = bed.ask(head).await;
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\"code\":\"busy\""), "{refused}");
+    let only = Arc::clone(bed.node.requests()).acquire_owned().await.unwrap();
+    stream.write_all(line.as_bytes()).await.unwrap();
+    let mut hearing = Box::pin(heard(&mut stream));
+    assert!(timeout(SHORT, &mut hearing).await.is_err(), "it worked without a place");
+    drop(only);
+    assert!(hearing.await.contains("\"line\":1,\"id\""));
+    bed.until_served("/api/v1/jobs").await;
+    let again = async { while !bed.ask(head).await.starts_with("HTTP/1.1 200 ") {} };
+    timeout(DEADLINE, again).await.expect("a place among the streams is free again");
+    bed.close().await;
+}
+
 /// A client that asks and asks, and reads nothing, holds its connection for a
 /// bounded time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,12 @@
 //! Many at once.
 
-use axum::{body::Body, http::Method};
+use axum::{
+    body::Body,
+    http::{Method, Request, header},
+};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 use crate::bed::{Bed, job};
 
@@ -37,6 +42,28 @@ async fn each_line_has_its_own_answer_in_order() {
     assert_eq!(counted, json!({ "matched": 2_497, "done": 2_497, "more": false, "dry_run": true }));
     assert_eq!(bed.post("/bulk/cancel", cancel(false)).await.ok()["done"], 2_497);
     assert_eq!(bed.post("/bulk/cancel", cancel(true)).await.ok()["matched"], 0);
+}
+
+/// A thousand lines of a megabyte each must not be in memory together.
+#[tokio::test]
+async fn a_batch_is_bounded_in_bytes_too() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let line = json!({ "job": "mail", "payload": "x".repeat(200_000) }).to_string() + "\n";
+    let request = Request::post("/api/v1/bulk/runs")
+        .header(header::HOST, "localhost")
+        .header(header::CONTENT_TYPE, "application/x-ndjson")
+        .body(Body::from(line.repeat(50)))
+        .unwrap();
+    let response = bed.router.clone().oneshot(request).await.unwrap();
+    let mut answers = response.into_body().into_data_stream();
+    let mut batches = Vec::new();
+    // Each batch is answered at once.
+    while let Some(answer) = answers.next().await {
+        batches.push(String::from_utf8(answer.unwrap().to_vec()).unwrap().lines().count());
+    }
+    assert_eq!(batches.iter().sum::<usize>(), 50);
+    assert!(batches.iter().all(|lines| lines * line.len() <= (4 << 20) + line.len()), "{batches:?}");
 }
 
 /// PostgreSQL keeps no NUL: a line that holds one must not take its whole batch along.
