@@ -53,9 +53,11 @@ pub struct Bounds {
     pub answer_time: Duration,
     /// A client that takes nothing of its answer for so long is given up.
     pub reading_time: Duration,
-    /// How often a feed says that it lives, and looks whether its caller may still
-    /// follow it.
+    /// How often a feed says that it lives.
     pub feed_time: Duration,
+    /// How often whatever lasts longer than a request looks whether its caller may still
+    /// have it.
+    pub recheck_time: Duration,
 }
 
 impl Bounds {
@@ -82,6 +84,7 @@ impl Default for Bounds {
             answer_time: Duration::from_secs(30),
             reading_time: Duration::from_secs(30),
             feed_time: Duration::from_secs(10),
+            recheck_time: Duration::from_millis(500),
         }
     }
 }

@@ -20,6 +20,7 @@ mod jwks;
 mod jwt;
 mod limit;
 mod login;
+mod recheck;
 mod secret;
 mod tenants;
 pub mod wire;
@@ -46,11 +47,12 @@ use rota_core::{
 use rota_engine::Engine;
 use serde_json::Value;
 
-use self::{audit::Trail, jwt::Jwt, login::Passwords, tenants::Tenants};
+use self::{audit::Trail, jwt::Jwt, login::Passwords, recheck::Answers, tenants::Tenants};
 pub use self::{
     jwt::{JwtKeys, JwtOptions},
     limit::too_many,
     login::hash_password,
+    recheck::Recheck,
     secret::new_secret,
 };
 use crate::{Node, problem::Problem};
@@ -92,6 +94,7 @@ impl Default for AccessOptions {
 pub struct Access {
     options: AccessOptions,
     jwt: Option<Jwt>,
+    answers: Answers,
     pub passwords: Passwords,
     pub tenants: Tenants,
 }
@@ -277,17 +280,6 @@ impl<P: Need> FromRequestParts<Node> for May<P> {
     }
 }
 
-/// Whether whoever sent a request a while ago may still do what it asked for. While
-/// the store does not answer nobody can have been shut out.
-pub async fn still_may<P: Need>(parts: &Parts, node: &Node, tenant: TenantId) -> bool {
-    let Some(engine) = node.engine() else { return false };
-    let found = node.access().caller(parts, node, engine).await.and_then(|(caller, _)| {
-        allowed::<P>(&caller)?;
-        Ok(caller.tenant == tenant)
-    });
-    found.unwrap_or_else(|problem| problem.document().status >= 500)
-}
-
 fn allowed<P: Need>(caller: &Caller) -> Result<(), Problem> {
     if let Some(permission) = P::PERMISSION.filter(|permission| !caller.permissions.holds(*permission)) {
         return Err(Problem::new(Code::Forbidden, format!("this requires the permission {permission}")));
@@ -303,7 +295,7 @@ fn allowed<P: Need>(caller: &Caller) -> Result<(), Problem> {
 
 /// The same words for everything that is wrong with a token, so that guessing
 /// teaches nothing.
-fn unknown() -> Problem {
+pub fn unknown() -> Problem {
     Problem::new(Code::Unauthenticated, "the token or session is unknown, expired or revoked")
 }
 

@@ -982,8 +982,8 @@ async fn no_secret_is_in_the_store_the_log_or_an_answer() {
 /// A bed whose feeds look again often, and are few.
 async fn bed_of_feeds() -> Bed {
     let options = AccessOptions { login: Login::Required, ..AccessOptions::default() };
-    let feed_time = std::time::Duration::from_millis(20);
-    let bounds = Bounds { feed_time, feeds_max: 3, tenant_feeds_max: 2, ..Bounds::default() };
+    let recheck_time = std::time::Duration::from_millis(20);
+    let bounds = Bounds { recheck_time, feeds_max: 3, tenant_feeds_max: 2, ..Bounds::default() };
     bounded(options, Arc::new(SqliteStore::memory().unwrap()), bounds).await
 }
 
@@ -1047,6 +1047,59 @@ async fn a_feed_ends_with_what_its_caller_proved() {
         let next = tokio::time::timeout(std::time::Duration::from_mins(2), next).await.expect("the feed goes on");
         text.push_str(std::str::from_utf8(&next.unwrap().unwrap()).unwrap());
     }
+    bed.close().await;
+}
+
+impl Bed {
+    /// A token of its own with a role, and where to revoke it.
+    async fn made_token(&self, name: &str, role: &str) -> (String, String) {
+        let request = json!({ "name": name, "role": role });
+        let (_, _, made) = self.by("admin", "POST", "/api/v1/tokens", Some(&request)).await;
+        let path = format!("/api/v1/tokens/{}", made["token"]["id"].as_str().unwrap());
+        (made["secret"].as_str().unwrap().to_owned(), path)
+    }
+}
+
+/// A stream of lines and a worker that waits last as long as a feed does. The bounds are
+/// the usual ones: a second is enough to be shut out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_and_exchanges_end_with_what_their_caller_proved() {
+    assert!(Bounds::default().recheck_time * 2 <= std::time::Duration::from_secs(1));
+    let bed = bed().await;
+    let job = json!({ "name": "j", "steps": [{ "id": "s", "handler": { "name": "h" } }] });
+    assert_eq!(bed.by("editor", "POST", "/api/v1/jobs", Some(&job)).await.0, StatusCode::CREATED);
+    // A stream whose lines are waited for.
+    let (secret, path) = bed.made_token("stream", "operator").await;
+    let (lines, mut sent) = tokio::sync::mpsc::channel::<Result<String, std::io::Error>>(1);
+    let body = futures_util::stream::poll_fn(move |context| sent.poll_recv(context));
+    let request = Request::post("/api/v1/bulk/runs")
+        .header(header::HOST, "localhost:7070")
+        .header(header::AUTHORIZATION, format!("Bearer {secret}"))
+        .header(header::CONTENT_TYPE, "application/x-ndjson");
+    let response = bed.send(request.body(Body::from_stream(body)).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    lines.send(Ok("{\"job\":\"j\"}\n".to_owned())).await.unwrap();
+    assert_eq!(bed.by("admin", "DELETE", &path, None).await.0, StatusCode::NO_CONTENT);
+    let ended = to_bytes(response.into_body(), 1 << 20);
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(20), ended).await.expect("it ends").unwrap();
+    let told: Value = serde_json::from_slice(&ended).unwrap();
+    assert_eq!((&told["line"], &told["error"]["code"]), (&json!(1), &json!("unauthenticated")), "{told}");
+    let runs = bed.by("editor", "GET", "/api/v1/runs", None).await.2;
+    assert_eq!(runs["items"], json!([]), "what came before was done afterwards");
+    // A worker that waits for attempts; its role is enough, and then it is not.
+    let (secret, path) = bed.made_token("worker", "operator").await;
+    let worker = json!({ "id": WorkerId::new(bed.engine.node().random.as_ref(), bed.engine.now()).0, "name": "w",
+        "version": "1", "queues": [], "traits": [], "handlers": ["far"], "kinds": [], "slots": 1 });
+    let exchange = json!({ "worker": worker, "free": 1, "wait_ms": 20_000 });
+    let waiting = bed.with(&secret, "POST", "/api/v1/workers/sync", Some(&exchange));
+    let revoking = async {
+        while bed.engine.node().remote.workers() == 0 {
+            tokio::task::yield_now().await;
+        }
+        bed.by("admin", "DELETE", &path, None).await
+    };
+    let (waited, revoked) = tokio::join!(waiting, revoking);
+    assert_eq!((waited.0, revoked.0), (StatusCode::UNAUTHORIZED, StatusCode::NO_CONTENT), "{}", waited.2);
     bed.close().await;
 }
 

@@ -8,7 +8,8 @@
 //! its request under about 100,000 lines, or ask for refusals only.
 //!
 //! A stream takes a place among those in work for each batch that is written, and one
-//! among the streams for as long as it lasts.
+//! among the streams for as long as it lasts. What its caller proved is asked again
+//! meanwhile.
 
 use axum::{
     Json,
@@ -25,6 +26,7 @@ use rota_api::{
     run::CancelRequest,
 };
 use rota_core::{
+    ids::TenantId,
     job::read,
     run::Source,
     store::{JobQuery, PauseTarget, RunQuery},
@@ -45,7 +47,7 @@ use super::{
 };
 use crate::{
     Node,
-    access::{JobExecute, JobWrite, May, RunCancel},
+    access::{self, JobExecute, JobWrite, May, Need, Recheck, RunCancel},
     body::{self, Body},
     bounds::Place,
     problem::Problem,
@@ -90,15 +92,16 @@ pub async fn runs(
     request: Request,
 ) -> Result<Response, Problem> {
     must_be_lines(request.headers())?;
-    let mut lines = Lines::of(request, &node)?;
+    let mut lines = Lines::of::<JobExecute>(request, node, may.caller.tenant)?;
     // Once for the stream: each run says itself who made it.
     may.changed("job.trigger_many", "jobs", None, None);
     let (sender, answer) = answering();
     tokio::spawn(async move {
         loop {
             let batch = lines.next().await;
-            let end = batch.is_end;
             let place = lines.place().await;
+            let batch = lines.allowed(batch).await;
+            let end = batch.is_end;
             let told = trigger_batch(&may, batch, answers.refused_only).await;
             drop(place);
             if sender.send(told).await.is_err() || end {
@@ -192,15 +195,16 @@ pub async fn jobs(
     request: Request,
 ) -> Result<Response, Problem> {
     must_be_lines(request.headers())?;
-    let mut lines = Lines::of(request, &node)?;
+    let mut lines = Lines::of::<JobWrite>(request, node, may.caller.tenant)?;
     // Each job that is saved is written down as it is saved.
     may.changed_nothing();
     let (sender, answer) = answering();
     tokio::spawn(async move {
         loop {
             let batch = lines.next().await;
-            let end = batch.is_end;
             let place = lines.place().await;
+            let batch = lines.allowed(batch).await;
+            let end = batch.is_end;
             let mut told = Vec::with_capacity(batch.lines.len());
             for (line, text) in batch.lines {
                 let saved = match value(&text) {
@@ -301,24 +305,35 @@ struct Lines {
     /// The next line must have come within this time.
     line_time: Duration,
     place: Option<Place>,
+    recheck: Recheck,
     /// Among the streams; given back with this.
     _stream: Option<OwnedSemaphorePermit>,
 }
 
 impl Lines {
-    fn of(request: Request, node: &Node) -> Result<Self, Problem> {
+    fn of<P: Need>(request: Request, node: Node, tenant: TenantId) -> Result<Self, Problem> {
         let (asked, body) = request.into_parts();
         let line_time = node.bounds().body_time;
         let place = asked.extensions.get::<Place>().cloned();
         let stream = place.as_ref().map(Place::stream).transpose()?;
+        let recheck = Recheck::begin::<P>(node, asked, tenant);
         let chunks = body.into_data_stream();
-        Ok(Self { chunks, rest: Vec::new(), line: 0, ended: false, line_time, place, _stream: stream })
+        Ok(Self { chunks, rest: Vec::new(), line: 0, ended: false, line_time, place, recheck, _stream: stream })
     }
 
     /// A place among the requests in work, for one batch: between batches the
     /// stream waits for its client, and takes nobody's place.
     async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
         self.place.clone()?.wait().await
+    }
+
+    /// The batch, if its caller may still have it done; else none of it, and the end.
+    async fn allowed(&mut self, batch: Batch) -> Batch {
+        if self.recheck.holds().await {
+            return batch;
+        }
+        let first = batch.lines.first().map_or(self.line + 1, |(line, _)| *line);
+        Batch { lines: Vec::new(), broken: Some((first, access::unknown())), is_end: true }
     }
 
     async fn next(&mut self) -> Batch {
@@ -337,7 +352,17 @@ impl Lines {
             if self.rest.len() > LINE_BYTES_MAX {
                 return self.broken_off(lines, Problem::too_large(LINE_BYTES_MAX));
             }
-            match timeout_at(line_by, self.chunks.next()).await {
+            let read = tokio::select! {
+                biased;
+                () = self.recheck.due() => {
+                    if !self.recheck.holds().await {
+                        return Batch { lines, broken: None, is_end: true };
+                    }
+                    continue;
+                }
+                read = timeout_at(line_by, self.chunks.next()) => read,
+            };
+            match read {
                 Ok(Some(Ok(chunk))) => self.rest.extend_from_slice(&chunk),
                 Ok(None) => {
                     self.ended = true;

@@ -5,9 +5,9 @@
 //! you show, then go on listening. A comment every few seconds keeps proxies from
 //! closing a quiet feed and finds clients that are gone.
 //!
-//! A feed lasts longer than a request, and what its caller proved may not. So it is
-//! asked again as often: the feed of a token or session that was revoked or has
-//! expired ends. Feeds are bounded, on the node and for a tenant.
+//! A feed lasts longer than a request, and what its caller proved may not: the feed of a
+//! token or session that was revoked or has expired ends within a second. Feeds are
+//! bounded, on the node and for a tenant.
 
 use std::convert::Infallible;
 
@@ -30,14 +30,13 @@ use rota_engine::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::jobs::{find, job_ref};
 use crate::{
     Node,
-    access::{May, RunRead, still_may},
+    access::{May, Recheck, RunRead},
     bounds::FeedPlace,
     problem::Problem,
     query::Query,
@@ -59,10 +58,7 @@ pub struct EventFilter {
 }
 
 struct Feed {
-    node: Node,
-    /// The request that asked for it.
-    asked: Parts,
-    look_again: Interval,
+    recheck: Recheck,
     /// Given back with the feed.
     _place: FeedPlace,
     engine: Engine,
@@ -93,9 +89,8 @@ pub async fn follow(
     let place = FeedPlace::take(&node, tenant)?;
     let events = may.engine.follow();
     let every = node.bounds().feed_time;
-    let mut look_again = interval_at(Instant::now() + every, every);
-    look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let feed = Feed { node, asked, look_again, _place: place, events, engine: may.engine, tenant, job, filter };
+    let recheck = Recheck::begin::<RunRead>(node, asked, tenant);
+    let feed = Feed { recheck, _place: place, events, engine: may.engine, tenant, job, filter };
     let stream = stream::unfold(feed, |mut feed| async move {
         let sent = feed.next().await?;
         Some((Ok::<_, Infallible>(sent), feed))
@@ -111,8 +106,8 @@ impl Feed {
         loop {
             let told = tokio::select! {
                 told = self.events.next() => told?,
-                _ = self.look_again.tick() => {
-                    if !still_may::<RunRead>(&self.asked, &self.node, self.tenant).await {
+                () = self.recheck.due() => {
+                    if !self.recheck.holds().await {
                         return None;
                     }
                     continue;

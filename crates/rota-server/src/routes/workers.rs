@@ -1,6 +1,10 @@
 //! Workers: the exchange of remote ones, and the list of all.
 
-use axum::{Json, http::StatusCode};
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, request::Parts},
+};
 use rota_api::{
     page::Page,
     problem::Code,
@@ -31,7 +35,7 @@ use uuid::Uuid;
 
 use crate::{
     Node,
-    access::{JobExecute, May, RunRead},
+    access::{self, JobExecute, May, Recheck, RunRead},
     body::Body,
     problem::Problem,
     query::{Id, Listing, Paging},
@@ -56,14 +60,25 @@ pub fn router() -> OpenApiRouter<Node> {
 /// news. See docs/workers.md.
 #[utoipa::path(post, path = "/workers/sync", tag = "workers", request_body = SyncRequest,
     responses((status = OK, body = SyncAnswer)))]
-pub async fn sync(may: May<JobExecute>, Body(request): Body<SyncRequest>) -> Result<Json<SyncAnswer>, Problem> {
+pub async fn sync(
+    may: May<JobExecute>,
+    State(node): State<Node>,
+    asked: Parts,
+    Body(request): Body<SyncRequest>,
+) -> Result<Json<SyncAnswer>, Problem> {
     // Runs say themselves what became of them.
     may.changed_nothing();
     check(&request)?;
     let leases: Vec<LeaseRef> =
         request.finished.iter().map(|finished| LeaseRef { run: finished.run, fence: finished.fence }).collect();
     let now = may.engine.now();
-    let answer = may.engine.exchange(exchange(request, may.caller.tenant, now)).await.map_err(|error| match error {
+    let mut recheck = Recheck::begin::<JobExecute>(node, asked, may.caller.tenant);
+    let answer = tokio::select! {
+        answer = may.engine.exchange(exchange(request, may.caller.tenant, now)) => answer,
+        // As when its connection breaks: what it was to be given goes to others.
+        () = recheck.lost() => return Err(access::unknown()),
+    };
+    let answer = answer.map_err(|error| match error {
         ExchangeError::Store(error) => error.into(),
         ExchangeError::LimitReached(reached) => {
             Problem::new(Code::TooMany, reached.to_string()).retry_after(LIMIT_RETRY_SECONDS)
