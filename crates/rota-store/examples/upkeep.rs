@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use rota_core::{
     duration::Span,
     ids::NodeId,
-    store::{HistoryStore, LeaseStore, NodeBeat, Tend},
+    store::{NodeBeat, NodeStore, Tend, UpkeepStore},
 };
 use rota_store::{
     RawLoad,

@@ -5,6 +5,7 @@
 
 use jiff::Timestamp;
 use rota_core::{
+    fire::SkipReason,
     ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId, WorkerId},
     job::{After, AfterEnd, failure::Failure},
     lane::LaneMode,
@@ -15,7 +16,7 @@ use rota_core::{
         SlotUse, Source, Trigger, Verdict, WaitFor,
     },
     slot::SlotKey,
-    store::{DeadFate, StoreError, WorkerInfo},
+    store::{DeadFate, StoreError, Tier, WorkerInfo},
     stored,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -182,6 +183,45 @@ pub fn mode(code: i16) -> Result<LaneMode, StoreError> {
         1 => Ok(LaneMode::Claimed),
         _ => Err(corrupt("a lane's mode", code)),
     }
+}
+
+pub const fn tier_code(tier: Tier) -> i16 {
+    match tier {
+        Tier::Free => 0,
+        Tier::Pro => 1,
+        Tier::Enterprise => 2,
+        Tier::Unlimited => 3,
+    }
+}
+
+pub fn tier(code: i16) -> Result<Tier, StoreError> {
+    let all = [Tier::Free, Tier::Pro, Tier::Enterprise, Tier::Unlimited];
+    all.into_iter().find(|tier| tier_code(*tier) == code).ok_or_else(|| corrupt("a tier", code))
+}
+
+pub const fn skip_reason_code(reason: SkipReason) -> i16 {
+    match reason {
+        SkipReason::Overlap => 0,
+        SkipReason::CatchUp => 1,
+        SkipReason::Paused => 2,
+        SkipReason::Calendar => 3,
+        SkipReason::Quota => 4,
+        SkipReason::Unique => 5,
+        SkipReason::Edited => 6,
+        SkipReason::Deleted => 7,
+        SkipReason::Ended => 8,
+    }
+}
+
+pub fn skip_reason(code: i16) -> Result<SkipReason, StoreError> {
+    let found = SkipReason::ALL.iter().copied().find(|reason| skip_reason_code(*reason) == code);
+    found.ok_or_else(|| corrupt("a reason to skip", code))
+}
+
+/// As SQLite has it.
+pub fn skip_reason_named(name: &str) -> Result<SkipReason, StoreError> {
+    let found = SkipReason::ALL.iter().copied().find(|reason| reason.as_str() == name);
+    found.ok_or_else(|| corrupt("a reason to skip", name))
 }
 
 const fn wait_code(wait: WaitFor) -> i16 {

@@ -5,11 +5,13 @@
 pub mod bounds;
 mod codec;
 mod definition;
+mod engine;
 pub mod failpoint;
 mod filter;
 mod fired;
 pub mod guests;
 mod kept;
+mod nouns;
 pub mod postgres;
 mod raw;
 mod review;
@@ -18,6 +20,7 @@ mod schema;
 pub mod sqlite;
 mod unreadable;
 
+pub use engine::SqlStore;
 pub use raw::RawLoad;
 
 /// What a store is to somebody who only looks at it.

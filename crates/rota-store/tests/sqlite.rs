@@ -8,7 +8,7 @@ use std::{path::PathBuf, sync::Arc};
 use jiff::Timestamp;
 use rota_core::{
     ids::{BatchId, RunId, TenantId},
-    store::{Ends, HistoryStore, JobStore, Pause, PauseTarget, RunStore, TenantPut, Tier, Write},
+    store::{Ends, EnqueueStore, Pause, PauseStore, PauseTarget, RunStore, TenantPut, TenantStore, Tier, Write},
 };
 use rota_store::sqlite::{OpenError, Options, SqliteStore};
 use uuid::Uuid;

@@ -174,8 +174,9 @@ pub struct AuditPage {
     pub next: Option<AuditCursor>,
 }
 
+/// API tokens, found by their digests.
 #[async_trait]
-pub trait AccessStore: Send + Sync {
+pub trait TokenStore: Send + Sync {
     /// Keeps new tokens. One whose id is there already is left as it is.
     async fn put_tokens(&self, tokens: &[Token]) -> Result<(), StoreError>;
 
@@ -193,7 +194,11 @@ pub trait AccessStore: Send + Sync {
     /// Writes down when tokens were used. An earlier use than the known one
     /// changes nothing.
     async fn touch_tokens(&self, uses: &[(TokenId, Timestamp)]) -> Result<(), StoreError>;
+}
 
+/// People who log in.
+#[async_trait]
+pub trait UserStore: Send + Sync {
     /// Saves people. A new one asked for again under the same id is applied.
     async fn put_users(&self, users: &[UserPut], now: Timestamp) -> Result<Vec<Guarded>, StoreError>;
 
@@ -204,7 +209,11 @@ pub trait AccessStore: Send + Sync {
 
     /// Deletes people with their sessions. One that is not there is stale.
     async fn delete_users(&self, ids: &[UserId]) -> Result<Vec<Guarded>, StoreError>;
+}
 
+/// Logins of people.
+#[async_trait]
+pub trait SessionStore: Send + Sync {
     /// Keeps sessions. One whose person is gone, or was changed after the session
     /// began, is stale: a password that was just changed lets nobody in.
     async fn put_sessions(&self, sessions: &[Session]) -> Result<Vec<Guarded>, StoreError>;
@@ -214,7 +223,11 @@ pub trait AccessStore: Send + Sync {
     async fn find_sessions(&self, digests: &[SecretDigest]) -> Result<Vec<Option<(Session, User)>>, StoreError>;
 
     async fn delete_sessions(&self, digests: &[SecretDigest]) -> Result<(), StoreError>;
+}
 
+/// What was changed by whom.
+#[async_trait]
+pub trait AuditStore: Send + Sync {
     /// Adds to the audit log. An entry whose id is there already is left as it
     /// is.
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;

@@ -249,24 +249,34 @@ pub enum Discarded {
     Refused(&'static str),
 }
 
+/// Runs, live and ended, as one list.
 #[async_trait]
-pub trait HistoryStore: Send + Sync {
+pub trait RunStore: Send + Sync {
     /// Runs by id, live or ended.
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError>;
 
-    /// What stands before a live run; nothing for one that is not live.
-    async fn standing(&self, run: RunId) -> Result<Standing, StoreError>;
-
     async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError>;
+}
 
+/// How runs have gone, by the hour.
+#[async_trait]
+pub trait RollupStore: Send + Sync {
     /// A job's roll-ups by hour since the epoch, settled batches not yet folded
     /// included.
     async fn rollups(&self, job: JobId, from_hour: i64, to_hour: i64) -> Result<Vec<(i64, Rollup)>, StoreError>;
+}
 
+/// What attempts have logged.
+#[async_trait]
+pub trait LogStore: Send + Sync {
     async fn append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError>;
 
     async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError>;
+}
 
+/// Dead letters, and what became of them.
+#[async_trait]
+pub trait DeadStore: Send + Sync {
     /// What was done about runs that had ended; none where nobody did anything. A run
     /// that is made again is marked in the transaction that makes it
     /// ([`Trigger::redrives`](crate::run::Trigger::redrives)).
@@ -279,7 +289,11 @@ pub trait HistoryStore: Send + Sync {
     /// Puts ended runs away. What was marked before stays as it was; answers whether
     /// each is put away now, however often it is asked.
     async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError>;
+}
 
+/// Rows that cannot be read.
+#[async_trait]
+pub trait UnreadableStore: Send + Sync {
     /// Rows that cannot be read, named: the live runs that were set aside for it, and
     /// what else this store has met since it was opened. No more than a hundred.
     async fn unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError>;
@@ -296,7 +310,11 @@ pub trait HistoryStore: Send + Sync {
     /// live run are put right by the next recount, and a schedule without a cursor by the
     /// scanner.
     async fn discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError>;
+}
 
+/// What is cleared away and counted in the background.
+#[async_trait]
+pub trait UpkeepStore: Send + Sync {
     /// Does one short slice of upkeep: folds roll-ups, orders indexes, drops
     /// what is too old. Never holds the writer for more than about 10 ms.
     async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError>;

@@ -430,13 +430,18 @@ pub struct ReviewPage {
     pub next: Option<ScheduleId>,
 }
 
+/// Tenants, by name.
 #[async_trait]
-pub trait JobStore: Send + Sync {
+pub trait TenantStore: Send + Sync {
     /// Saves tenants by name and answers their ids.
     async fn put_tenants(&self, tenants: &[TenantPut], now: Timestamp) -> Result<Vec<TenantId>, StoreError>;
 
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError>;
+}
 
+/// Lanes, by what they take.
+#[async_trait]
+pub trait LaneStore: Send + Sync {
     /// The lane for each key that takes new runs, made with `mode` where there
     /// is none.
     async fn lanes(&self, keys: &[LaneKey], mode: LaneMode) -> Result<Vec<Lane>, StoreError>;
@@ -447,20 +452,11 @@ pub trait JobStore: Send + Sync {
     /// Retires a lane and opens its successor with `mode`. A lane that is
     /// retired already, or has that mode, answers with the one in its place.
     async fn turn_lane(&self, lane: LaneId, mode: LaneMode) -> Result<Lane, StoreError>;
+}
 
-    /// Saves jobs by name. An identical document makes no new version. Those that
-    /// would start each other for ever, as [`refusals`](crate::after::refusals)
-    /// finds among all that are stored or saved with them, are refused.
-    ///
-    /// Their schedules are saved with them. If those of one of them are not as they
-    /// were read, nothing at all is saved: [`StoreError::Moved`].
-    async fn put_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError>;
-
-    /// Deletes jobs: their schedules end, the rest of their instants are
-    /// recorded as deleted, history stays. What is to become of their live runs is
-    /// remembered, until [`forget_deletions`](Self::forget_deletions).
-    async fn delete_jobs(&self, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError>;
-
+/// Jobs as they are stored.
+#[async_trait]
+pub trait JobStore: Send + Sync {
     /// Deletions whose runs may still live, each with when it was; longest ago first.
     async fn deletions(&self, limit: u32) -> Result<Vec<(Timestamp, Deletion)>, StoreError>;
 
@@ -481,7 +477,11 @@ pub trait JobStore: Send + Sync {
 
     /// One version's document.
     async fn job_document(&self, job: JobId, version: i32) -> Result<Option<String>, StoreError>;
+}
 
+/// Schedules and their cursors as they are stored.
+#[async_trait]
+pub trait ScheduleStore: Send + Sync {
     /// How many enabled schedules a tenant has, counted up to `most`.
     async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError>;
 
@@ -492,9 +492,6 @@ pub trait JobStore: Send + Sync {
     /// Reserves `count` ids in a row and answers the first.
     async fn reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError>;
 
-    /// Saves schedules. An edited one is guarded by what its saver read.
-    async fn put_schedules(&self, write: &Write, schedules: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError>;
-
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError>;
 
     async fn find_schedules(&self, names: &[(JobId, String)]) -> Result<Vec<Option<ScheduleRecord>>, StoreError>;
@@ -503,6 +500,38 @@ pub trait JobStore: Send + Sync {
 
     /// The cursors of schedules, of those that are off or gone as well.
     async fn cursors(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, StoreError>;
+
+    /// Recorded skips of a schedule, newest first, from before `before`.
+    async fn skips(
+        &self,
+        schedule: ScheduleId,
+        before: Option<Timestamp>,
+        limit: u32,
+    ) -> Result<Vec<SkipRecord>, StoreError>;
+}
+
+/// Changes of jobs, each under the name of its batch.
+#[async_trait]
+pub trait JobChanges: Send + Sync {
+    /// Saves jobs by name. An identical document makes no new version. Those that
+    /// would start each other for ever, as [`refusals`](crate::after::refusals)
+    /// finds among all that are stored or saved with them, are refused.
+    ///
+    /// Their schedules are saved with them. If those of one of them are not as they
+    /// were read, nothing at all is saved: [`StoreError::Moved`].
+    async fn put_jobs(&self, write: &Write, jobs: &[JobPut]) -> Result<Vec<JobSaved>, StoreError>;
+
+    /// Deletes jobs: their schedules end, the rest of their instants are
+    /// recorded as deleted, history stays. What is to become of their live runs is
+    /// remembered, until [`forget_deletions`](Self::forget_deletions).
+    async fn delete_jobs(&self, write: &Write, jobs: &[Deletion]) -> Result<Vec<Guarded>, StoreError>;
+}
+
+/// Changes of schedules and of their cursors, and which of them deserve one.
+#[async_trait]
+pub trait ScheduleChanges: Send + Sync {
+    /// Saves schedules. An edited one is guarded by what its saver read.
+    async fn put_schedules(&self, write: &Write, schedules: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError>;
 
     /// Looks at the next `limit` schedules of these partitions, by partition and id,
     /// behind one of them, and answers those that deserve a closer look: enabled ones
@@ -521,15 +550,11 @@ pub trait JobStore: Send + Sync {
         write: &Write,
         cursors: &[(DueCursor, Option<Timestamp>)],
     ) -> Result<Vec<Guarded>, StoreError>;
+}
 
-    /// Recorded skips of a schedule, newest first, from before `before`.
-    async fn skips(
-        &self,
-        schedule: ScheduleId,
-        before: Option<Timestamp>,
-        limit: u32,
-    ) -> Result<Vec<SkipRecord>, StoreError>;
-
+/// Pauses of tenants, queues, jobs and schedules.
+#[async_trait]
+pub trait PauseStore: Send + Sync {
     /// Sets pauses, as [`Pause::over`] says, or lifts those that are in force, as
     /// [`Pause::lifted`] does. Each bumps the revision that guards firing. Schedules
     /// that sleep because of the target's own pause wake at their instant; those of a
@@ -545,7 +570,11 @@ pub trait JobStore: Send + Sync {
 
     /// The pauses of tenants and queues.
     async fn pauses(&self) -> Result<Pauses, StoreError>;
+}
 
+/// Calendars, by name.
+#[async_trait]
+pub trait CalendarStore: Send + Sync {
     async fn put_calendars(&self, calendars: &[CalendarPut], now: Timestamp) -> Result<(), StoreError>;
 
     async fn calendars(&self, tenant: TenantId) -> Result<Vec<Calendar>, StoreError>;

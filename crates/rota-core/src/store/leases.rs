@@ -123,8 +123,9 @@ impl Worker {
     pub const KEPT: Span = Span::secs(86_400);
 }
 
+/// Which nodes live.
 #[async_trait]
-pub trait LeaseStore: Send + Sync {
+pub trait NodeStore: Send + Sync {
     /// Records that the node lives until its beat says. Stale when the store
     /// did not know it: it is new, or another node took one of its partitions
     /// after its word ran out. Then it holds nothing and must take anew.
@@ -136,6 +137,16 @@ pub trait LeaseStore: Send + Sync {
     /// The node leaves: its partitions are free at once.
     async fn leave(&self, node: NodeId) -> Result<(), StoreError>;
 
+    /// What the store's own clock says; none for a store that has no other than
+    /// its caller's. For measuring: no statement judges by it.
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(None)
+    }
+}
+
+/// Which partitions they hold.
+#[async_trait]
+pub trait PartitionStore: Send + Sync {
     /// All 256 partitions, in order.
     async fn partitions(&self) -> Result<Vec<PartitionLease>, StoreError>;
 
@@ -152,13 +163,11 @@ pub trait LeaseStore: Send + Sync {
 
     /// Frees partitions that the node holds under these epochs.
     async fn give_partitions(&self, node: NodeId, parts: &[(Partition, Epoch)]) -> Result<Vec<Guarded>, StoreError>;
+}
 
-    /// What the store's own clock says; none for a store that has no other than
-    /// its caller's. For measuring: no statement judges by it.
-    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
-        Ok(None)
-    }
-
+/// The registry of workers.
+#[async_trait]
+pub trait WorkerStore: Send + Sync {
     /// Records that workers live, and answers for each whether it was asked to
     /// drain. The registry is for people: no lease depends on it.
     async fn beat_workers(&self, beats: &[WorkerBeat], now: Timestamp) -> Result<Vec<bool>, StoreError>;
@@ -176,7 +185,11 @@ pub trait LeaseStore: Send + Sync {
 
     /// Workers leave.
     async fn forget_workers(&self, workers: &[WorkerId]) -> Result<(), StoreError>;
+}
 
+/// Who may spend which tokens.
+#[async_trait]
+pub trait RateStore: Send + Sync {
     /// Takes tokens for each ask, as [`TokenAsk::decide`] says.
     async fn take_tokens(&self, asks: &[TokenAsk], now: Timestamp) -> Result<Vec<Taken>, StoreError>;
 }

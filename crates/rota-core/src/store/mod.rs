@@ -1,6 +1,6 @@
 //! The store port: the only owner of truth.
 //!
-//! Five roles under one [`Store`]. Batch is the only form: slices in, one
+//! A role for each noun and verb, all under one [`Store`]. Batch is the only form: slices in, one
 //! answer per item out, in the same order. A stale item is an answer, not an
 //! error. Every list takes a limit, `now` is always an argument, and what must
 //! be atomic is one method.
@@ -22,23 +22,29 @@ use jiff::Timestamp;
 
 pub use self::{
     access::{
-        AccessStore, AuditCursor, AuditEntry, AuditPage, AuditQuery, Session, Token, TokenPage, TokenQuery, User,
-        UserPage, UserPut, UserQuery, UserWish,
+        AuditCursor, AuditEntry, AuditPage, AuditQuery, AuditStore, Session, SessionStore, Token, TokenPage,
+        TokenQuery, TokenStore, User, UserPage, UserPut, UserQuery, UserStore, UserWish,
     },
     history::{
-        DeadFate, DeadMark, Discarded, HistoryStore, LogChunk, LogQuery, OpenDead, RunCursor, RunPage, RunPlace,
-        RunQuery, RunRecord, Standing, Tend, Tended, TimeRange, UnreadableRow,
+        DeadFate, DeadMark, DeadStore, Discarded, LogChunk, LogQuery, LogStore, OpenDead, RollupStore, RunCursor,
+        RunPage, RunPlace, RunQuery, RunRecord, RunStore, Standing, Tend, Tended, TimeRange, UnreadableRow,
+        UnreadableStore, UpkeepStore,
     },
     jobs::{
-        Calendar, CalendarPut, Deletion, DueCursor, Expect, JobCursor, JobPage, JobPut, JobQuery, JobRecord, JobSaved,
-        JobStore, JobVersion, Pause, PauseTarget, Pauses, ReviewPage, ScheduleGuard, SchedulePage, SchedulePut,
-        ScheduleQuery, ScheduleRecord, ScheduleSaved, SchedulesPut, SkipRecord, Tenant, TenantPut, Tier,
+        Calendar, CalendarPut, CalendarStore, Deletion, DueCursor, Expect, JobChanges, JobCursor, JobPage, JobPut,
+        JobQuery, JobRecord, JobSaved, JobStore, JobVersion, LaneStore, Pause, PauseStore, PauseTarget, Pauses,
+        ReviewPage, ScheduleChanges, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord,
+        ScheduleSaved, ScheduleStore, SchedulesPut, SkipRecord, Tenant, TenantPut, TenantStore, Tier,
     },
-    leases::{Epoch, LeaseStore, Node, NodeBeat, PartitionLease, TokenAsk, Worker, WorkerBeat, WorkerInfo},
+    leases::{
+        Epoch, Node, NodeBeat, NodeStore, PartitionLease, PartitionStore, RateStore, TokenAsk, Worker, WorkerBeat,
+        WorkerInfo, WorkerStore,
+    },
     runs::{
-        By, CancelAnswer, Claim, EndedRun, Ends, Enqueued, Extended, FireItem, FireRun, Fired, FollowEnds, Followed,
-        Guarded, InboxItem, JobEnds, LiveRun, OwnLease, Promoted, Reap, Reaped, RunStore, RunningMark, Settled,
-        Settlement, Woken,
+        By, CancelAnswer, CancelStore, Claim, ClaimStore, EndedRun, Ends, EnqueueStore, Enqueued, ExtendStore,
+        Extended, FireItem, FireRun, FireStore, Fired, FollowEnds, FollowStore, Followed, Guarded, InboxItem, JobEnds,
+        JoinStore, LiveRun, OwnLease, OwnStore, PromoteStore, Promoted, QueueStore, Reap, ReapStore, Reaped,
+        RunningMark, SettleStore, Settled, Settlement, SlotStore, Woken,
     },
 };
 use crate::ids::{BatchId, NodeId, TenantId};
@@ -92,7 +98,43 @@ pub enum StoreError {
 }
 
 /// All roles together; held as `Arc<dyn Store>`.
-pub trait Store: JobStore + RunStore + HistoryStore + LeaseStore + AccessStore {
+pub trait Store:
+    TenantStore
+    + LaneStore
+    + CalendarStore
+    + PauseStore
+    + JobStore
+    + ScheduleStore
+    + JobChanges
+    + ScheduleChanges
+    + FireStore
+    + EnqueueStore
+    + QueueStore
+    + FollowStore
+    + PromoteStore
+    + ClaimStore
+    + OwnStore
+    + ExtendStore
+    + SettleStore
+    + CancelStore
+    + ReapStore
+    + SlotStore
+    + JoinStore
+    + RunStore
+    + RollupStore
+    + LogStore
+    + DeadStore
+    + UnreadableStore
+    + UpkeepStore
+    + NodeStore
+    + PartitionStore
+    + WorkerStore
+    + RateStore
+    + TokenStore
+    + UserStore
+    + SessionStore
+    + AuditStore
+{
     /// What to call this store in messages and benchmarks.
     fn kind(&self) -> &'static str;
 }

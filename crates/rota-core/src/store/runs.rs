@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{DueCursor, Epoch, Request, StoreError, Write};
+use super::{DueCursor, Epoch, Request, Standing, StoreError, Write};
 use crate::{
     after::JobEnd,
     dispatch::{Pair, Share, Window},
@@ -321,8 +321,9 @@ pub struct InboxItem {
     pub body: String,
 }
 
+/// What is due, and the runs it leads to.
 #[async_trait]
-pub trait RunStore: Send + Sync {
+pub trait FireStore: Send + Sync {
     /// Cursors due up to `until` in these partitions, earliest first.
     async fn due(&self, parts: &[Partition], until: Timestamp, limit: u32) -> Result<Vec<DueCursor>, StoreError>;
 
@@ -333,15 +334,37 @@ pub trait RunStore: Send + Sync {
     /// cursor, revision and pauses are still as read. `pauses_revision` is of
     /// the pauses of tenants and queues the plan knew.
     async fn fire(&self, write: &Write, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Fired>, StoreError>;
+}
 
+/// New runs of whoever asks for them.
+#[async_trait]
+pub trait EnqueueStore: Send + Sync {
     /// Makes runs: admits them to their slots, holds them to their unique keys.
     /// `inbox` rows are consumed in the same transaction.
     async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError>;
+}
 
+/// What waits, looked at and left as it is.
+#[async_trait]
+pub trait QueueStore: Send + Sync {
     /// Whether a write under this request's key was done before, and is answered as it
     /// was. Another body under the same key is an error, as for a write.
     async fn is_answered(&self, request: &Request, now: Timestamp) -> Result<bool, StoreError>;
 
+    /// Requests waiting in the inbox, oldest first.
+    async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError>;
+
+    /// When the queued run that waits longest became ready. Looks at every queued
+    /// run: for those who watch, now and then.
+    async fn oldest_queued(&self) -> Result<Option<Timestamp>, StoreError>;
+
+    /// What stands before a live run; nothing for one that is not live.
+    async fn standing(&self, run: RunId) -> Result<Standing, StoreError>;
+}
+
+/// Jobs that start after others.
+#[async_trait]
+pub trait FollowStore: Send + Sync {
     /// Ends that jobs wait for and that nobody has looked at, the oldest `limit`
     /// of them, with those that are held for the same jobs. An end is written
     /// down by whatever ends a run, in the same transaction, for each job that
@@ -351,32 +374,37 @@ pub trait RunStore: Send + Sync {
     /// Makes the runs that ends have led to, and takes the ends away, for each
     /// item whose ends and job are still as read.
     async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError>;
+}
 
-    /// Requests waiting in the inbox, oldest first.
-    async fn inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError>;
-
+/// Delayed runs whose time has come.
+#[async_trait]
+pub trait PromoteStore: Send + Sync {
     /// Makes delayed runs ready whose time has come, in partitions that the
     /// writing node holds.
     async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError>;
+}
 
+/// Runs of claimed lanes, for the workers that ask.
+#[async_trait]
+pub trait ClaimStore: Send + Sync {
     /// The (lane, tenant) pairs that have ready runs, with their first key.
     /// Walks the index once; meant for a look now and then.
     async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError>;
 
-    /// When the queued run that waits longest became ready. Looks at every queued
-    /// run: for those who watch, now and then.
-    async fn oldest_queued(&self) -> Result<Option<Timestamp>, StoreError>;
+    /// As [`RunStore::claim`], for many workers in one write: the first is
+    /// served first. Each run says who holds it.
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError>;
 
     /// Leases runs of claimed lanes to a worker, in order within each share.
     /// Asking again under the same write returns the same runs.
     async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
         self.claim_each(write, std::slice::from_ref(claim)).await
     }
+}
 
-    /// As [`RunStore::claim`], for many workers in one write: the first is
-    /// served first. Each run says who holds it.
-    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError>;
-
+/// Runs of owned lanes, for the nodes that hold their partitions.
+#[async_trait]
+pub trait OwnStore: Send + Sync {
     /// Reads ready runs of owned lanes in `parts`, each window in order.
     async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError>;
 
@@ -413,7 +441,11 @@ pub trait RunStore: Send + Sync {
         until: Timestamp,
         attempts: &[RunningMark],
     ) -> Result<Vec<Guarded>, StoreError>;
+}
 
+/// The ends of attempts.
+#[async_trait]
+pub trait SettleStore: Send + Sync {
     /// Applies each settlement whose right still holds.
     ///
     /// Answers in the order asked. A stale item is news for its caller, not a
@@ -421,7 +453,11 @@ pub trait RunStore: Send + Sync {
     /// its schedule's re-arming commit together, and so does the run that
     /// follows a dead one.
     async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError>;
+}
 
+/// What the holders of leases say meanwhile.
+#[async_trait]
+pub trait ExtendStore: Send + Sync {
     /// Extends all leases of a worker, and compares its list with the store's.
     async fn extend(
         &self,
@@ -433,7 +469,11 @@ pub trait RunStore: Send + Sync {
 
     /// Stores the progress (JSON) of runs under their leases.
     async fn progress(&self, reports: &[(Lease, String)]) -> Result<Vec<Guarded>, StoreError>;
+}
 
+/// Wishes about runs that are under way.
+#[async_trait]
+pub trait CancelStore: Send + Sync {
     /// Asks runs to stop, as [`Run::request_cancel`] decides.
     async fn request_cancel(
         &self,
@@ -442,6 +482,13 @@ pub trait RunStore: Send + Sync {
         ask: &CancelAsk,
     ) -> Result<Vec<CancelAnswer>, StoreError>;
 
+    /// Opens the wait of parked runs.
+    async fn wake(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError>;
+}
+
+/// Runs whose holder is gone, and those that waited too long.
+#[async_trait]
+pub trait ReapStore: Send + Sync {
     /// Hands back everything that a worker holds, at no cost.
     async fn release(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError>;
 
@@ -451,14 +498,19 @@ pub trait RunStore: Send + Sync {
     /// Ends or wakes what has waited long enough: start deadlines, graces,
     /// sleeps. Runs that only their owner may touch are left to it.
     async fn sweep(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError>;
+}
 
-    /// Opens the wait of parked runs.
-    async fn wake(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError>;
-
+/// The counters of slots.
+#[async_trait]
+pub trait SlotStore: Send + Sync {
     /// Puts right the counters of slots that do not fit the live runs, and
     /// answers how many that were.
     async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError>;
+}
 
+/// Runs that wait for others.
+#[async_trait]
+pub trait JoinStore: Send + Sync {
     /// Opens the joins of runs that wait for others which are gone, and answers
     /// how many ties were wrong.
     async fn mend_joins(&self, write: &Write) -> Result<u32, StoreError>;

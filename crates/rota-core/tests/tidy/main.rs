@@ -9,6 +9,7 @@
 mod crates;
 mod licences;
 mod text;
+mod twins;
 
 use std::path::{Path, PathBuf};
 

@@ -10,11 +10,12 @@ use std::{
     sync::Arc,
 };
 
+use async_trait::async_trait;
 use rota_core::{
     after::{AfterRefusal, JobEnd, refusals},
     ids::{JobId, RunId, TenantId},
     run::{NewRun, Slots},
-    store::{FollowEnds, Followed, JobEnds, JobPut, StoreError, Write},
+    store::{FollowEnds, FollowStore, Followed, JobEnds, JobPut, StoreError, Write},
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -145,13 +146,6 @@ impl PostgresStore {
         Ok(JobEnds { ends, waited_for })
     }
 
-    pub(super) async fn follow_all(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
-        match self.once(write, "start jobs after others", |tx| self.follow_once(tx, write, items)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => kept::json_again(kept.as_deref()),
-        }
-    }
-
     async fn follow_once(
         &self,
         tx: Arc<Tx>,
@@ -262,4 +256,18 @@ fn job_end(row: &Row) -> Result<JobEnd, Fault> {
         at: time(row.try_get(4)?)?,
         held: row.try_get(5)?,
     })
+}
+
+#[async_trait]
+impl FollowStore for PostgresStore {
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
+        tried!("read the ends that jobs wait for", self.ends_waited_for(limit))
+    }
+
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        match self.once(write, "start jobs after others", |tx| self.follow_once(tx, write, items)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::json_again(kept.as_deref()),
+        }
+    }
 }

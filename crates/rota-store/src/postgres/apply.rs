@@ -18,7 +18,7 @@ use super::{
     fault::Fault,
     finish::{End, empty_if_null, finish_locked},
     follow::Aftermath,
-    row::Locked,
+    rows::Locked,
     tx::{Late, Tx, params},
 };
 use crate::codec::{cancel_text, duties, micros, small, state_columns};

@@ -2,22 +2,23 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use async_trait::async_trait;
 use rota_core::{
     ids::RunId,
     lane::LaneMode,
     run::{CancelAsk, Change, Refusal, Run, Slots},
-    store::{CancelAnswer, StoreError, Write},
+    store::{CancelAnswer, CancelStore, Guarded, StoreError, Write},
 };
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
     apply::apply,
-    change::lock_runs,
+    change::{decide, lock_runs},
     fault::Fault,
     follow::Aftermath,
     once::Once,
-    row::Locked,
+    rows::Locked,
     tx::{Ending, Tx},
 };
 use crate::kept;
@@ -31,18 +32,6 @@ const fn asked_again(answer: CancelAnswer) -> CancelAnswer {
 }
 
 impl PostgresStore {
-    pub(super) async fn cancel_all(
-        &self,
-        write: &Write,
-        runs: &[RunId],
-        ask: &CancelAsk,
-    ) -> Result<Vec<CancelAnswer>, StoreError> {
-        match self.once(write, "cancel runs", |tx| self.cancel_once(tx, write, runs, ask)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => kept::json_again(kept.as_deref()),
-        }
-    }
-
     async fn cancel_once(
         &self,
         tx: Arc<Tx>,
@@ -99,5 +88,51 @@ impl PostgresStore {
         }
         apply(tx, write.now, &changes, Slots::ToCount, after).await?;
         Ok(known)
+    }
+}
+
+impl PostgresStore {
+    async fn wake_once(&self, tx: Arc<Tx>, write: &Write, runs: &[RunId]) -> Result<(Vec<Guarded>, Ending), Fault> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let changes = decide(lock_runs(&tx, &ids).await?, |row| row.run.wake());
+        let mut after = Aftermath::default();
+        apply(&tx, write.now, &changes, Slots::ToCount, &mut after).await?;
+        self.follow(&tx, write.now, &mut after).await?;
+        self.tell(&tx, None, &mut after).await?;
+        let mut woken: Vec<RunId> = changes.iter().map(|(row, _)| row.run.id).collect();
+        let answers: Vec<Guarded> = runs
+            .iter()
+            .map(|run| match woken.iter().position(|id| id == run) {
+                Some(at) => {
+                    woken.swap_remove(at);
+                    Guarded::Applied
+                }
+                None => Guarded::Stale,
+            })
+            .collect();
+        let ending = after.ending(kept::guarded(&answers));
+        Ok((answers, ending))
+    }
+}
+
+#[async_trait]
+impl CancelStore for PostgresStore {
+    async fn request_cancel(
+        &self,
+        write: &Write,
+        runs: &[RunId],
+        ask: &CancelAsk,
+    ) -> Result<Vec<CancelAnswer>, StoreError> {
+        match self.once(write, "cancel runs", |tx| self.cancel_once(tx, write, runs, ask)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::json_again(kept.as_deref()),
+        }
+    }
+
+    async fn wake(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "wake runs", |tx| self.wake_once(tx, write, runs)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), runs.len()),
+        }
     }
 }

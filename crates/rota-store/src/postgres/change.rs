@@ -1,26 +1,17 @@
 //! Change: rows are locked, pure code decides over each, all is written.
 
-use crate::codec::sql::BLOCKED;
-use const_format::formatcp;
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
-use rota_core::{
-    ids::RunId,
-    run::{Change, Refusal, Slots},
-    store::{Guarded, StoreError, Write},
-};
+use const_format::formatcp;
+use rota_core::run::{Change, Refusal};
 use uuid::Uuid;
 
 use super::{
-    PostgresStore,
-    apply::apply,
     fault::Fault,
-    follow::Aftermath,
-    once::Once,
-    row::{Locked, RUN, locked},
-    tx::{Ending, Tx},
+    rows::{Locked, RUN, locked},
+    tx::Tx,
 };
-use crate::kept;
+use crate::codec::sql::BLOCKED;
 
 /// Locks the slots that any of these runs wait for. Whoever admits holds the
 /// slot first and the waiting run second; so must whoever ends one.
@@ -65,35 +56,4 @@ pub(super) fn decide(
             Some((row, change))
         })
         .collect()
-}
-
-impl PostgresStore {
-    pub(super) async fn wake_all(&self, write: &Write, runs: &[RunId]) -> Result<Vec<Guarded>, StoreError> {
-        match self.once(write, "wake runs", |tx| self.wake_once(tx, write, runs)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => kept::guarded_again(kept.as_deref(), runs.len()),
-        }
-    }
-
-    async fn wake_once(&self, tx: Arc<Tx>, write: &Write, runs: &[RunId]) -> Result<(Vec<Guarded>, Ending), Fault> {
-        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
-        let changes = decide(lock_runs(&tx, &ids).await?, |row| row.run.wake());
-        let mut after = Aftermath::default();
-        apply(&tx, write.now, &changes, Slots::ToCount, &mut after).await?;
-        self.follow(&tx, write.now, &mut after).await?;
-        self.tell(&tx, None, &mut after).await?;
-        let mut woken: Vec<RunId> = changes.iter().map(|(row, _)| row.run.id).collect();
-        let answers: Vec<Guarded> = runs
-            .iter()
-            .map(|run| match woken.iter().position(|id| id == run) {
-                Some(at) => {
-                    woken.swap_remove(at);
-                    Guarded::Applied
-                }
-                None => Guarded::Stale,
-            })
-            .collect();
-        let ending = after.ending(kept::guarded(&answers));
-        Ok((answers, ending))
-    }
 }

@@ -4,31 +4,33 @@
 //! about to take. The worker's one row in `holder` says until when all of its
 //! leases hold, so extending them is one update however many they are.
 
-use crate::codec::sql::{CANCELLING, QUEUED, RUNNING};
-use const_format::formatcp;
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
-use jiff::Timestamp;
+use async_trait::async_trait;
+use const_format::formatcp;
 use rota_core::{
     dispatch::Pair,
-    ids::{LaneId, RunId, TenantId, WorkerId},
+    ids::{LaneId, TenantId},
     lane::LaneMode,
     order::OrderKey,
-    run::{Fence, Lease, Run},
-    store::{Claim, Extended, StoreError, Write},
+    run::Run,
+    store::{Claim, ClaimStore, StoreError, Write},
 };
 
 use super::{
     PostgresStore,
     fault::Fault,
     once::Once,
-    row::{RUN, runs},
+    rows::{RUN, runs},
     tx::{Bound, Ending, Late, Param, Tx, params},
 };
-use crate::{codec::micros, kept};
+use crate::{
+    codec::{
+        micros,
+        sql::{QUEUED, RUNNING},
+    },
+    kept,
+};
 
 pub(super) const CLAIM: &str = formatcp!(
     "UPDATE run r SET status = {RUNNING}, fence = fence + 1, holder = $6, started_at = $7, due_at = NULL \
@@ -46,18 +48,6 @@ pub(super) const HOLD: &str = "INSERT INTO holder AS h (worker, until) VALUES ($
      ON CONFLICT (worker) DO UPDATE SET until = greatest(h.until, excluded.until)";
 
 impl PostgresStore {
-    pub(super) async fn claim_all(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
-        let what = "claim runs";
-        match self.once(write, what, |tx| self.claim_once(tx, write, claims)).await? {
-            Once::New(runs, _) => Ok(runs),
-            Once::Known(kept) => {
-                let leases = kept::leases_again(kept.as_deref().unwrap_or_default())?;
-                let places: Vec<_> = leases.iter().map(|lease| (lease.run.0, lease.fence.0)).collect();
-                self.reread(&places, what).await
-            }
-        }
-    }
-
     /// All statements travel together; one worker's rows are locked before the
     /// next one looks.
     async fn claim_once(&self, tx: Arc<Tx>, write: &Write, claims: &[Claim]) -> Result<(Vec<Run>, Ending), Fault> {
@@ -105,34 +95,6 @@ impl PostgresStore {
         }
         Ok(pairs)
     }
-
-    pub(super) async fn extend_all(
-        &self,
-        worker: WorkerId,
-        until: Timestamp,
-        held: &[Lease],
-    ) -> Result<Extended, Fault> {
-        self.write_alone(&self.leases, HOLD, &[&worker.0, &micros(until)]).await?;
-        let sql =
-            formatcp!("SELECT id, fence, status = {CANCELLING} FROM run WHERE holder = $1 AND holder IS NOT NULL");
-        let rows = super::read_on(&self.leases, sql, &[&worker.0]).await?;
-        let mut extended = Extended::default();
-        let mut stored = HashSet::with_capacity(rows.len());
-        let listed: HashSet<Lease> = held.iter().copied().collect();
-        for row in rows {
-            let lease = Lease { run: RunId(row.try_get(0)?), fence: Fence(row.try_get(1)?) };
-            if !listed.contains(&lease) {
-                extended.unlisted.push(lease);
-            } else if row.try_get(2)? {
-                extended.cancelling.push(lease.run);
-            }
-            stored.insert(lease);
-        }
-        extended.lost = held.iter().filter(|lease| !stored.contains(lease)).map(|lease| lease.run).collect();
-        extended.cancelling.sort_unstable();
-        extended.unlisted.sort_by_key(|lease| lease.run);
-        Ok(extended)
-    }
 }
 
 /// One worker's claim, as parameters.
@@ -174,5 +136,24 @@ impl<'c> Ask<'c> {
             (place.unwrap_or(usize::MAX), run.order_key(), run.id)
         });
         found
+    }
+}
+
+#[async_trait]
+impl ClaimStore for PostgresStore {
+    async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
+        tried!("look for ready runs", self.pairs(lanes))
+    }
+
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        let what = "claim runs";
+        match self.once(write, what, |tx| self.claim_once(tx, write, claims)).await? {
+            Once::New(runs, _) => Ok(runs),
+            Once::Known(kept) => {
+                let leases = kept::leases_again(kept.as_deref().unwrap_or_default())?;
+                let places: Vec<_> = leases.iter().map(|lease| (lease.run.0, lease.fence.0)).collect();
+                self.reread(&places, what).await
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use jiff::{Timestamp, tz::TimeZone};
 use parking_lot::RwLock;
 
-use super::{PostgresStore, fault::Fault};
+use super::{Postgres, fault::Fault};
 use crate::codec::time;
 
 pub(super) const DAY_MICROS: i64 = 86_400_000_000;
@@ -48,7 +48,7 @@ pub(super) fn table_of(daily: &str, day: i64) -> Result<String, Fault> {
     Ok(format!("{daily}_{:04}{:02}{:02}", date.year(), date.month(), date.day()))
 }
 
-impl PostgresStore {
+impl Postgres {
     /// Makes sure that what happens at `micros` can be written.
     pub(super) async fn have_day(&self, micros: i64) -> Result<(), Fault> {
         let day = day_of(micros);

@@ -3,10 +3,9 @@
 //! The right to end one is in the `WHERE`: the fence for everyone, and for an owner its
 //! partitions' epochs, locked against a take-over until the commit.
 
-use crate::codec::sql::{ANSWERS_CANCEL, EXECUTED};
-use const_format::formatcp;
 use std::collections::BTreeMap;
 
+use const_format::formatcp;
 use rota_core::{
     ids::{Partition, RunId},
     run::{Finish, Slots, TRAIL_BYTES_MAX},
@@ -21,7 +20,11 @@ use super::{
     follow::Aftermath,
     tx::{Param, Tx},
 };
-use crate::codec::{EndingColumns, micros, small, verdict_code};
+use crate::codec::{
+    EndingColumns, micros, small,
+    sql::{ANSWERS_CANCEL, EXECUTED},
+    verdict_code,
+};
 
 /// Epochs of partitions, by which an owner's right is checked.
 #[derive(Default)]

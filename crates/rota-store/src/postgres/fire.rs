@@ -5,13 +5,21 @@
 //! job, and pauses, are held off by a share lock until the commit. So whoever
 //! has had an edit acknowledged sees no run of the old version made after it.
 
-use std::{borrow::Cow, collections::HashSet, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
+use async_trait::async_trait;
+use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress},
+    ids::{Partition, RunId, ScheduleId},
     run::{CancelAsk, NewRun},
-    store::{Enqueued, FireItem, Fired, StoreError, Write},
+    store::{DueCursor, Enqueued, FireItem, FireStore, Fired, LiveRun, StoreError, Write},
 };
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
@@ -20,10 +28,16 @@ use super::{
     fault::Fault,
     follow::Aftermath,
     once::Once,
+    own::numbers,
+    rows::status_of,
     skips::{self, Skip},
     tx::{Ending, Param, Tx},
 };
-use crate::{codec::micros, fired::leaves, kept};
+use crate::{
+    codec::{micros, time, time_opt},
+    fired::leaves,
+    kept, unreadable,
+};
 
 /// An item that passed its guard.
 #[derive(Clone, Copy)]
@@ -33,21 +47,6 @@ struct Won {
 }
 
 impl PostgresStore {
-    pub(super) async fn fire_all(
-        &self,
-        write: &Write,
-        pauses_revision: i64,
-        items: &[FireItem],
-    ) -> Result<Vec<Fired>, StoreError> {
-        if items.is_empty() {
-            return Ok(Vec::new());
-        }
-        match self.once(write, "fire schedules", |tx| self.fire_once(tx, write, pauses_revision, items)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => kept::fired_again(kept.as_deref(), items),
-        }
-    }
-
     async fn fire_once(
         &self,
         tx: Arc<Tx>,
@@ -328,4 +327,109 @@ pub(super) async fn write_cursors(
                ON CONFLICT DO NOTHING";
     tx.rows(sql, &[&parts, &due, &schedules, &planned, &fired, &revisions]).await?;
     Ok(())
+}
+
+const DUE: &str = "SELECT c.schedule, c.part, c.revision, c.planned_at, c.due_at, c.fired \
+     FROM unnest($1::smallint[]) p (part), LATERAL (SELECT * FROM cursor \
+         WHERE part = p.part AND due_at <= $2 ORDER BY due_at, schedule LIMIT $3) c";
+
+fn due_cursor(row: &Row) -> Result<DueCursor, Fault> {
+    let part: i16 = row.try_get(1)?;
+    let cursor = Cursor {
+        planned_at: time(row.try_get(3)?)?,
+        due_at: time(row.try_get(4)?)?,
+        fired: row.try_get::<_, i64>(5)?.max(0) as u64,
+    };
+    Ok(DueCursor {
+        schedule: ScheduleId(row.try_get(0)?),
+        part: Partition(part as u8),
+        revision: row.try_get(2)?,
+        cursor,
+    })
+}
+
+impl PostgresStore {
+    /// The earliest cursors of many partitions. Each partition gives its first
+    /// few; what lies beyond the end of one that gave all it was asked for is
+    /// left for a second look, so the order over all of them is true.
+    pub(super) async fn due_cursors(
+        &self,
+        parts: &[Partition],
+        until: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<DueCursor>, Fault> {
+        let parts = numbers(parts);
+        let limit = limit.max(1) as usize;
+        let mut each = limit.div_ceil(parts.len().max(1)) + 8;
+        loop {
+            let rows = self.read(DUE, &[&parts, &micros(until), &(each as i64)]).await?;
+            let mut due: Vec<DueCursor> = Vec::with_capacity(rows.len());
+            let mut counts: HashMap<i16, (usize, Timestamp)> = HashMap::new();
+            for row in &rows {
+                let read = self.due_cursor(row)?;
+                let last = counts.entry(row.try_get(1)?).or_insert((0, Timestamp::MIN));
+                *last = (last.0 + 1, read.map_or(last.1, |due| last.1.max(due.cursor.due_at)));
+                due.extend(read);
+            }
+            let edge = counts.values().filter(|(count, _)| *count >= each).map(|(_, last)| *last).min();
+            due.sort_by_key(|cursor| (cursor.cursor.due_at, cursor.schedule));
+            if let Some(edge) = edge {
+                due.retain(|cursor| cursor.cursor.due_at <= edge);
+            }
+            if edge.is_none() || due.len() >= limit || each >= limit {
+                due.truncate(limit);
+                return Ok(due);
+            }
+            each = (each * 4).min(limit);
+        }
+    }
+
+    pub(super) async fn live_runs(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, Fault> {
+        let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
+        let sql = "SELECT u.schedule, r.id, r.status, r.planned_at FROM unnest($1::bigint[]) u (schedule), \
+                   LATERAL (SELECT id, status, planned_at FROM run WHERE run.schedule = u.schedule \
+                     AND run.schedule IS NOT NULL AND status < 100 ORDER BY id LIMIT $2) r";
+        let mut found: HashMap<i64, Vec<LiveRun>> = HashMap::new();
+        for row in self.read(sql, &[&ids, &i64::from(limit)]).await? {
+            let id: Uuid = row.try_get(1)?;
+            let read = || -> Result<LiveRun, Fault> {
+                let (status, planned_at) = (status_of(row.try_get(2)?)?, time_opt(row.try_get(3)?)?);
+                Ok(LiveRun { id: RunId(id), status, planned_at })
+            };
+            match read() {
+                Ok(live) => found.entry(row.try_get(0)?).or_default().push(live),
+                Err(fault) => self.notes.note(unreadable::RUN, id, fault),
+            }
+        }
+        Ok(ids.iter().map(|id| found.get(id).cloned().unwrap_or_default()).collect())
+    }
+}
+
+impl PostgresStore {
+    /// None where it cannot be read.
+    pub(super) fn due_cursor(&self, row: &Row) -> Result<Option<DueCursor>, Fault> {
+        let schedule: i64 = row.try_get(0)?;
+        Ok(self.notes.readable("cursor", schedule, due_cursor(row)))
+    }
+}
+
+#[async_trait]
+impl FireStore for PostgresStore {
+    async fn due(&self, parts: &[Partition], until: Timestamp, limit: u32) -> Result<Vec<DueCursor>, StoreError> {
+        tried!("read due cursors", self.due_cursors(parts, until, limit))
+    }
+
+    async fn live_of(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, StoreError> {
+        tried!("read the live runs of schedules", self.live_runs(schedules, limit))
+    }
+
+    async fn fire(&self, write: &Write, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.once(write, "fire schedules", |tx| self.fire_once(tx, write, pauses_revision, items)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::fired_again(kept.as_deref(), items),
+        }
+    }
 }

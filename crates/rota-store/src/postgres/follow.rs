@@ -3,9 +3,9 @@
 //! What the core gathered ([`Effects`]) is written set by set: joins are opened, schedules
 //! re-armed, slots counted and those who wait for them let in, owners told.
 
-use const_format::formatcp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     fire::Progress,
@@ -25,7 +25,7 @@ use super::{
     fault::Fault,
     fire::write_cursors,
     insert::make_followers,
-    row::{Locked, RUN, locked},
+    rows::{Locked, RUN, locked},
     slots,
     tx::{Ending, Late, Tx},
 };

@@ -5,17 +5,16 @@
 //! next look begins. So a filter that finds little costs no more than one that
 //! finds much.
 
-use crate::codec::sql::DEAD;
-use const_format::formatcp;
 use std::collections::HashMap;
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{JobId, RunId},
-    rollup::Rollup,
+    ids::RunId,
     run::{Run, RunState, Status, TrailEntry, Verdict},
-    store::{RunCursor, RunPage, RunPlace, RunQuery, RunRecord},
+    store::{RunCursor, RunPage, RunPlace, RunQuery, RunRecord, RunStore, StoreError},
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -24,12 +23,11 @@ use super::{
     PostgresStore,
     days::DAY_MICROS,
     fault::Fault,
-    row::{RUN, RUN_LEN, ids, run_row},
+    rows::{RUN, RUN_LEN, ids, run_row},
 };
 use crate::{
-    codec::{failure, micros, status, time, time_opt, verdict, verdict_code},
+    codec::{failure, micros, sql::DEAD, status, time, time_opt, verdict, verdict_code},
     filter::{LOOK_MAX, PAGE_MAX, Sought},
-    rollup,
     unreadable::{self, Notes},
 };
 
@@ -320,35 +318,6 @@ impl PostgresStore {
         let tenants: Vec<i32> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         Ok((tenants.into_iter().map(i64::from).collect(), "h.tenant = g.k::int"))
     }
-
-    pub(super) async fn rollups_of(&self, job: JobId, from: i64, to: i64) -> Result<Vec<(i64, Rollup)>, Fault> {
-        // One statement, so that a delta is seen folded or unfolded, not both.
-        let rows = self
-            .read(
-                "SELECT hour, body, 0::bigint FROM rollup WHERE job = $1 AND hour >= $2 AND hour < $3 \
-                 UNION ALL SELECT NULL, body, at FROM rollup_delta",
-                &[&job.0, &from, &to],
-            )
-            .await?;
-        let mut hours = std::collections::BTreeMap::<i64, Rollup>::new();
-        for row in rows {
-            let body: &[u8] = row.try_get(1)?;
-            if let Some(hour) = row.try_get::<_, Option<i64>>(0)? {
-                let known = rollup::decode_one(body);
-                if let Some(known) = self.notes.readable("rollup", format_args!("{job}/{hour}"), known) {
-                    hours.entry(hour).or_default().merge(&known);
-                }
-                continue;
-            }
-            let delta = self.notes.readable("rollup_delta", row.try_get::<_, i64>(2)?, rollup::decode(body));
-            for ((owner, hour), delta) in delta.unwrap_or_default() {
-                if owner == job && (from..to).contains(&hour) {
-                    hours.entry(hour).or_default().merge(&delta);
-                }
-            }
-        }
-        Ok(hours.into_iter().collect())
-    }
 }
 
 /// The day before the one in which the id says that its run was made.
@@ -508,5 +477,16 @@ impl Filling<'_> {
             self.runs.push(record);
         }
         self.next = look.edge;
+    }
+}
+
+#[async_trait]
+impl RunStore for PostgresStore {
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
+        tried!("read runs", self.runs_by_id(ids))
+    }
+
+    async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
+        tried!("list runs", self.page_of_runs(query))
     }
 }

@@ -6,14 +6,14 @@
 //! the order asked; all runs are then written by one statement. A batch without
 //! any of these goes straight to that statement.
 
-use crate::codec::sql::{BLOCKED, HOLDING};
-use const_format::formatcp;
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
@@ -22,7 +22,7 @@ use rota_core::{
     order::OrderKey,
     run::{Block, CancelAsk, NewRun, Run, RunState, Slots as Count, Status, UniqueAsk},
     slot::Entry,
-    store::{Enqueued, StoreError, Write},
+    store::{EnqueueStore, Enqueued, StoreError, Write},
 };
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -36,34 +36,19 @@ use super::{
     finish::empty_if_null,
     follow::Aftermath,
     once::Once,
-    row::{Locked, RUN, locked},
+    rows::{Locked, RUN, locked},
     slots::{self, Slots},
     tx::{Ending, Late, Param, Tx, params},
 };
 use crate::{
-    codec::{columns_of, extra_text, flag, micros, source_code},
+    codec::{
+        columns_of, extra_text, flag, micros, source_code,
+        sql::{BLOCKED, HOLDING},
+    },
     kept,
 };
 
 impl PostgresStore {
-    pub(super) async fn enqueue_all(
-        &self,
-        write: &Write,
-        runs: &[NewRun],
-        inbox: &[i64],
-    ) -> Result<Vec<Enqueued>, StoreError> {
-        if runs.is_empty() && inbox.is_empty() {
-            return Ok(Vec::new());
-        }
-        match self.once(write, "enqueue runs", |tx| self.enqueue_once(tx, write, runs, inbox)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => {
-                let answers = kept::enqueued_again(kept.as_deref(), runs.len())?;
-                Ok(answers.iter().zip(runs).map(|(answer, run)| answer.told_for(run.id)).collect())
-            }
-        }
-    }
-
     async fn enqueue_once(
         &self,
         tx: Arc<Tx>,
@@ -753,5 +738,21 @@ impl<'a> Columns<'a> {
             &self.payloads,
             &self.extras,
         ]
+    }
+}
+
+#[async_trait]
+impl EnqueueStore for PostgresStore {
+    async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError> {
+        if runs.is_empty() && inbox.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.once(write, "enqueue runs", |tx| self.enqueue_once(tx, write, runs, inbox)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => {
+                let answers = kept::enqueued_again(kept.as_deref(), runs.len())?;
+                Ok(answers.iter().zip(runs).map(|(answer, run)| answer.told_for(run.id)).collect())
+            }
+        }
     }
 }

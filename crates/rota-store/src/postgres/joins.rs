@@ -1,10 +1,10 @@
 //! Mending joins: a run that waits for others which are gone is counted down.
 
-use crate::codec::sql::NEEDS;
+use async_trait::async_trait;
 use const_format::formatcp;
 use rota_core::{
     ids::RunId,
-    store::{StoreError, Write},
+    store::{JoinStore, StoreError, Write},
 };
 use uuid::Uuid;
 
@@ -14,6 +14,7 @@ use super::{
     follow::Aftermath,
     tx::{Param, Tx},
 };
+use crate::{codec::sql::NEEDS, failpoint};
 
 /// Runs that are waited for and not there. Who ends takes its ties along, so
 /// there are none.
@@ -56,5 +57,12 @@ impl PostgresStore {
         self.hand_over(&tx, None, &after.take_ready()).await?;
         tx.commit().await?;
         Ok(wrong)
+    }
+}
+
+#[async_trait]
+impl JoinStore for PostgresStore {
+    async fn mend_joins(&self, write: &Write) -> Result<u32, StoreError> {
+        failpoint::named("mend joins", self.mend(write)).await
     }
 }

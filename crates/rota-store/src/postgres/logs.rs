@@ -3,7 +3,8 @@
 //! A day goes whole. What is in it of runs that stay, because they live or ended on a
 //! later day, is moved aside first.
 
-use rota_core::store::{LogChunk, LogQuery};
+use async_trait::async_trait;
+use rota_core::store::{LogChunk, LogQuery, LogStore, StoreError};
 use uuid::Uuid;
 
 use super::{PostgresStore, fault::Fault};
@@ -71,5 +72,16 @@ impl PostgresStore {
             chunks.push(LogChunk { run: query.run, attempt, seq, at, lines: row.try_get(3)? });
         }
         Ok(chunks)
+    }
+}
+
+#[async_trait]
+impl LogStore for PostgresStore {
+    async fn append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
+        tried!("append logs", self.save_logs(chunks))
+    }
+
+    async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
+        tried!("read logs", self.logs_of(query))
     }
 }

@@ -21,11 +21,12 @@ const TRIES_MAX: u32 = 8;
 
 /// Runs it under its name until it meets no race, and tells what else went wrong.
 macro_rules! tried {
-    ($what:literal, $call:expr) => {{
+    ($what:expr, $call:expr) => {{
         let mut tries = 0;
         loop {
             tries += 1;
-            match $crate::failpoint::named($what, $call).await {
+            let tried: Result<_, $crate::postgres::fault::Fault> = $crate::failpoint::named($what, $call).await;
+            match tried {
                 Err(fault) if fault.is_transient() && tries < $crate::postgres::TRIES_MAX => {}
                 other => break other.map_err(|fault| fault.told($what)),
             }
@@ -33,7 +34,6 @@ macro_rules! tried {
     }};
 }
 
-mod access;
 mod after;
 mod apply;
 mod cancel;
@@ -43,6 +43,8 @@ mod claim;
 mod cut;
 mod days;
 mod dead;
+mod engine;
+mod extend;
 mod fault;
 mod finish;
 mod fire;
@@ -63,19 +65,16 @@ mod own;
 mod promote;
 mod raw;
 mod reap;
-mod row;
+mod rows;
 mod schedules;
 mod settle;
 mod skips;
 mod slots;
-mod standing;
-mod store;
 mod tend;
 #[cfg(test)]
 mod tests;
 mod tx;
 mod unreadable;
-mod workers;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -85,17 +84,19 @@ use rota_core::{ids::LaneId, lane::LaneMode};
 use tokio_postgres::Row;
 
 use self::{days::Days, fault::Fault, line::Line, tx::Param};
+use crate::{
+    codec,
+    engine::SqlStore,
+    failpoint::{self, Moment},
+    guests,
+    unreadable::Notes,
+};
+
 pub use self::{
     hints::PostgresHints,
     look::look,
     open::{Limits, OpenError, Options},
     raw::{history_len, log_bytes, raw_loop},
-};
-use crate::{
-    codec,
-    failpoint::{self, Moment},
-    guests,
-    unreadable::Notes,
 };
 
 /// Connections for one purpose.
@@ -118,7 +119,10 @@ impl Connections {
 }
 
 /// Rota's store on PostgreSQL 14 or newer.
-pub struct PostgresStore {
+pub type PostgresStore = SqlStore<Postgres>;
+
+/// A database, and the connections to it.
+pub struct Postgres {
     /// For everything but what is below.
     work: Connections,
     /// Kept back for leases and heartbeats, so that they never queue behind
@@ -138,7 +142,7 @@ pub struct PostgresStore {
     notes: Arc<Notes>,
 }
 
-impl PostgresStore {
+impl Postgres {
     /// One statement outside any transaction, on the work pool.
     async fn read(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
         read_on(&self.work, sql, params).await

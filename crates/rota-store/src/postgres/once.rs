@@ -15,7 +15,7 @@ use rota_core::store::{Request, StoreError, Write};
 use tokio_postgres::Row;
 
 use super::{
-    PostgresStore,
+    Postgres,
     fault::Fault,
     tx::{Ending, Tx},
 };
@@ -32,7 +32,7 @@ pub(super) enum Once<T> {
 /// So often a lost race is run again.
 const TRIES_MAX: u32 = 8;
 
-impl PostgresStore {
+impl Postgres {
     pub(super) async fn once<T, F, Fut>(
         &self,
         write: &Write,

@@ -27,8 +27,8 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{Connections, PostgresStore, days::Days, migrate, tend::Tending};
-use crate::unreadable::Notes;
+use super::{Connections, Postgres, PostgresStore, days::Days, migrate, tend::Tending};
+use crate::{engine::SqlStore, unreadable::Notes};
 
 /// How to open the store.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ impl PostgresStore {
             connections(options.lease_connections, limits.leases)?,
             connections(UPKEEP_CONNECTIONS, limits.upkeep)?,
         );
-        let store = Self {
+        let store = SqlStore(Postgres {
             work: Connections { guests: Some((guests, limits.guests)), ..work },
             leases,
             upkeep,
@@ -126,7 +126,7 @@ impl PostgresStore {
             lane_modes: parking_lot::RwLock::default(),
             tending: Tending::default(),
             notes,
-        };
+        });
         let client = store.upkeep.get().await.map_err(|e| OpenError::Connect(Box::new(e)))?;
         migrate::migrate(&client, store.schema.as_deref()).await?;
         drop(client);

@@ -1,22 +1,20 @@
 //! Own: what the owner of partitions reads, and writes without a claim.
 
-use crate::codec::sql::{BEGUN, CANCELLING, EXECUTED, OWNED_LANE, QUEUED, RUNNING};
-use const_format::formatcp;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     dispatch::Window,
-    fire::Cursor,
-    ids::{Partition, RunId, ScheduleId, WorkerId},
+    ids::{Partition, RunId, WorkerId},
     lane::LaneMode,
     run::{Lease, Run},
-    store::{DueCursor, Epoch, Guarded, InboxItem, LiveRun, OwnLease, RunningMark, StoreError, Write},
+    store::{Epoch, Guarded, OwnLease, OwnStore, RunningMark, StoreError, Write},
 };
-use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
@@ -25,12 +23,15 @@ use super::{
     fault::Fault,
     finish::{Right, confirm},
     once::Once,
-    row::{RUN, RUN_LEN, run, runs, status_of},
+    rows::{RUN, RUN_LEN, run, runs},
     tx::{Ending, Late, Param, Tx, params},
 };
 use crate::{
-    codec::{flag, micros, time, time_opt},
-    failpoint, kept, unreadable,
+    codec::{
+        flag, micros,
+        sql::{BEGUN, CANCELLING, EXECUTED, OWNED_LANE, QUEUED, RUNNING},
+    },
+    failpoint, kept,
 };
 
 const OWN: &str = formatcp!(
@@ -42,12 +43,6 @@ const OWN: &str = formatcp!(
 );
 
 impl PostgresStore {
-    pub(super) async fn longest_queued(&self) -> Result<Option<Timestamp>, Fault> {
-        let rows = self.read(formatcp!("SELECT min(ready_at) FROM run WHERE status = {QUEUED}"), &[]).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        Ok(time_opt(row.try_get(0)?)?)
-    }
-
     pub(super) async fn own_windows(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, Fault> {
         let modes = self.modes(windows.iter().map(|window| window.pair.lane)).await?;
         let mut places = Vec::new();
@@ -113,147 +108,6 @@ impl PostgresStore {
         self.write_alone(&self.work, sql, &[&parts, &ids]).await?;
         Ok(())
     }
-
-    pub(super) async fn lease_all(
-        &self,
-        write: &Write,
-        worker: WorkerId,
-        until: Timestamp,
-        asks: &[OwnLease],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        match self.once(write, "lease owned runs", |tx| lease_once(tx, write, worker, until, asks)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => kept::guarded_again(kept.as_deref(), asks.len()),
-        }
-    }
-
-    pub(super) async fn mark_all(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
-        match self.once(write, "mark running runs", |tx| mark_once(tx, marks)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => kept::guarded_again(kept.as_deref(), marks.len()),
-        }
-    }
-
-    pub(super) async fn lease_attempts(
-        &self,
-        write: &Write,
-        worker: WorkerId,
-        until: Timestamp,
-        attempts: &[RunningMark],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        match self.once(write, "lease running runs", |tx| lease_running_once(tx, worker, until, attempts)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => kept::guarded_again(kept.as_deref(), attempts.len()),
-        }
-    }
-
-    pub(super) async fn report(&self, reports: &[(Lease, String)]) -> Result<Vec<Guarded>, Fault> {
-        let ids: Vec<Uuid> = reports.iter().map(|(lease, _)| lease.run.0).collect();
-        let fences: Vec<i32> = reports.iter().map(|(lease, _)| lease.fence.0).collect();
-        let texts: Vec<&str> = reports.iter().map(|(_, text)| text.as_str()).collect();
-        let sql = "UPDATE run r SET progress = u.progress \
-                   FROM unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY u (id, fence, progress, n) \
-                   WHERE r.id = ANY(ARRAY[u.id]) AND r.fence = u.fence RETURNING u.n";
-        let rows = self.write_alone(&self.work, sql, &[&ids, &fences, &texts]).await?;
-        let mut applied = HashSet::with_capacity(rows.len());
-        for row in rows {
-            let n = row.try_get::<_, i64>(0)? as usize - 1;
-            applied.insert(reports[n].0);
-        }
-        let answer = |lease| if applied.contains(lease) { Guarded::Applied } else { Guarded::Stale };
-        Ok(reports.iter().map(|(lease, _)| answer(lease)).collect())
-    }
-
-    pub(super) async fn live_runs(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, Fault> {
-        let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
-        let sql = "SELECT u.schedule, r.id, r.status, r.planned_at FROM unnest($1::bigint[]) u (schedule), \
-                   LATERAL (SELECT id, status, planned_at FROM run WHERE run.schedule = u.schedule \
-                     AND run.schedule IS NOT NULL AND status < 100 ORDER BY id LIMIT $2) r";
-        let mut found: HashMap<i64, Vec<LiveRun>> = HashMap::new();
-        for row in self.read(sql, &[&ids, &i64::from(limit)]).await? {
-            let id: Uuid = row.try_get(1)?;
-            let read = || -> Result<LiveRun, Fault> {
-                let (status, planned_at) = (status_of(row.try_get(2)?)?, time_opt(row.try_get(3)?)?);
-                Ok(LiveRun { id: RunId(id), status, planned_at })
-            };
-            match read() {
-                Ok(live) => found.entry(row.try_get(0)?).or_default().push(live),
-                Err(fault) => self.notes.note(unreadable::RUN, id, fault),
-            }
-        }
-        Ok(ids.iter().map(|id| found.get(id).cloned().unwrap_or_default()).collect())
-    }
-
-    /// The earliest cursors of many partitions. Each partition gives its first
-    /// few; what lies beyond the end of one that gave all it was asked for is
-    /// left for a second look, so the order over all of them is true.
-    pub(super) async fn due_cursors(
-        &self,
-        parts: &[Partition],
-        until: Timestamp,
-        limit: u32,
-    ) -> Result<Vec<DueCursor>, Fault> {
-        let parts = numbers(parts);
-        let limit = limit.max(1) as usize;
-        let mut each = limit.div_ceil(parts.len().max(1)) + 8;
-        loop {
-            let rows = self.read(DUE, &[&parts, &micros(until), &(each as i64)]).await?;
-            let mut due: Vec<DueCursor> = Vec::with_capacity(rows.len());
-            let mut counts: HashMap<i16, (usize, Timestamp)> = HashMap::new();
-            for row in &rows {
-                let read = self.due_cursor(row)?;
-                let last = counts.entry(row.try_get(1)?).or_insert((0, Timestamp::MIN));
-                *last = (last.0 + 1, read.map_or(last.1, |due| last.1.max(due.cursor.due_at)));
-                due.extend(read);
-            }
-            let edge = counts.values().filter(|(count, _)| *count >= each).map(|(_, last)| *last).min();
-            due.sort_by_key(|cursor| (cursor.cursor.due_at, cursor.schedule));
-            if let Some(edge) = edge {
-                due.retain(|cursor| cursor.cursor.due_at <= edge);
-            }
-            if edge.is_none() || due.len() >= limit || each >= limit {
-                due.truncate(limit);
-                return Ok(due);
-            }
-            each = (each * 4).min(limit);
-        }
-    }
-
-    /// None where it cannot be read.
-    pub(super) fn due_cursor(&self, row: &Row) -> Result<Option<DueCursor>, Fault> {
-        let schedule: i64 = row.try_get(0)?;
-        Ok(self.notes.readable("cursor", schedule, due_cursor(row)))
-    }
-
-    pub(super) async fn inbox_items(&self, limit: u32) -> Result<Vec<InboxItem>, Fault> {
-        let rows = self.read("SELECT id, at, body FROM inbox ORDER BY id LIMIT $1", &[&i64::from(limit)]).await?;
-        let mut items = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (id, body): (i64, String) = (row.try_get(0)?, row.try_get(2)?);
-            let at = self.notes.readable("inbox", id, time(row.try_get(1)?));
-            items.extend(at.map(|at| InboxItem { id, at, body }));
-        }
-        Ok(items)
-    }
-}
-
-const DUE: &str = "SELECT c.schedule, c.part, c.revision, c.planned_at, c.due_at, c.fired \
-     FROM unnest($1::smallint[]) p (part), LATERAL (SELECT * FROM cursor \
-         WHERE part = p.part AND due_at <= $2 ORDER BY due_at, schedule LIMIT $3) c";
-
-fn due_cursor(row: &Row) -> Result<DueCursor, Fault> {
-    let part: i16 = row.try_get(1)?;
-    let cursor = Cursor {
-        planned_at: time(row.try_get(3)?)?,
-        due_at: time(row.try_get(4)?)?,
-        fired: row.try_get::<_, i64>(5)?.max(0) as u64,
-    };
-    Ok(DueCursor {
-        schedule: ScheduleId(row.try_get(0)?),
-        part: Partition(part as u8),
-        revision: row.try_get(2)?,
-        cursor,
-    })
 }
 
 pub(super) fn numbers(parts: &[Partition]) -> Vec<i16> {
@@ -374,4 +228,56 @@ async fn owner_writes(
         }
     }
     Ok(answers)
+}
+
+#[async_trait]
+impl OwnStore for PostgresStore {
+    async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
+        tried!("read owned runs", self.own_windows(parts, windows))
+    }
+
+    async fn inherited(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        tried!("read inherited runs", self.inherited_runs(parts, limit))
+    }
+
+    async fn notices(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        tried!("read notices", self.noticed_runs(parts, limit))
+    }
+
+    async fn clear_notices(&self, seen: &[(Partition, RunId)]) -> Result<(), StoreError> {
+        tried!("clear notices", self.drop_notices(seen.iter().map(|(part, run)| (i16::from(part.0), run.0)).collect()))
+    }
+
+    async fn lease_owned(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        asks: &[OwnLease],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "lease owned runs", |tx| lease_once(tx, write, worker, until, asks)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), asks.len()),
+        }
+    }
+
+    async fn mark_running(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "mark running runs", |tx| mark_once(tx, marks)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), marks.len()),
+        }
+    }
+
+    async fn lease_running(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        match self.once(write, "lease running runs", |tx| lease_running_once(tx, worker, until, attempts)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), attempts.len()),
+        }
+    }
 }

@@ -1,16 +1,16 @@
 //! Promote: delayed runs whose time has come become ready, or wait for a slot.
 
-use crate::codec::sql::SCHEDULED;
-use const_format::formatcp;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use rota_core::{
     ids::Partition,
     run::{Change, Slots},
-    store::{Promoted, StoreError, Woken, Write},
+    store::{PromoteStore, Promoted, StoreError, Woken, Write},
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -22,12 +22,12 @@ use super::{
     follow::{Aftermath, reenter},
     once::Once,
     own::numbers,
-    row::{Locked, RUN, locked},
+    rows::{Locked, RUN, locked},
     slots,
     tx::{Ending, Tx},
 };
 use crate::{
-    codec::{micros, time_opt},
+    codec::{micros, sql::SCHEDULED, time_opt},
     kept,
 };
 
@@ -40,26 +40,6 @@ struct Kept {
 }
 
 impl PostgresStore {
-    pub(super) async fn promote_all(
-        &self,
-        write: &Write,
-        parts: &[Partition],
-        limit: u32,
-    ) -> Result<Promoted, StoreError> {
-        let what = "promote delayed runs";
-        match self.once(write, what, |tx| self.promote_once(tx, write, parts, limit)).await? {
-            Once::New(promoted, _) => Ok(promoted),
-            Once::Known(kept) => {
-                let kept: Kept = kept::json_again(kept.as_deref())?;
-                let places: Vec<(Uuid, i32)> = kept.woken.iter().map(|(id, fence, _)| (*id, *fence)).collect();
-                let runs = self.reread(&places, what).await?;
-                let handed = |id| kept.woken.iter().any(|(woken, _, handed)| *woken == id && *handed);
-                let woken = runs.into_iter().map(|run| Woken { handed: handed(run.id.0), run }).collect();
-                Ok(Promoted { woken, moved: kept.moved, next_at: time_opt(kept.next_at)? })
-            }
-        }
-    }
-
     async fn promote_once(
         &self,
         tx: Arc<Tx>,
@@ -146,3 +126,21 @@ pub(super) const NEXT: &str = formatcp!(
     "SELECT min(x.ready_at) FROM unnest($1::smallint[]) p (part), LATERAL ( \
      SELECT ready_at FROM run WHERE status = {SCHEDULED} AND part = p.part ORDER BY ready_at LIMIT 1) x"
 );
+
+#[async_trait]
+impl PromoteStore for PostgresStore {
+    async fn promote(&self, write: &Write, parts: &[Partition], limit: u32) -> Result<Promoted, StoreError> {
+        let what = "promote delayed runs";
+        match self.once(write, what, |tx| self.promote_once(tx, write, parts, limit)).await? {
+            Once::New(promoted, _) => Ok(promoted),
+            Once::Known(kept) => {
+                let kept: Kept = kept::json_again(kept.as_deref())?;
+                let places: Vec<(Uuid, i32)> = kept.woken.iter().map(|(id, fence, _)| (*id, *fence)).collect();
+                let runs = self.reread(&places, what).await?;
+                let handed = |id| kept.woken.iter().any(|(woken, _, handed)| *woken == id && *handed);
+                let woken = runs.into_iter().map(|run| Woken { handed: handed(run.id.0), run }).collect();
+                Ok(Promoted { woken, moved: kept.moved, next_at: time_opt(kept.next_at)? })
+            }
+        }
+    }
+}

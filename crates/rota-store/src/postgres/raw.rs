@@ -7,7 +7,6 @@
 //! and fairness. Where runs are claimed, they are found by their order and read as a
 //! worker needs them, which is what claiming means.
 
-use crate::codec::sql::{QUEUED, RUNNING};
 use const_format::formatcp;
 use jiff::Timestamp;
 use tokio_postgres::{Row, types::ToSql};
@@ -15,7 +14,10 @@ use uuid::Uuid;
 
 use super::{OpenError, Options, PostgresStore, fault::Fault, tend::DEAD_MAX};
 use crate::{
-    codec::micros,
+    codec::{
+        micros,
+        sql::{QUEUED, RUNNING},
+    },
     raw::{RawLoad, RawRun},
 };
 

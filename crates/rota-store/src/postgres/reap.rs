@@ -1,17 +1,17 @@
 //! Reap: what vanished workers held is lost, what they hand back is ready
 //! again, and what has waited long enough ends or wakes.
 
-use crate::codec::sql::{CANCELLING, CLAIMED_LANE, NOT_EXECUTED, QUEUED};
-use const_format::formatcp;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use rota_core::{
     ids::{RunId, WorkerId},
     run::{Change, RunState, Slots, Status},
-    store::{Reap, Reaped, StoreError, Woken, Write},
+    store::{Reap, ReapStore, Reaped, StoreError, Woken, Write},
 };
 use uuid::Uuid;
 
@@ -22,10 +22,16 @@ use super::{
     fault::Fault,
     follow::Aftermath,
     once::Once,
-    row::{Locked, RUN, ids, locked},
+    rows::{Locked, RUN, ids, locked},
     tx::{Ending, Tx},
 };
-use crate::{codec::micros, kept};
+use crate::{
+    codec::{
+        micros,
+        sql::{CANCELLING, CLAIMED_LANE, NOT_EXECUTED, QUEUED},
+    },
+    kept,
+};
 
 /// So many workers are looked at in one go.
 const WORKERS_MAX: i64 = 64;
@@ -39,13 +45,6 @@ const OVERDUE: &str = formatcp!(
 );
 
 impl PostgresStore {
-    pub(super) async fn reap_all(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
-        match self.once(write, "reap runs", |tx| self.reap_once(tx, write, reap)).await? {
-            Once::New(reaped, _) => Ok(reaped),
-            Once::Known(kept) => kept::reaped_again(kept.as_deref()),
-        }
-    }
-
     async fn reap_once(&self, tx: Arc<Tx>, write: &Write, reap: &Reap) -> Result<(Vec<Reaped>, Ending), Fault> {
         let sql = "SELECT worker FROM holder WHERE until < $1 ORDER BY worker LIMIT $2 FOR UPDATE SKIP LOCKED";
         let workers = ids(&tx.rows(sql, &[&micros(reap.before), &WORKERS_MAX]).await?)?;
@@ -66,13 +65,6 @@ impl PostgresStore {
         after.changed = true;
         let ending = after.ending(kept::reaped(&reaped)?);
         Ok((reaped, ending))
-    }
-
-    pub(super) async fn sweep_all(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
-        match self.once(write, "sweep runs", |tx| self.sweep_once(tx, write, limit)).await? {
-            Once::New(reaped, _) => Ok(reaped),
-            Once::Known(kept) => kept::reaped_again(kept.as_deref()),
-        }
     }
 
     async fn sweep_once(&self, tx: Arc<Tx>, write: &Write, limit: u32) -> Result<(Vec<Reaped>, Ending), Fault> {
@@ -126,19 +118,6 @@ impl PostgresStore {
             .collect())
     }
 
-    pub(super) async fn release_all(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
-        match self.once(write, "release a worker's runs", |tx| self.release_once(tx, write, worker)).await? {
-            Once::New(woken, _) => Ok(woken),
-            Once::Known(kept) => {
-                let kept: Vec<(Uuid, i32, bool)> = kept::json_again(kept.as_deref())?;
-                let places: Vec<(Uuid, i32)> = kept.iter().map(|(id, fence, _)| (*id, *fence)).collect();
-                let handed: HashMap<Uuid, bool> = kept.iter().map(|(id, _, handed)| (*id, *handed)).collect();
-                let runs = self.reread(&places, "release a worker's runs").await?;
-                Ok(runs.into_iter().map(|run| Woken { handed: handed[&run.id.0], run }).collect())
-            }
-        }
-    }
-
     async fn release_once(&self, tx: Arc<Tx>, write: &Write, worker: WorkerId) -> Result<(Vec<Woken>, Ending), Fault> {
         let sql = formatcp!("SELECT {RUN} FROM run r WHERE r.holder = $1 ORDER BY r.id FOR UPDATE");
         let mut answers =
@@ -154,5 +133,35 @@ impl PostgresStore {
             woken.iter().map(|woken| (woken.run.id.0, woken.run.fence.0, woken.handed)).collect();
         let ending = after.ending(kept::json(&kept)?);
         Ok((woken, ending))
+    }
+}
+
+#[async_trait]
+impl ReapStore for PostgresStore {
+    async fn release(&self, write: &Write, worker: WorkerId) -> Result<Vec<Woken>, StoreError> {
+        match self.once(write, "release a worker's runs", |tx| self.release_once(tx, write, worker)).await? {
+            Once::New(woken, _) => Ok(woken),
+            Once::Known(kept) => {
+                let kept: Vec<(Uuid, i32, bool)> = kept::json_again(kept.as_deref())?;
+                let places: Vec<(Uuid, i32)> = kept.iter().map(|(id, fence, _)| (*id, *fence)).collect();
+                let handed: HashMap<Uuid, bool> = kept.iter().map(|(id, _, handed)| (*id, *handed)).collect();
+                let runs = self.reread(&places, "release a worker's runs").await?;
+                Ok(runs.into_iter().map(|run| Woken { handed: handed[&run.id.0], run }).collect())
+            }
+        }
+    }
+
+    async fn reap(&self, write: &Write, reap: &Reap) -> Result<Vec<Reaped>, StoreError> {
+        match self.once(write, "reap runs", |tx| self.reap_once(tx, write, reap)).await? {
+            Once::New(reaped, _) => Ok(reaped),
+            Once::Known(kept) => kept::reaped_again(kept.as_deref()),
+        }
+    }
+
+    async fn sweep(&self, write: &Write, limit: u32) -> Result<Vec<Reaped>, StoreError> {
+        match self.once(write, "sweep runs", |tx| self.sweep_once(tx, write, limit)).await? {
+            Once::New(reaped, _) => Ok(reaped),
+            Once::Known(kept) => kept::reaped_again(kept.as_deref()),
+        }
     }
 }

@@ -8,13 +8,13 @@ use std::{
     sync::Arc,
 };
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress},
-    ids::{JobId, Partition, RunId, ScheduleId, TenantId},
+    ids::{Partition, RunId, ScheduleId},
     store::{
-        DueCursor, Guarded, Pause, ReviewPage, ScheduleGuard, SchedulePage, SchedulePut, ScheduleQuery, ScheduleRecord,
-        ScheduleSaved, StoreError, Write,
+        DueCursor, Guarded, ReviewPage, ScheduleChanges, ScheduleGuard, SchedulePut, ScheduleSaved, StoreError, Write,
     },
 };
 use tokio_postgres::Row;
@@ -24,49 +24,18 @@ use super::{
     PostgresStore,
     fault::Fault,
     fire::write_cursors,
-    jobs::pause as read_pause,
     once::Once,
     own::numbers,
     skips::{self, Skip},
     tx::{Ending, Param, Tx},
 };
 use crate::{
-    codec::{micros, time, time_opt, to_json},
+    codec::{micros, time, time_opt},
     definition::abandoned,
-    filter::{PAGE_MAX, parts_from},
+    filter::parts_from,
     kept,
     review::review,
 };
-
-impl PostgresStore {
-    pub(super) async fn reserve(&self, count: u32) -> Result<ScheduleId, Fault> {
-        // `nextval` and `setval` are two steps; the lock makes them one.
-        let tx = Tx::on(&self.work).await?;
-        let count = i64::from(count.max(1));
-        let answers = tx
-            .pipe(&[
-                ("SELECT pg_advisory_xact_lock(hashtextextended('rota schedule ids of ' || current_schema(), 0))", &[]),
-                ("SELECT nextval('schedule_id')", &[]),
-            ])
-            .await?;
-        let first: i64 = answers[1].first().map(|row| row.try_get(0)).transpose()?.unwrap_or(1);
-        tx.rows("SELECT setval('schedule_id', $1)", &[&(first + count - 1)]).await?;
-        tx.commit().await?;
-        Ok(ScheduleId(first))
-    }
-
-    pub(super) async fn save_schedules(
-        &self,
-        write: &Write,
-        puts: &[SchedulePut],
-    ) -> Result<Vec<ScheduleSaved>, StoreError> {
-        match self.once(write, "save schedules", |tx| save_once(tx, puts)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(Some(kept)) => kept::json_again(Some(&kept)),
-            Once::Known(None) => Ok(vec![ScheduleSaved::Saved { revision: 1 }; puts.len()]),
-        }
-    }
-}
 
 async fn save_once(tx: Arc<Tx>, puts: &[SchedulePut]) -> Result<(Vec<ScheduleSaved>, Ending), Fault> {
     let answers = put(&tx, puts).await?;
@@ -275,172 +244,11 @@ pub(super) async fn end(tx: &Tx, ids: &[i64], now: Timestamp) -> Result<(), Faul
     skips::record(tx, &skipped).await
 }
 
-/// Changes schedules' own pauses, and answers which that was done to. Their cursors
-/// wake at their instant.
-pub(super) async fn pause(
-    tx: &Tx,
-    ids: &[i64],
-    change: impl Fn(Option<Pause>) -> Option<Pause>,
-) -> Result<HashSet<i64>, Fault> {
-    let (mut changed, mut bodies, mut parts) = (Vec::new(), Vec::new(), Vec::new());
-    let sql = "SELECT id, part, pause FROM schedule WHERE id = ANY($1) AND NOT deleted ORDER BY id FOR UPDATE";
-    for row in tx.rows(sql, &[&ids]).await? {
-        let id: i64 = row.try_get(0)?;
-        let Some(old) = tx.notes.readable_part("schedule", id, read_pause(row.try_get(2)?)) else { continue };
-        if let Some(pause) = change(old) {
-            changed.push(id);
-            parts.push(row.try_get::<_, i16>(1)?);
-            bodies.push(to_json(&pause)?);
-        }
-    }
-    if !changed.is_empty() {
-        tx.pipe(&[
-            (
-                "UPDATE schedule s SET pause = u.pause, revision = s.revision + 1 \
-                 FROM unnest($1::bigint[], $2::text[]) u (id, pause) WHERE s.id = u.id",
-                &[&changed, &bodies],
-            ),
-            (
-                "UPDATE cursor c SET due_at = c.planned_at, revision = c.revision + 1 \
-                 FROM unnest($1::smallint[], $2::bigint[]) u (part, id) WHERE c.part = u.part AND c.schedule = u.id",
-                &[&parts, &changed],
-            ),
-        ])
-        .await?;
-    }
-    Ok(changed.into_iter().collect())
-}
-
-/// Has the schedules of jobs that sleep wake at their instant.
-pub(super) async fn wake_of_jobs(tx: &Tx, jobs: &[i64]) -> Result<(), Fault> {
-    let sql = "UPDATE cursor c SET due_at = c.planned_at FROM schedule s WHERE s.job = ANY($1) AND NOT s.deleted \
-               AND c.part = s.part AND c.schedule = s.id AND c.due_at <> c.planned_at";
-    tx.rows(sql, &[&jobs]).await?;
-    Ok(())
-}
-
-const SCHEDULE: &str = "SELECT s.id, s.job, s.tenant, s.name, s.part, s.revision, s.spec, s.enabled, s.pause, \
-     s.armed_by, s.deleted, s.fired, s.decided_to";
-
-fn schedule(row: &Row) -> Result<ScheduleRecord, Fault> {
-    Ok(ScheduleRecord {
-        id: ScheduleId(row.try_get(0)?),
-        job: JobId(row.try_get(1)?),
-        tenant: TenantId(row.try_get(2)?),
-        name: row.try_get(3)?,
-        part: Partition(row.try_get::<_, i16>(4)? as u8),
-        revision: row.try_get(5)?,
-        spec: row.try_get(6)?,
-        enabled: row.try_get(7)?,
-        pause: read_pause(row.try_get(8)?)?,
-        armed_by: row.try_get::<_, Option<Uuid>>(9)?.map(RunId),
-        deleted: row.try_get(10)?,
-        progress: progress(row, 11)?,
-    })
-}
-
 fn progress(row: &Row, from: usize) -> Result<Progress, Fault> {
     Ok(Progress { fired: row.try_get::<_, i64>(from)?.max(0) as u64, decided_to: time_opt(row.try_get(from + 1)?)? })
 }
 
 impl PostgresStore {
-    pub(super) async fn schedules_by_id(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, Fault> {
-        let numbers: Vec<i64> = ids.iter().map(|id| id.0).collect();
-        let mut found = HashMap::with_capacity(ids.len());
-        for row in self.read(&format!("{SCHEDULE} FROM schedule s WHERE s.id = ANY($1)"), &[&numbers]).await? {
-            if let Some(schedule) = self.schedule(&row)? {
-                found.insert(schedule.id, schedule);
-            }
-        }
-        Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
-    }
-
-    pub(super) async fn schedules_by_name(
-        &self,
-        names: &[(JobId, String)],
-    ) -> Result<Vec<Option<ScheduleRecord>>, Fault> {
-        let jobs: Vec<i64> = names.iter().map(|(job, _)| job.0).collect();
-        let texts: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
-        let sql = format!(
-            "{SCHEDULE}, u.n FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY u (job, name, n) \
-             JOIN schedule s ON s.job = u.job AND s.name = u.name AND NOT s.deleted"
-        );
-        let mut answers = vec![None; names.len()];
-        for row in self.read(&sql, &[&jobs, &texts]).await? {
-            answers[row.try_get::<_, i64>(13)? as usize - 1] = self.schedule(&row)?;
-        }
-        Ok(answers)
-    }
-
-    pub(super) async fn page_of_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, Fault> {
-        let limit = query.limit.clamp(1, PAGE_MAX);
-        let after = query.after.map_or(i64::MIN, |after| after.0);
-        // The filter that has an index is written out, so that a plan made for
-        // all queries alike can still use it.
-        let (filter, value) = match (query.job, query.tenant) {
-            (Some(job), _) => ("s.job = $4", job.0),
-            (None, Some(tenant)) => ("s.tenant = $4::bigint::int", i64::from(tenant.0)),
-            (None, None) => ("$4::bigint IS NOT NULL", 0),
-        };
-        let sql = format!(
-            "{SCHEDULE} FROM schedule s WHERE NOT s.deleted AND {filter} AND s.id > $1 \
-             AND ($2::int IS NULL OR s.tenant = $2) AND ($3::bool IS NULL OR s.enabled = $3) ORDER BY s.id LIMIT $5"
-        );
-        let tenant = query.tenant.map(|tenant| tenant.0);
-        let most = i64::from(limit) + 1;
-        let rows = self.read(&sql, &[&after, &tenant, &query.enabled, &value, &most]).await?;
-        let page = &rows[..rows.len().min(limit as usize)];
-        let schedules =
-            page.iter().map(|row| self.schedule(row)).filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        let next = match page.last() {
-            Some(last) if rows.len() > page.len() => Some(ScheduleId(last.try_get(0)?)),
-            _ => None,
-        };
-        Ok(SchedulePage { schedules, next })
-    }
-
-    /// None where it cannot be read.
-    fn schedule(&self, row: &Row) -> Result<Option<ScheduleRecord>, Fault> {
-        let id: i64 = row.try_get(0)?;
-        Ok(self.notes.readable("schedule", id, schedule(row)))
-    }
-
-    pub(super) async fn number_of_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, Fault> {
-        let sql =
-            "SELECT count(*) FROM (SELECT 1 FROM schedule WHERE tenant = $1 AND enabled AND NOT deleted LIMIT $2) s";
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let rows = self.read(sql, &[&tenant.0, &most]).await?;
-        Ok(rows.first().map_or(Ok(0), |row| row.try_get::<_, i64>(0))?.max(0) as u64)
-    }
-
-    pub(super) async fn number_of_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, Fault> {
-        if seconds.is_empty() {
-            return Ok(Vec::new());
-        }
-        // A seek for each partition: the key begins with it.
-        let sql = "SELECT (SELECT count(*) FROM (SELECT 1 FROM partition p, LATERAL ( \
-                       SELECT 1 FROM cursor c WHERE c.part = p.part AND c.due_at >= u.at AND c.due_at < u.at + 1000000 \
-                       LIMIT $2) due LIMIT $2) counted) \
-                   FROM unnest($1::bigint[]) WITH ORDINALITY u (at, n) ORDER BY u.n";
-        let starts: Vec<i64> = seconds.iter().map(|second| micros(*second)).collect();
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let rows = self.read(sql, &[&starts, &most]).await?;
-        rows.iter().map(|row| Ok(row.try_get::<_, i64>(0)?.max(0) as u64)).collect()
-    }
-
-    pub(super) async fn cursors_of(&self, schedules: &[ScheduleId]) -> Result<Vec<Option<DueCursor>>, Fault> {
-        let ids: Vec<i64> = schedules.iter().map(|schedule| schedule.0).collect();
-        let parts: Vec<i16> = ids.iter().map(|id| part_of(*id)).collect();
-        let sql = "SELECT c.schedule, c.part, c.revision, c.planned_at, c.due_at, c.fired \
-                   FROM unnest($1::smallint[], $2::bigint[]) u (part, id) \
-                   JOIN cursor c ON c.part = u.part AND c.schedule = u.id";
-        let mut found = HashMap::with_capacity(ids.len());
-        for row in self.read(sql, &[&parts, &ids]).await? {
-            found.extend(self.due_cursor(&row)?.map(|due| (due.schedule, due)));
-        }
-        Ok(schedules.iter().map(|id| found.get(id).copied()).collect())
-    }
-
     pub(super) async fn review_of(
         &self,
         parts: &[Partition],
@@ -470,18 +278,6 @@ impl PostgresStore {
             armed.push((row.try_get(0)?, self.due_cursor(&row)?));
         }
         Ok(review(&enabled, &armed, limit as usize))
-    }
-
-    pub(super) async fn wake_all_at(
-        &self,
-        write: &Write,
-        cursors: &[(DueCursor, Option<Timestamp>)],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        let count = cursors.len();
-        match self.once(write, "wake schedules", |tx| wake_once(tx, cursors)).await? {
-            Once::New(answers, _) => Ok(answers),
-            Once::Known(kept) => kept::guarded_again(kept.as_deref(), count),
-        }
     }
 }
 
@@ -530,4 +326,36 @@ async fn wake_once(tx: Arc<Tx>, cursors: &[(DueCursor, Option<Timestamp>)]) -> R
     let idle = answers.iter().all(|answer| *answer == Guarded::Stale);
     let answer = kept::guarded(&answers);
     Ok((answers, Ending { answer, idle, ..Ending::default() }))
+}
+
+#[async_trait]
+impl ScheduleChanges for PostgresStore {
+    async fn put_schedules(&self, write: &Write, schedules: &[SchedulePut]) -> Result<Vec<ScheduleSaved>, StoreError> {
+        match self.once(write, "save schedules", |tx| save_once(tx, schedules)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(Some(kept)) => kept::json_again(Some(&kept)),
+            Once::Known(None) => Ok(vec![ScheduleSaved::Saved { revision: 1 }; schedules.len()]),
+        }
+    }
+
+    async fn review(
+        &self,
+        parts: &[Partition],
+        after: Option<ScheduleId>,
+        limit: u32,
+    ) -> Result<ReviewPage, StoreError> {
+        tried!("review schedules", self.review_of(parts, after, limit))
+    }
+
+    async fn wake_at(
+        &self,
+        write: &Write,
+        cursors: &[(DueCursor, Option<Timestamp>)],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let count = cursors.len();
+        match self.once(write, "wake schedules", |tx| wake_once(tx, cursors)).await? {
+            Once::New(answers, _) => Ok(answers),
+            Once::Known(kept) => kept::guarded_again(kept.as_deref(), count),
+        }
+    }
 }

@@ -4,18 +4,19 @@
 //! ([`finish`](super::finish)); the few that go on are locked and decided on. What follows
 //! is done in the same transaction ([`follow`](super::follow)).
 
-use const_format::formatcp;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     ids::{LaneId, NodeId, Partition, RunId},
     lane::LaneMode,
     run::{Change, Hold, Run, RunState, Slots, TRAIL_BYTES_MAX},
-    store::{By, Guarded, Settled, Settlement, StoreError, Woken, Write},
+    store::{By, Guarded, PartitionStore, SettleStore, Settled, Settlement, StoreError, Woken, Write},
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -27,7 +28,7 @@ use super::{
     finish::{End, FINISH, Finishes, Guard, OWNED_PARTS, Right, confirm, finish, finished},
     follow::{Aftermath, NOTIFY},
     once::Once,
-    row::{Locked, RUN, locked, runs},
+    rows::{Locked, RUN, locked, runs},
     tx::{Bound, Ending, Late, Param, Tx, params},
 };
 use crate::{codec::micros, kept};
@@ -40,31 +41,6 @@ struct Kept {
 }
 
 impl PostgresStore {
-    pub(super) async fn settle_all(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
-        if settlements.is_empty() {
-            return Ok(Settled { answers: Vec::new(), woken: Vec::new() });
-        }
-        let what = "settle runs";
-        for settlement in settlements {
-            if let Change::Finish(finish) = &settlement.change {
-                self.have_day(micros(finish.ended_at)).await.map_err(|fault| fault.told(what))?;
-            }
-        }
-        match self.once(write, what, |tx| self.settle_once(tx, write, settlements)).await? {
-            Once::New((mut settled, owned), late) => {
-                // What woke is handed over where the last statement found its
-                // partition held.
-                let held = late.first().map_or(&[][..], Vec::as_slice);
-                let held: Vec<i16> = held.iter().filter_map(|row| row.try_get(0).ok()).collect();
-                for woken in settled.woken.iter_mut().filter(|woken| owned.contains(&woken.run.lane)) {
-                    woken.handed = held.contains(&i16::from(woken.run.part.0));
-                }
-                Ok(settled)
-            }
-            Once::Known(kept) => self.settled_before(write, kept.as_deref(), settlements.len()).await,
-        }
-    }
-
     async fn settle_once(
         &self,
         tx: Arc<Tx>,
@@ -126,7 +102,7 @@ impl PostgresStore {
         found.retain(|run| run.state == RunState::Queued);
         let told = |fault: Fault| fault.told("settle runs");
         let modes = self.modes(found.iter().map(|run| run.lane)).await.map_err(told)?;
-        let held = self.all_partitions().await.map_err(told)?;
+        let held = self.partitions().await?;
         let holds = |run: &Run| held[usize::from(run.part.0)].node == write.node && write.node.is_some();
         let handed = |run: &Run| modes.get(&run.lane) == Some(&LaneMode::Owned) && holds(run);
         let woken = found.into_iter().map(|run| Woken { handed: handed(&run), run }).collect();
@@ -377,4 +353,32 @@ async fn explain(
         }
     }
     Ok(())
+}
+
+#[async_trait]
+impl SettleStore for PostgresStore {
+    async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        if settlements.is_empty() {
+            return Ok(Settled { answers: Vec::new(), woken: Vec::new() });
+        }
+        let what = "settle runs";
+        for settlement in settlements {
+            if let Change::Finish(finish) = &settlement.change {
+                self.have_day(micros(finish.ended_at)).await.map_err(|fault| fault.told(what))?;
+            }
+        }
+        match self.once(write, what, |tx| self.settle_once(tx, write, settlements)).await? {
+            Once::New((mut settled, owned), late) => {
+                // What woke is handed over where the last statement found its
+                // partition held.
+                let held = late.first().map_or(&[][..], Vec::as_slice);
+                let held: Vec<i16> = held.iter().filter_map(|row| row.try_get(0).ok()).collect();
+                for woken in settled.woken.iter_mut().filter(|woken| owned.contains(&woken.run.lane)) {
+                    woken.handed = held.contains(&i16::from(woken.run.part.0));
+                }
+                Ok(settled)
+            }
+            Once::Known(kept) => self.settled_before(write, kept.as_deref(), settlements.len()).await,
+        }
+    }
 }

@@ -5,16 +5,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use jiff::Timestamp;
-use rota_core::{
-    fire::{SkipRange, SkipReason},
-    ids::ScheduleId,
-    store::{SkipRecord, StoreError},
-};
+use rota_core::fire::SkipRange;
 use tokio_postgres::Row;
 
-use super::{PostgresStore, fault::Fault, tx::Tx};
-use crate::codec::{corrupt, micros, time};
+use super::{fault::Fault, tx::Tx};
+use crate::codec::{micros, skip_reason, skip_reason_code, time};
 
 /// A stretch to record, with the schedule's count of runs when it began.
 #[derive(Clone, Copy, Debug)]
@@ -24,41 +19,12 @@ pub(super) struct Skip {
     pub fired: u64,
 }
 
-const fn reason_code(reason: SkipReason) -> i16 {
-    match reason {
-        SkipReason::Overlap => 0,
-        SkipReason::CatchUp => 1,
-        SkipReason::Paused => 2,
-        SkipReason::Calendar => 3,
-        SkipReason::Quota => 4,
-        SkipReason::Unique => 5,
-        SkipReason::Edited => 6,
-        SkipReason::Deleted => 7,
-        SkipReason::Ended => 8,
-    }
-}
-
-fn reason(code: i16) -> Result<SkipReason, StoreError> {
-    Ok(match code {
-        0 => SkipReason::Overlap,
-        1 => SkipReason::CatchUp,
-        2 => SkipReason::Paused,
-        3 => SkipReason::Calendar,
-        4 => SkipReason::Quota,
-        5 => SkipReason::Unique,
-        6 => SkipReason::Edited,
-        7 => SkipReason::Deleted,
-        8 => SkipReason::Ended,
-        _ => return Err(corrupt("a reason to skip", code)),
-    })
-}
-
 fn skip(row: &Row) -> Result<Skip, Fault> {
     let range = SkipRange {
         from: time(row.try_get(1)?)?,
         to: time(row.try_get(2)?)?,
         count: row.try_get::<_, i64>(3)?.max(0) as u64,
-        reason: reason(row.try_get(4)?)?,
+        reason: skip_reason(row.try_get(4)?)?,
     };
     Ok(Skip { schedule: row.try_get(0)?, range, fired: row.try_get::<_, i64>(5)?.max(0) as u64 })
 }
@@ -92,7 +58,7 @@ pub(super) async fn record(tx: &Tx, skips: &[Skip]) -> Result<(), Fault> {
     let from: Vec<i64> = written.values().map(|skip| micros(skip.range.from)).collect();
     let to: Vec<i64> = written.values().map(|skip| micros(skip.range.to)).collect();
     let counts: Vec<i64> = written.values().map(|skip| skip.range.count as i64).collect();
-    let reasons: Vec<i16> = written.values().map(|skip| reason_code(skip.range.reason)).collect();
+    let reasons: Vec<i16> = written.values().map(|skip| skip_reason_code(skip.range.reason)).collect();
     let fired: Vec<i64> = written.values().map(|skip| skip.fired as i64).collect();
     tx.rows(
         "INSERT INTO skip (schedule, from_at, to_at, count, reason, fired) \
@@ -112,29 +78,4 @@ fn grown(known: &Skip, new: &Skip) -> Option<Skip> {
     }
     let range = SkipRange { to: new.range.to, count: known.range.count + new.range.count, ..known.range };
     Some(Skip { range, ..*known })
-}
-
-impl PostgresStore {
-    pub(super) async fn skips_of(
-        &self,
-        schedule: ScheduleId,
-        before: Option<Timestamp>,
-        limit: u32,
-    ) -> Result<Vec<SkipRecord>, Fault> {
-        let before = before.map_or(i64::MAX, micros);
-        let rows = self
-            .read(
-                "SELECT schedule, from_at, to_at, count, reason, fired FROM skip \
-                 WHERE schedule = $1 AND from_at < $2 ORDER BY from_at DESC LIMIT $3",
-                &[&schedule.0, &before, &i64::from(limit)],
-            )
-            .await?;
-        let mut found = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let from: i64 = row.try_get(1)?;
-            let known = self.notes.readable("skip", format_args!("{schedule}/{from}"), skip(row));
-            found.extend(known.map(|known| SkipRecord { schedule, range: known.range }));
-        }
-        Ok(found)
-    }
 }

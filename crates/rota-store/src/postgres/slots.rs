@@ -4,15 +4,15 @@
 //! found in a statement of its own. It must be a new statement: a snapshot older
 //! than the slot's lock can miss a waiter that was committed in between.
 
-use crate::codec::sql::{BLOCKED, COUNTED, QUEUED};
-use const_format::formatcp;
 use std::collections::{BTreeMap, HashMap};
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     run::Run,
     slot::{Shift, Slot, SlotKey},
-    store::StoreError,
+    store::{SlotStore, StoreError, Write},
 };
 use tokio_postgres::Row;
 
@@ -20,8 +20,12 @@ use super::{
     PostgresStore,
     fault::Fault,
     follow::Aftermath,
-    row::{RUN, runs},
+    rows::{RUN, runs},
     tx::{Bound, Late, Param, Tx, params},
+};
+use crate::{
+    codec::sql::{BLOCKED, COUNTED, QUEUED},
+    failpoint,
 };
 
 /// Slots locked by this transaction.
@@ -238,5 +242,12 @@ impl PostgresStore {
         self.hand_over(&tx, None, &after.take_ready()).await?;
         tx.commit().await?;
         Ok(repaired)
+    }
+}
+
+#[async_trait]
+impl SlotStore for PostgresStore {
+    async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
+        failpoint::named("recount slots", self.recount(write.now)).await
     }
 }

@@ -8,6 +8,7 @@ use std::{
     sync::atomic::{AtomicI64, Ordering},
 };
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use rota_core::{
@@ -15,7 +16,7 @@ use rota_core::{
     fire::PUT_OFF_MAX,
     ids::JobId,
     rollup::Rollup,
-    store::{DeadMark, Pause, Tend, Tended, Worker},
+    store::{DeadMark, Pause, StoreError, Tend, Tended, UpkeepStore, Worker},
 };
 use uuid::Uuid;
 
@@ -23,12 +24,11 @@ use super::{
     PostgresStore,
     days::{DAILY, DAY_MICROS, day_of},
     fault::Fault,
-    jobs::pause as read_pause,
     line::Line,
     tx::{Param, Tx},
 };
 use crate::{
-    codec::{micros, oldest_id, time},
+    codec::{from_json, micros, oldest_id, time},
     rollup,
 };
 
@@ -309,8 +309,8 @@ impl PostgresStore {
         let mut ended: Vec<((i32, String, String), Timestamp)> = Vec::new();
         for row in self.read("SELECT tenant, queue, body FROM pause", &[]).await? {
             let (tenant, queue, body): (i32, String, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-            let pause = self.notes.readable("pause", format_args!("{tenant}/{queue}"), read_pause(Some(&body)));
-            if let Some(until) = pause.flatten().as_ref().and_then(old) {
+            let pause = self.notes.readable("pause", format_args!("{tenant}/{queue}"), from_json::<Pause>(&body));
+            if let Some(until) = pause.as_ref().and_then(old) {
                 ended.push(((tenant, queue, body), until));
             }
         }
@@ -479,4 +479,11 @@ async fn add_rollups(tx: &Tx, mut sums: BTreeMap<(JobId, i64), Rollup>) -> Resul
                ON CONFLICT (job, hour) DO UPDATE SET body = excluded.body";
     tx.rows(sql, &[&jobs, &hours, &bodies]).await?;
     Ok(())
+}
+
+#[async_trait]
+impl UpkeepStore for PostgresStore {
+    async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {
+        tried!("tend the store", self.tend_slice(tend))
+    }
 }

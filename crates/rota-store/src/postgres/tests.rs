@@ -17,9 +17,11 @@ use rota_core::{
     run::{CancelAsk, Change, Finish, Lease, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
     slot::{SlotAsk, SlotKey, UniqueKey, WhenFull},
     store::{
-        By, CancelAnswer, Claim, Ends, Enqueued, Epoch, Expect, FireItem, Fired, Guarded, HistoryStore, JobPut,
-        JobSaved, JobStore, LeaseStore, NodeBeat, OwnLease, Reap, Request, RunQuery, RunStore, RunningMark,
-        SchedulePut, ScheduleSaved, Settlement, StoreError, TenantPut, Tend, Tier, Write,
+        By, CancelAnswer, CancelStore, Claim, ClaimStore, Ends, EnqueueStore, Enqueued, Epoch, Expect, ExtendStore,
+        FireItem, FireStore, Fired, Guarded, JobChanges, JobPut, JobSaved, LaneStore, NodeBeat, NodeStore, OwnLease,
+        OwnStore, PartitionStore, PauseStore, PromoteStore, QueueStore, Reap, ReapStore, Request, RollupStore,
+        RunQuery, RunStore, RunningMark, ScheduleChanges, SchedulePut, ScheduleSaved, ScheduleStore, SettleStore,
+        Settlement, SlotStore, StoreError, TenantPut, TenantStore, Tend, Tier, UpkeepStore, WorkerStore, Write,
     },
 };
 use uuid::Uuid;

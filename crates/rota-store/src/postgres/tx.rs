@@ -145,6 +145,11 @@ impl Tx {
         self.end_for_good(&[]).await.map(drop)
     }
 
+    /// Runs statements and commits them, in one round trip.
+    pub(super) async fn commit_with(&self, statements: &[Bound<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
+        self.end_for_good(statements).await
+    }
+
     /// Undoes all of it, and keeps the connection.
     pub(super) async fn roll_back(&self) -> Result<(), Fault> {
         self.end("ROLLBACK", &[]).await.map(drop)

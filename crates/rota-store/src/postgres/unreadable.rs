@@ -1,15 +1,16 @@
 //! Rows that cannot be read: set aside, listed, shown, discarded.
 
+use async_trait::async_trait;
 use const_format::formatcp;
-use rota_core::store::{Discarded, StoreError, UnreadableRow};
+use rota_core::store::{Discarded, StoreError, UnreadableRow, UnreadableStore};
 use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{
-    PostgresStore,
+    Postgres, PostgresStore,
     fault::Fault,
-    row::{RUN, run_row},
+    rows::{RUN, run_row},
     tx::{Param, Tx},
 };
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     },
 };
 
-impl PostgresStore {
+impl Postgres {
     /// Sets aside the live runs that could not be read since this was last done. Where
     /// that fails, whoever meets them next does it.
     pub(super) async fn set_aside(&self) {
@@ -51,7 +52,9 @@ impl PostgresStore {
         tx.pipe(&[(sql, &[&broken]), ("DELETE FROM notice WHERE run = ANY($1)", &[&broken])]).await?;
         tx.commit().await
     }
+}
 
+impl PostgresStore {
     pub(super) async fn rows_set_aside(&self) -> Result<Vec<UnreadableRow>, Fault> {
         let sql = formatcp!("SELECT {RUN} FROM run r WHERE r.status >= 100 ORDER BY r.id LIMIT $1");
         let mut found = Vec::new();
@@ -84,28 +87,6 @@ impl PostgresStore {
             self.notes.gone(named.table, key);
         }
         Ok(text.and_then(|text| serde_json::from_str(&text).ok()).map(shown))
-    }
-
-    pub(super) async fn drop_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
-        if let Some(why) = kept_because(table) {
-            return Ok(Discarded::Refused(why));
-        }
-        let Some(named) = named(table) else { return Ok(Discarded::NotFound) };
-        let Some(key_parts) = params(named, key) else { return Ok(Discarded::NotFound) };
-        let mut sql = format!("DELETE FROM {table} r WHERE {}", is_key(named));
-        if table == unreadable::RUN {
-            sql += " AND status NOT BETWEEN 0 AND 6";
-        } else {
-            read_again(self, table, &named.parts(key).unwrap_or_default()).await?;
-            if !self.notes.is_noted(named.table, key) {
-                return Ok(Discarded::NotFound);
-            }
-        }
-        sql += " RETURNING 1";
-        let delete = async { self.write_alone(&self.work, &sql, &as_params(&key_parts)).await };
-        let gone = failpoint::named("discard a row", delete).await.map_err(|fault| fault.told("discard a row"))?;
-        self.notes.gone(named.table, key);
-        Ok(if gone.is_empty() { Discarded::NotFound } else { Discarded::Gone })
     }
 }
 
@@ -159,4 +140,42 @@ fn as_params(parts: &[Box<dyn ToSql + Sync + Send>]) -> Vec<Param<'_>> {
 /// A row as it was before it was set aside.
 fn as_it_was(row: RunRow) -> RunRow {
     RunRow { status: row.status - status::SET_ASIDE, ..row }
+}
+
+#[async_trait]
+impl UnreadableStore for PostgresStore {
+    async fn unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError> {
+        self.set_aside().await;
+        tried!("list rows that cannot be read", self.rows_set_aside())
+    }
+
+    fn note_definition(&self, table: &'static str, key: &str, broken: Option<&str>) {
+        self.notes.note_definition(table, key, broken);
+    }
+
+    async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError> {
+        tried!("read a row as it is", self.row_as_it_is(table, key))
+    }
+
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
+        if let Some(why) = kept_because(table) {
+            return Ok(Discarded::Refused(why));
+        }
+        let Some(named) = named(table) else { return Ok(Discarded::NotFound) };
+        let Some(key_parts) = params(named, key) else { return Ok(Discarded::NotFound) };
+        let mut sql = format!("DELETE FROM {table} r WHERE {}", is_key(named));
+        if table == unreadable::RUN {
+            sql += " AND status NOT BETWEEN 0 AND 6";
+        } else {
+            read_again(self, table, &named.parts(key).unwrap_or_default()).await?;
+            if !self.notes.is_noted(named.table, key) {
+                return Ok(Discarded::NotFound);
+            }
+        }
+        sql += " RETURNING 1";
+        let delete = async { self.write_alone(&self.work, &sql, &as_params(&key_parts)).await };
+        let gone = failpoint::named("discard a row", delete).await.map_err(|fault| fault.told("discard a row"))?;
+        self.notes.gone(named.table, key);
+        Ok(if gone.is_empty() { Discarded::NotFound } else { Discarded::Gone })
+    }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use async_trait::async_trait;
 use rota_core::{
     after::{AfterRefusal, JobEnd, refusals},
     ids::{JobId, RunId, TenantId},
     run::{NewRun, Over, RunState, Slots},
-    store::{Enqueued, FollowEnds, Followed, JobEnds, JobPut, StoreError, Write},
+    store::{Enqueued, FollowEnds, FollowStore, Followed, JobEnds, JobPut, StoreError, Write},
 };
 use rusqlite::{Connection, Row, params};
 
@@ -17,7 +18,7 @@ use super::{
     failed,
     insert::{make, new_row},
     once::once,
-    rows::{text_at, uuid_at},
+    rows::{all, change, exists, text_at, uuid_at},
     writer::Urgency,
 };
 use crate::{
@@ -26,39 +27,8 @@ use crate::{
     unreadable::readable,
 };
 
-impl SqliteStore {
-    pub(super) async fn do_job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
-        self.read("read the ends that jobs wait for", move |connection| {
-            Ok(JobEnds { ends: ends(connection, limit)?, waited_for: is_waited_for(connection)? })
-        })
-        .await
-    }
-
-    pub(super) async fn do_follow_ends(
-        &self,
-        write: &Write,
-        items: &[FollowEnds],
-    ) -> Result<Vec<Followed>, StoreError> {
-        let (write, items) = (write.clone(), items.to_vec());
-        self.writer
-            .write("start jobs after others", Urgency::Prompt, move |connection| {
-                once(
-                    connection,
-                    &write,
-                    |answers: &Vec<Followed>| kept::json(answers),
-                    |_, kept| kept::json_again(kept),
-                    |connection| follow(connection, &write, &items),
-                )
-            })
-            .await
-    }
-}
-
 fn is_waited_for(connection: &Connection) -> Result<bool, StoreError> {
-    connection
-        .prepare_cached("SELECT 1 FROM after_edge LIMIT 1")
-        .and_then(|mut select| select.exists([]))
-        .map_err(failed)
+    exists(connection, "SELECT 1 FROM after_edge LIMIT 1", [])
 }
 
 fn ends(connection: &Connection, limit: u32) -> Result<Vec<JobEnd>, StoreError> {
@@ -141,17 +111,12 @@ pub fn refused(connection: &Connection, jobs: &[JobPut]) -> Result<Vec<Option<Af
 
 fn edges(connection: &Connection, tenant: TenantId) -> Result<Vec<(String, String)>, StoreError> {
     let sql = "SELECT j.name, e.upstream FROM after_edge e JOIN job j ON j.id = e.downstream WHERE e.tenant = ?1";
-    let mut select = connection.prepare_cached(sql).map_err(failed)?;
-    let rows = select.query_map([tenant.0], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
-    rows.collect::<Result<_, _>>().map_err(failed)
+    all(connection, sql, [tenant.0], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// Replaces what a job waits for; `None` for one that is deleted.
 pub fn put_edges(connection: &Connection, job: i64, put: Option<&JobPut>) -> Result<(), StoreError> {
-    connection
-        .prepare_cached("DELETE FROM after_edge WHERE downstream = ?1")
-        .and_then(|mut delete| delete.execute([job]))
-        .map_err(failed)?;
+    change(connection, "DELETE FROM after_edge WHERE downstream = ?1", [job])?;
     let Some((put, after)) = put.and_then(|put| Some((put, put.after.as_ref()?))) else { return Ok(()) };
     let sql = "INSERT INTO after_edge (tenant, upstream, downstream, ends) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = connection.prepare_cached(sql).map_err(failed)?;
@@ -204,10 +169,7 @@ fn follow(connection: &Connection, write: &Write, items: &[FollowEnds]) -> Resul
 /// Whether every end is still written down, and the job as its planner knew it.
 fn is_as_read(connection: &Connection, item: &FollowEnds) -> Result<bool, StoreError> {
     let job = params![item.downstream.0, item.job_revision];
-    let known = connection
-        .prepare_cached("SELECT 1 FROM job WHERE id = ?1 AND revision = ?2")
-        .and_then(|mut select| select.exists(job))
-        .map_err(failed)?;
+    let known = exists(connection, "SELECT 1 FROM job WHERE id = ?1 AND revision = ?2", job)?;
     let mut select =
         connection.prepare_cached("SELECT 1 FROM after_end WHERE downstream = ?1 AND run = ?2").map_err(failed)?;
     for run in item.used.iter().chain(&item.held) {
@@ -228,5 +190,30 @@ fn skip(work: &mut Work<'_>, new: &NewRun, why: &str) -> Result<(), StoreError> 
     match run.skip(why, work.now) {
         Ok(change) => work.change(&row, &run, &change, Slots::ToCount),
         Err(refusal) => Err(codec::corrupt("a run to be skipped", refusal)),
+    }
+}
+
+#[async_trait]
+impl FollowStore for SqliteStore {
+    async fn job_ends(&self, limit: u32) -> Result<JobEnds, StoreError> {
+        self.read("read the ends that jobs wait for", move |connection| {
+            Ok(JobEnds { ends: ends(connection, limit)?, waited_for: is_waited_for(connection)? })
+        })
+        .await
+    }
+
+    async fn follow_ends(&self, write: &Write, items: &[FollowEnds]) -> Result<Vec<Followed>, StoreError> {
+        let (write, items) = (write.clone(), items.to_vec());
+        self.writer
+            .write("start jobs after others", Urgency::Prompt, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    |answers: &Vec<Followed>| kept::json(answers),
+                    |_, kept| kept::json_again(kept),
+                    |connection| follow(connection, &write, &items),
+                )
+            })
+            .await
     }
 }

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use super::{
     failed, history,
     insert::{NewRow, insert_rows, tie},
-    rows::{Live, live_row, live_rows, uuid_at},
+    rows::{Live, change, exists, first, live_row, live_rows, uuid_at},
 };
 use crate::codec::{self, RunRow, duties, flag, micros, small, state_columns, status};
 
@@ -167,7 +167,7 @@ impl<'c> Work<'c> {
             next.trail.as_ref().map(rota_core::run::TrailEntry::line),
             TRAIL_BYTES_MAX as i64,
         ];
-        self.connection.prepare_cached(sql).and_then(|mut update| update.execute(values)).map_err(failed)?;
+        change(self.connection, sql, values)?;
         if comes_to_wait(before, after).is_some() {
             self.count_children(row.id, before, after)?;
         }
@@ -175,10 +175,7 @@ impl<'c> Work<'c> {
     }
 
     fn admitted(&self, run: Uuid) -> Result<(), StoreError> {
-        self.connection
-            .prepare_cached("UPDATE run SET status = ?2 WHERE id = ?1")
-            .and_then(|mut update| update.execute(params![run.as_bytes(), status::QUEUED]))
-            .map_err(failed)?;
+        change(self.connection, "UPDATE run SET status = ?2 WHERE id = ?1", params![run.as_bytes(), status::QUEUED])?;
         Ok(())
     }
 
@@ -248,11 +245,8 @@ impl<'c> Work<'c> {
         if let Some(mode) = self.modes.get(&lane) {
             return Ok(*mode);
         }
-        let code: Option<i16> = self
-            .connection
-            .prepare_cached("SELECT mode FROM lane WHERE id = ?1")
-            .and_then(|mut select| select.query_row([lane], |row| row.get(0)).optional())
-            .map_err(failed)?;
+        let code: Option<i16> =
+            first(self.connection, "SELECT mode FROM lane WHERE id = ?1", [lane], |row| row.get(0))?;
         let mode = codec::mode(code.ok_or_else(|| super::not_applied("find a lane", format!("no lane {lane}")))?)?;
         self.modes.insert(lane, mode);
         Ok(mode)
@@ -263,11 +257,11 @@ impl<'c> Work<'c> {
         if let Some(held) = self.held.get(&part) {
             return Ok(*held);
         }
-        let held = self
-            .connection
-            .prepare_cached("SELECT 1 FROM partition WHERE part = ?1 AND node = ?2")
-            .and_then(|mut select| select.exists(params![part, node.0.as_bytes()]))
-            .map_err(failed)?;
+        let held = exists(
+            self.connection,
+            "SELECT 1 FROM partition WHERE part = ?1 AND node = ?2",
+            params![part, node.0.as_bytes()],
+        )?;
         self.held.insert(part, held);
         Ok(held)
     }

@@ -1,16 +1,16 @@
 //! Claiming: written leases for workers, and their extension.
 
-use crate::codec::sql::{EXECUTED, QUEUED, RUNNING};
-use const_format::formatcp;
-use std::{collections::HashSet, sync::LazyLock};
+use std::sync::LazyLock;
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use rota_core::{
     dispatch::Pair,
-    ids::{LaneId, RunId, TenantId, WorkerId},
+    ids::{LaneId, TenantId, WorkerId},
     lane::LaneMode,
     order::OrderKey,
-    run::{Change, Lease, Run, Slots},
-    store::{Claim, Extended, Guarded, StoreError, Write},
+    run::{Change, Run, Slots},
+    store::{Claim, ClaimStore, Guarded, StoreError, Write},
 };
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use uuid::Uuid;
@@ -21,79 +21,16 @@ use super::{
     failed,
     many::Many,
     once::once,
-    rows::{live_row, live_rows, select_run},
+    rows::{change, live_row, live_rows, select_run},
     writer::Urgency,
 };
 use crate::{
-    codec::{micros, status},
+    codec::{
+        micros,
+        sql::{QUEUED, RUNNING},
+    },
     kept,
 };
-
-impl SqliteStore {
-    pub(super) async fn do_ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
-        let lanes = lanes.to_vec();
-        self.read("look for ready runs", move |connection| {
-            let mut pairs = Vec::new();
-            for lane in &lanes {
-                pairs_of(connection, *lane, &mut pairs)?;
-            }
-            Ok(pairs)
-        })
-        .await
-    }
-
-    pub(super) async fn do_claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
-        let (write, claims) = (write.clone(), claims.to_vec());
-        self.writer
-            .write("claim runs", Urgency::Prompt, move |connection| {
-                once(
-                    connection,
-                    &write,
-                    |runs: &Vec<Run>| Ok(Some(kept::leases(runs.iter().map(Run::lease)))),
-                    restored,
-                    |connection| {
-                        let mut claimed = Vec::new();
-                        for claim in &claims {
-                            claimed.extend(claim_runs(connection, &write, claim)?);
-                        }
-                        Ok(claimed)
-                    },
-                )
-            })
-            .await
-    }
-
-    pub(super) async fn do_extend(
-        &self,
-        worker: WorkerId,
-        until: jiff::Timestamp,
-        held: &[Lease],
-    ) -> Result<Extended, StoreError> {
-        let held = held.to_vec();
-        self.writer
-            .write("extend leases", Urgency::Prompt, move |connection| extend(connection, worker, until, &held))
-            .await
-    }
-
-    pub(super) async fn do_progress(&self, reports: &[(Lease, String)]) -> Result<Vec<Guarded>, StoreError> {
-        let reports = reports.to_vec();
-        self.writer
-            .write("store progress", Urgency::Prompt, move |connection| {
-                let sql =
-                    formatcp!("UPDATE run SET progress = ?3 WHERE id = ?1 AND fence = ?2 AND status IN ({EXECUTED})");
-                let mut update = connection.prepare_cached(sql).map_err(failed)?;
-                reports
-                    .iter()
-                    .map(|(lease, text)| {
-                        let changed =
-                            update.execute(params![lease.run.0.as_bytes(), lease.fence.0, text]).map_err(failed)?;
-                        Ok(if changed == 0 { Guarded::Stale } else { Guarded::Applied })
-                    })
-                    .collect()
-            })
-            .await
-    }
-}
 
 /// Walks from tenant to tenant through the index of ready runs.
 fn pairs_of(connection: &Connection, lane: LaneId, pairs: &mut Vec<(Pair, OrderKey)>) -> Result<(), StoreError> {
@@ -132,10 +69,7 @@ fn restored(connection: &Connection, kept: Option<&[u8]>) -> Result<Vec<Run>, St
 pub fn put_holder(connection: &Connection, worker: WorkerId, until: jiff::Timestamp) -> Result<(), StoreError> {
     let sql = "INSERT INTO holder (worker, until) VALUES (?1, ?2) \
          ON CONFLICT (worker) DO UPDATE SET until = max(until, excluded.until)";
-    connection
-        .prepare_cached(sql)
-        .and_then(|mut put| put.execute(params![worker.0.as_bytes(), micros(until)]))
-        .map_err(failed)?;
+    change(connection, sql, params![worker.0.as_bytes(), micros(until)])?;
     Ok(())
 }
 
@@ -188,34 +122,6 @@ fn take(connection: &Connection, runs: &[Run], worker: WorkerId, write: &Write) 
     TAKE.execute_with(connection, &first, &ids, |values, id| values.put(id.as_bytes())).map_err(failed)
 }
 
-fn extend(
-    connection: &Connection,
-    worker: WorkerId,
-    until: jiff::Timestamp,
-    held: &[Lease],
-) -> Result<Extended, StoreError> {
-    put_holder(connection, worker, until)?;
-    let mut extended = Extended::default();
-    let listed: HashSet<Lease> = held.iter().copied().collect();
-    let mut found: HashSet<Lease> = HashSet::new();
-    let mut select =
-        connection.prepare_cached("SELECT id, fence, status FROM run WHERE holder = ?1 ORDER BY id").map_err(failed)?;
-    let mut rows = select.query([worker.0.as_bytes()]).map_err(failed)?;
-    while let Some(row) = rows.next().map_err(failed)? {
-        let run = RunId(super::rows::uuid_at(row, 0).map_err(failed)?);
-        let lease = Lease { run, fence: rota_core::run::Fence(row.get(1).map_err(failed)?) };
-        let code: i16 = row.get(2).map_err(failed)?;
-        if !listed.contains(&lease) {
-            extended.unlisted.push(lease);
-        } else if code == status::CANCELLING {
-            extended.cancelling.push(run);
-        }
-        found.insert(lease);
-    }
-    extended.lost = held.iter().filter(|lease| !found.contains(lease)).map(|lease| lease.run).collect();
-    Ok(extended)
-}
-
 /// Leases one run in writing, whatever its lane.
 pub fn lease_in_writing(work: &mut Work<'_>, run: &Run, worker: WorkerId) -> Result<Guarded, StoreError> {
     let Ok(change @ Change::Move(_)) = run.claim(worker, work.now) else {
@@ -224,4 +130,40 @@ pub fn lease_in_writing(work: &mut Work<'_>, run: &Run, worker: WorkerId) -> Res
     let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
     work.change(&row, run, &change, Slots::ToCount)?;
     Ok(Guarded::Applied)
+}
+
+#[async_trait]
+impl ClaimStore for SqliteStore {
+    async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError> {
+        let lanes = lanes.to_vec();
+        self.read("look for ready runs", move |connection| {
+            let mut pairs = Vec::new();
+            for lane in &lanes {
+                pairs_of(connection, *lane, &mut pairs)?;
+            }
+            Ok(pairs)
+        })
+        .await
+    }
+
+    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        let (write, claims) = (write.clone(), claims.to_vec());
+        self.writer
+            .write("claim runs", Urgency::Prompt, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    |runs: &Vec<Run>| Ok(Some(kept::leases(runs.iter().map(Run::lease)))),
+                    restored,
+                    |connection| {
+                        let mut claimed = Vec::new();
+                        for claim in &claims {
+                            claimed.extend(claim_runs(connection, &write, claim)?);
+                        }
+                        Ok(claimed)
+                    },
+                )
+            })
+            .await
+    }
 }

@@ -5,14 +5,15 @@ use std::{
     sync::LazyLock,
 };
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
-    fire::{Cursor, Progress, SkipRange, SkipReason},
+    fire::{Cursor, Progress, SkipRange},
     ids::{Partition, ScheduleId},
     run::Run,
-    store::{DueCursor, Enqueued, FireItem, Fired, LiveRun, StoreError, Write},
+    store::{DueCursor, Enqueued, FireItem, FireStore, Fired, LiveRun, StoreError, Write},
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use uuid::Uuid;
 
 use super::{
@@ -21,59 +22,15 @@ use super::{
     failed,
     insert::{cancel_one, make},
     once::once,
-    rows::{live_rows, select_run, text_at},
+    rows::{change, first, live_rows, select_run, text_at},
     writer::Urgency,
 };
 use crate::{
-    codec::{self, micros, time},
+    codec::{micros, time},
     fired::leaves,
     kept,
     unreadable::readable,
 };
-
-impl SqliteStore {
-    pub(super) async fn do_due(
-        &self,
-        parts: &[Partition],
-        until: Timestamp,
-        limit: u32,
-    ) -> Result<Vec<DueCursor>, StoreError> {
-        let parts = parts.to_vec();
-        self.read("find due schedules", move |connection| due(connection, &parts, micros(until), limit as usize)).await
-    }
-
-    pub(super) async fn do_live_of(
-        &self,
-        schedules: &[ScheduleId],
-        limit: u32,
-    ) -> Result<Vec<Vec<LiveRun>>, StoreError> {
-        let schedules = schedules.to_vec();
-        self.read("find a schedule's live runs", move |connection| {
-            schedules.iter().map(|schedule| live_of(connection, *schedule, limit)).collect()
-        })
-        .await
-    }
-
-    pub(super) async fn do_fire(
-        &self,
-        write: &Write,
-        pauses_revision: i64,
-        items: &[FireItem],
-    ) -> Result<Vec<Fired>, StoreError> {
-        let (write, items) = (write.clone(), items.to_vec());
-        self.writer
-            .write("fire schedules", Urgency::Prompt, move |connection| {
-                once(
-                    connection,
-                    &write,
-                    |answers: &Vec<Fired>| kept::fired(answers),
-                    |_, kept| kept::fired_again(kept, &items),
-                    |connection| fire(connection, &write, pauses_revision, &items),
-                )
-            })
-            .await
-    }
-}
 
 /// Reads a little of each partition, and more only where that did not do: a
 /// partition that gave all it was asked for may hold more, and what comes after
@@ -202,10 +159,7 @@ impl Jobs {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(entry) => {
                 let sql = "SELECT revision, version FROM job WHERE id = ?1 AND deleted = 0";
-                let found = connection
-                    .prepare_cached(sql)
-                    .and_then(|mut select| select.query_row([job], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-                    .map_err(failed)?;
+                let found = first(connection, sql, [job], |row| Ok((row.get(0)?, row.get(1)?)))?;
                 *entry.insert(found)
             }
         };
@@ -227,16 +181,17 @@ fn take_cursor(connection: &Connection, item: &FireItem) -> Result<bool, StoreEr
         due.revision,
         due.cursor.fired as i64,
     ];
-    let taken = connection.prepare_cached(sql).and_then(|mut delete| delete.execute(as_read)).map_err(failed)?;
+    let taken = change(connection, sql, as_read)?;
     Ok(taken == 1)
 }
 
 /// Keeps what is behind a schedule that has no cursor any more.
 fn keep_progress(connection: &Connection, schedule: ScheduleId, behind: &Progress) -> Result<(), StoreError> {
-    connection
-        .prepare_cached("UPDATE schedule SET fired = ?2, decided_to = ?3 WHERE id = ?1")
-        .and_then(|mut update| update.execute(params![schedule.0, behind.fired as i64, behind.decided_to.map(micros)]))
-        .map_err(failed)?;
+    change(
+        connection,
+        "UPDATE schedule SET fired = ?2, decided_to = ?3 WHERE id = ?1",
+        params![schedule.0, behind.fired as i64, behind.decided_to.map(micros)],
+    )?;
     Ok(())
 }
 
@@ -252,15 +207,12 @@ pub fn put_cursor(
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let row =
         params![part.0, micros(cursor.due_at), schedule.0, micros(cursor.planned_at), cursor.fired as i64, revision];
-    connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+    change(connection, sql, row)?;
     Ok(())
 }
 
 fn arm_by(connection: &Connection, schedule: ScheduleId, run: Uuid) -> Result<(), StoreError> {
-    connection
-        .prepare_cached("UPDATE schedule SET armed_by = ?2 WHERE id = ?1")
-        .and_then(|mut update| update.execute(params![schedule.0, run.as_bytes()]))
-        .map_err(failed)?;
+    change(connection, "UPDATE schedule SET armed_by = ?2 WHERE id = ?1", params![schedule.0, run.as_bytes()])?;
     Ok(())
 }
 
@@ -277,21 +229,44 @@ pub fn record_skip(
          AND from_at = (SELECT max(from_at) FROM skip WHERE schedule = ?1) \
          AND reason = ?4 AND fired = ?5 AND to_at < ?6";
     let row = params![schedule.0, micros(skip.to), skip.count as i64, reason, fired, micros(skip.from)];
-    let lengthened = connection.prepare_cached(sql).and_then(|mut update| update.execute(row)).map_err(failed)?;
+    let lengthened = change(connection, sql, row)?;
     if lengthened == 0 {
         let sql = "INSERT INTO skip (schedule, from_at, to_at, count, reason, fired) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
              ON CONFLICT (schedule, from_at) DO UPDATE SET to_at = max(to_at, excluded.to_at), \
              count = count + excluded.count";
         let row = params![schedule.0, micros(skip.from), micros(skip.to), skip.count as i64, reason, fired];
-        connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+        change(connection, sql, row)?;
     }
     Ok(())
 }
 
-pub fn reason(text: &str) -> Result<SkipReason, StoreError> {
-    SkipReason::ALL
-        .iter()
-        .copied()
-        .find(|reason| reason.as_str() == text)
-        .ok_or_else(|| codec::corrupt("a reason", text))
+#[async_trait]
+impl FireStore for SqliteStore {
+    async fn due(&self, parts: &[Partition], until: Timestamp, limit: u32) -> Result<Vec<DueCursor>, StoreError> {
+        let parts = parts.to_vec();
+        self.read("find due schedules", move |connection| due(connection, &parts, micros(until), limit as usize)).await
+    }
+
+    async fn live_of(&self, schedules: &[ScheduleId], limit: u32) -> Result<Vec<Vec<LiveRun>>, StoreError> {
+        let schedules = schedules.to_vec();
+        self.read("find a schedule's live runs", move |connection| {
+            schedules.iter().map(|schedule| live_of(connection, *schedule, limit)).collect()
+        })
+        .await
+    }
+
+    async fn fire(&self, write: &Write, pauses_revision: i64, items: &[FireItem]) -> Result<Vec<Fired>, StoreError> {
+        let (write, items) = (write.clone(), items.to_vec());
+        self.writer
+            .write("fire schedules", Urgency::Prompt, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    |answers: &Vec<Fired>| kept::fired(answers),
+                    |_, kept| kept::fired_again(kept, &items),
+                    |connection| fire(connection, &write, pauses_revision, &items),
+                )
+            })
+            .await
+    }
 }

@@ -20,7 +20,7 @@ use super::{
     dead, failed,
     fire::put_cursor,
     insert::make_follower,
-    rows::{live_row, select_run},
+    rows::{change, live_row, select_run},
 };
 use crate::{
     codec::{status, time_opt},
@@ -165,10 +165,7 @@ impl Work<'_> {
             return Ok(());
         }
         let body = rollup::encode(&std::mem::take(&mut self.effects.rollups));
-        self.connection
-            .prepare_cached("INSERT INTO rollup_delta (body) VALUES (?1)")
-            .and_then(|mut insert| insert.execute([body]))
-            .map_err(failed)?;
+        change(self.connection, "INSERT INTO rollup_delta (body) VALUES (?1)", [body])?;
         Ok(())
     }
 
@@ -203,10 +200,7 @@ static WAITING: LazyLock<String> = LazyLock::new(|| {
 
 /// Leaves a notice for the owner of a partition.
 pub fn notify_owner(connection: &Connection, part: i16, run: RunId) -> Result<(), StoreError> {
-    connection
-        .prepare_cached("INSERT OR IGNORE INTO notice (part, run) VALUES (?1, ?2)")
-        .and_then(|mut insert| insert.execute(params![part, run.0.as_bytes()]))
-        .map_err(failed)?;
+    change(connection, "INSERT OR IGNORE INTO notice (part, run) VALUES (?1, ?2)", params![part, run.0.as_bytes()])?;
     Ok(())
 }
 

@@ -10,12 +10,12 @@
 
 use std::{collections::HashSet, sync::LazyLock};
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     ids::{JobId, RunId},
-    rollup::Rollup,
     run::{Finish, RunState, TRAIL_BYTES_MAX, TrailEntry},
-    store::{RunCursor, RunPage, RunPlace, RunQuery, RunRecord, StoreError},
+    store::{RunCursor, RunPage, RunPlace, RunQuery, RunRecord, RunStore, StoreError},
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
@@ -23,12 +23,11 @@ use uuid::Uuid;
 use super::{
     SqliteStore, failed,
     many::{Many, Values},
-    rows::{RUN, RUN_LEN, live, run_row, uuid_at},
+    rows::{RUN, RUN_LEN, all, exists, first, live, run_row, uuid_at},
 };
 use crate::{
     codec::{self, micros, small, time, verdict_code},
     filter::{LOOK_MAX, PAGE_MAX, Sought},
-    rollup,
     unreadable::{HISTORY, readable},
 };
 
@@ -61,10 +60,7 @@ pub fn table(day: i64) -> String {
 
 /// Makes a day's tables if they are not there.
 pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
-    let known = connection
-        .prepare_cached("SELECT 1 FROM history_day WHERE day = ?1")
-        .and_then(|mut select| select.exists([day]))
-        .map_err(failed)?;
+    let known = exists(connection, "SELECT 1 FROM history_day WHERE day = ?1", [day])?;
     if known {
         return Ok(());
     }
@@ -140,9 +136,7 @@ struct Day {
 
 fn days(connection: &Connection) -> Result<Vec<Day>, StoreError> {
     let sql = "SELECT day, indexed FROM history_day ORDER BY day DESC";
-    let mut select = connection.prepare_cached(sql).map_err(failed)?;
-    let rows = select.query_map([], |row| Ok(Day { day: row.get(0)?, indexed: row.get(1)? })).map_err(failed)?;
-    rows.collect::<Result<_, _>>().map_err(failed)
+    all(connection, sql, [], |row| Ok(Day { day: row.get(0)?, indexed: row.get(1)? }))
 }
 
 /// Brings the index tables up to date.
@@ -492,10 +486,7 @@ pub fn place_of(connection: &Connection, id: RunId) -> Result<Option<(i64, i64)>
         let by_index = format!("SELECT seq FROM {name}_id WHERE id = ?1 AND seq <= ?2");
         let by_tail = format!("SELECT seq FROM {name} WHERE seq > ?2 AND id = ?1");
         for sql in [by_index, by_tail] {
-            let seq: Option<i64> = connection
-                .prepare_cached(&sql)
-                .and_then(|mut select| select.query_row(params![id.0.as_bytes(), indexed], |row| row.get(0)).optional())
-                .map_err(failed)?;
+            let seq: Option<i64> = first(connection, &sql, params![id.0.as_bytes(), indexed], |row| row.get(0))?;
             if let Some(seq) = seq {
                 return Ok(Some((day, seq)));
             }
@@ -512,27 +503,6 @@ fn record_at(connection: &Connection, day: i64, seq: i64) -> Result<Option<RunRe
     let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
     let key = uuid_at(row, 0).map_or_else(|_| format!("{day}/{seq}"), |id| id.to_string());
     Ok(readable(HISTORY, key, ended_record(row)))
-}
-
-impl SqliteStore {
-    pub(super) async fn do_runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
-        let ids = ids.to_vec();
-        self.read("read runs", move |connection| ids.iter().map(|id| run(connection, *id)).collect()).await
-    }
-
-    pub(super) async fn do_list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
-        let query = query.clone();
-        self.read("list runs", move |connection| list(connection, &query)).await
-    }
-
-    pub(super) async fn do_rollups(
-        &self,
-        job: JobId,
-        from_hour: i64,
-        to_hour: i64,
-    ) -> Result<Vec<(i64, Rollup)>, StoreError> {
-        self.read("read statistics", move |connection| rollups(connection, job, from_hour, to_hour)).await
-    }
 }
 
 fn run(connection: &Connection, id: RunId) -> Result<Option<RunRecord>, StoreError> {
@@ -622,9 +592,8 @@ impl Began {
 }
 
 fn tagged_jobs(connection: &Connection, tag: &str) -> Result<HashSet<JobId>, StoreError> {
-    let mut select = connection.prepare_cached("SELECT job FROM job_tag WHERE tag = ?1").map_err(failed)?;
-    let rows = select.query_map([tag], |row| row.get(0).map(JobId)).map_err(failed)?;
-    rows.collect::<Result<_, _>>().map_err(failed)
+    let jobs = all(connection, "SELECT job FROM job_tag WHERE tag = ?1", [tag], |row| row.get(0).map(JobId))?;
+    Ok(jobs.into_iter().collect())
 }
 
 /// Runs that lived when the list began: those that live, and between them those that
@@ -755,38 +724,18 @@ fn places(
          ORDER BY 1 DESC, 2 DESC LIMIT ?5"
     );
     let key = params![job.map(|job| job.0), after.0, after.1.as_bytes(), from, CHUNK as i64, day.indexed, last];
-    let mut select = connection.prepare_cached(&sql).map_err(failed)?;
-    let rows = select.query_map(key, |row| Ok((row.get(0)?, uuid_at(row, 1)?, row.get(2)?))).map_err(failed)?;
-    rows.collect::<Result<_, _>>().map_err(failed)
+    all(connection, &sql, key, |row| Ok((row.get(0)?, uuid_at(row, 1)?, row.get(2)?)))
 }
 
-fn rollups(
-    connection: &Connection,
-    job: JobId,
-    from_hour: i64,
-    to_hour: i64,
-) -> Result<Vec<(i64, Rollup)>, StoreError> {
-    let mut hours: std::collections::BTreeMap<i64, Rollup> = std::collections::BTreeMap::new();
-    let sql = "SELECT hour, body FROM rollup WHERE job = ?1 AND hour >= ?2 AND hour < ?3";
-    let mut select = connection.prepare_cached(sql).map_err(failed)?;
-    let mut rows = select.query(params![job.0, from_hour, to_hour]).map_err(failed)?;
-    while let Some(row) = rows.next().map_err(failed)? {
-        let hour: i64 = row.get(0).map_err(failed)?;
-        let known = rollup::decode_one(&row.get::<_, Vec<u8>>(1).map_err(failed)?);
-        if let Some(known) = readable("rollup", format_args!("{job}/{hour}"), known) {
-            hours.entry(hour).or_default().merge(&known);
-        }
+#[async_trait]
+impl RunStore for SqliteStore {
+    async fn runs(&self, ids: &[RunId]) -> Result<Vec<Option<RunRecord>>, StoreError> {
+        let ids = ids.to_vec();
+        self.read("read runs", move |connection| ids.iter().map(|id| run(connection, *id)).collect()).await
     }
-    let mut select = connection.prepare_cached("SELECT body, id FROM rollup_delta").map_err(failed)?;
-    let mut rows = select.query([]).map_err(failed)?;
-    while let Some(row) = rows.next().map_err(failed)? {
-        let delta = rollup::decode(&row.get::<_, Vec<u8>>(0).map_err(failed)?);
-        let id: i64 = row.get(1).map_err(failed)?;
-        for ((of, hour), delta) in &readable("rollup_delta", id, delta).unwrap_or_default() {
-            if *of == job && (from_hour..to_hour).contains(hour) {
-                hours.entry(*hour).or_default().merge(delta);
-            }
-        }
+
+    async fn list_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
+        let query = query.clone();
+        self.read("list runs", move |connection| list(connection, &query)).await
     }
-    Ok(hours.into_iter().collect())
 }

@@ -1,15 +1,15 @@
 //! Making runs: unique keys, what they wait for, slots, and the row.
 
-use crate::codec::sql::{BLOCKED, HOLDING};
-use const_format::formatcp;
 use std::{collections::BTreeSet, sync::LazyLock};
 
+use async_trait::async_trait;
+use const_format::formatcp;
 use rota_core::{
     ids::RunId,
     order::OrderKey,
     run::{CancelAsk, NewRun, Parent, Run, RunState, Slots},
     slot::{Entry, SlotAsk},
-    store::{Enqueued, StoreError, Write},
+    store::{EnqueueStore, Enqueued, StoreError, Write},
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
@@ -20,35 +20,16 @@ use super::{
     dead, failed,
     many::{Many, Values},
     once::once,
-    rows::select_run,
+    rows::{change, select_run},
     writer::Urgency,
 };
 use crate::{
-    codec::{self, columns_of, extra_text, flag, micros, source_code},
+    codec::{
+        self, columns_of, extra_text, flag, micros, source_code,
+        sql::{BLOCKED, HOLDING},
+    },
     kept::{self, Kept},
 };
-
-impl SqliteStore {
-    pub(super) async fn do_enqueue(
-        &self,
-        write: &Write,
-        runs: &[NewRun],
-        inbox: &[i64],
-    ) -> Result<Vec<Enqueued>, StoreError> {
-        let (write, runs, inbox) = (write.clone(), runs.to_vec(), inbox.to_vec());
-        self.writer
-            .write("enqueue runs", Urgency::Prompt, move |connection| {
-                once(
-                    connection,
-                    &write,
-                    |answers: &Vec<Enqueued>| Ok(stored(answers, &write, &runs)),
-                    |_, kept| restored(kept, &runs),
-                    |connection| enqueue(connection, &write, &runs, &inbox),
-                )
-            })
-            .await
-    }
-}
 
 fn enqueue(
     connection: &Connection,
@@ -57,10 +38,7 @@ fn enqueue(
     inbox: &[i64],
 ) -> Result<Vec<Enqueued>, StoreError> {
     for id in inbox {
-        let gone = connection
-            .prepare_cached("DELETE FROM inbox WHERE id = ?1")
-            .and_then(|mut delete| delete.execute([id]))
-            .map_err(failed)?;
+        let gone = change(connection, "DELETE FROM inbox WHERE id = ?1", [id])?;
         if gone == 0 {
             return Err(super::not_applied("enqueue runs", format!("inbox row {id} was taken by another")));
         }
@@ -128,7 +106,7 @@ fn take_unique(work: &Work<'_>, new: &NewRun) -> Result<(), StoreError> {
     let sql = "INSERT OR REPLACE INTO unique_key (key, run, until) VALUES (?1, ?2, ?3)";
     for unique in new.unique_keys() {
         let row = params![unique.key.0, new.id.0.as_bytes(), micros(unique.until)];
-        work.connection.prepare_cached(sql).and_then(|mut put| put.execute(row)).map_err(failed)?;
+        change(work.connection, sql, row)?;
     }
     Ok(())
 }
@@ -183,7 +161,7 @@ pub fn tie(connection: &Connection, ties: impl Iterator<Item = (Uuid, Uuid)>) ->
     let sql = "INSERT OR IGNORE INTO need (needed, waiter) VALUES (?1, ?2)";
     for (needed, waiter) in ties {
         let row = params![needed.as_bytes(), waiter.as_bytes()];
-        connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+        change(connection, sql, row)?;
     }
     Ok(())
 }
@@ -318,4 +296,22 @@ pub fn insert_rows(connection: &Connection, rows: &[NewRow]) -> Result<(), Store
         values.put(row.extra.as_deref())
     };
     INSERT.execute(connection, rows, put).map_err(failed)
+}
+
+#[async_trait]
+impl EnqueueStore for SqliteStore {
+    async fn enqueue(&self, write: &Write, runs: &[NewRun], inbox: &[i64]) -> Result<Vec<Enqueued>, StoreError> {
+        let (write, runs, inbox) = (write.clone(), runs.to_vec(), inbox.to_vec());
+        self.writer
+            .write("enqueue runs", Urgency::Prompt, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    |answers: &Vec<Enqueued>| Ok(stored(answers, &write, &runs)),
+                    |_, kept| restored(kept, &runs),
+                    |connection| enqueue(connection, &write, &runs, &inbox),
+                )
+            })
+            .await
+    }
 }

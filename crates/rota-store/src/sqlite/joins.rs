@@ -1,15 +1,16 @@
 //! Mending joins: a run that waits for others which are gone is counted down.
 
-use crate::codec::sql::NEEDS;
+use async_trait::async_trait;
 use const_format::formatcp;
 use rota_core::{
     ids::RunId,
-    store::{StoreError, Write},
+    store::{JoinStore, StoreError, Write},
 };
 use rusqlite::{Connection, Row};
 use uuid::Uuid;
 
 use super::{SqliteStore, apply::Work, failed, rows::uuid_at, writer::Urgency};
+use crate::codec::sql::NEEDS;
 
 /// Runs that are waited for and not there. Who ends takes its ties along, so
 /// there are none.
@@ -22,13 +23,6 @@ const UNTIED: &str = formatcp!(
      LEFT JOIN (SELECT waiter, count(*) AS ties FROM need GROUP BY waiter) n ON n.waiter = run.id \
      WHERE run.status = {NEEDS} AND run.pending > coalesce(n.ties, 0) LIMIT 1000"
 );
-
-impl SqliteStore {
-    pub(super) async fn do_mend_joins(&self, write: &Write) -> Result<u32, StoreError> {
-        let write = write.clone();
-        self.writer.write("mend joins", Urgency::Patient, move |connection| mend(connection, &write)).await
-    }
-}
 
 fn mend(connection: &Connection, write: &Write) -> Result<u32, StoreError> {
     let gone = list(connection, GONE, |row| uuid_at(row, 0))?;
@@ -51,4 +45,12 @@ fn list<T>(
 ) -> Result<Vec<T>, StoreError> {
     let mut select = connection.prepare_cached(sql).map_err(failed)?;
     select.query_map([], read).and_then(Iterator::collect).map_err(failed)
+}
+
+#[async_trait]
+impl JoinStore for SqliteStore {
+    async fn mend_joins(&self, write: &Write) -> Result<u32, StoreError> {
+        let write = write.clone();
+        self.writer.write("mend joins", Urgency::Patient, move |connection| mend(connection, &write)).await
+    }
 }

@@ -2,15 +2,16 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
+use async_trait::async_trait;
 use rota_core::{
     ids::RunId,
-    store::{InboxItem, LogChunk, LogQuery, StoreError},
+    store::{LogChunk, LogQuery, LogStore, StoreError},
 };
 use rusqlite::{Connection, Row, params};
 
 use super::{
     SqliteStore, failed, history,
-    rows::{text_at, uuid_at},
+    rows::{exists, text_at, uuid_at},
     writer::Urgency,
 };
 use crate::{
@@ -19,8 +20,26 @@ use crate::{
     unreadable::readable,
 };
 
-impl SqliteStore {
-    pub(super) async fn do_append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
+fn chunk(row: &Row<'_>) -> Result<LogChunk, StoreError> {
+    Ok(LogChunk {
+        run: RunId(uuid_at(row, 0).map_err(failed)?),
+        attempt: row.get(1).map_err(failed)?,
+        seq: row.get(2).map_err(failed)?,
+        at: time(row.get(3).map_err(failed)?)?,
+        lines: row.get(4).map_err(failed)?,
+    })
+}
+
+/// Whether a run lives or is in history. Lines of one that is gone would have nothing to
+/// go with.
+fn is_kept(connection: &Connection, run: RunId) -> Result<bool, StoreError> {
+    let lives = exists(connection, "SELECT 1 FROM run WHERE id = ?1", [run.0.as_bytes()])?;
+    Ok(lives || history::place_of(connection, run)?.is_some())
+}
+
+#[async_trait]
+impl LogStore for SqliteStore {
+    async fn append_logs(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
         let chunks = chunks.to_vec();
         self.writer
             .write("append logs", Urgency::Prompt, move |connection| {
@@ -43,7 +62,7 @@ impl SqliteStore {
             .await
     }
 
-    pub(super) async fn do_logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
+    async fn logs(&self, query: &LogQuery) -> Result<Vec<LogChunk>, StoreError> {
         let query = query.clone();
         self.read("read log lines", move |connection| {
             let sql = "SELECT run, attempt, seq, at, lines FROM log WHERE run = ?1 AND (?2 IS NULL OR attempt = ?2) \
@@ -64,47 +83,4 @@ impl SqliteStore {
         })
         .await
     }
-
-    pub(super) async fn do_inbox(&self, limit: u32) -> Result<Vec<InboxItem>, StoreError> {
-        self.read("read the inbox", move |connection| {
-            let mut select =
-                connection.prepare_cached("SELECT id, at, body FROM inbox ORDER BY id LIMIT ?1").map_err(failed)?;
-            let mut rows = select.query([limit]).map_err(failed)?;
-            let mut items = Vec::new();
-            while let Some(row) = rows.next().map_err(failed)? {
-                let id: i64 = row.get(0).map_err(failed)?;
-                items.extend(readable("inbox", id, inbox_item(row)));
-            }
-            Ok(items)
-        })
-        .await
-    }
-}
-
-fn chunk(row: &Row<'_>) -> Result<LogChunk, StoreError> {
-    Ok(LogChunk {
-        run: RunId(uuid_at(row, 0).map_err(failed)?),
-        attempt: row.get(1).map_err(failed)?,
-        seq: row.get(2).map_err(failed)?,
-        at: time(row.get(3).map_err(failed)?)?,
-        lines: row.get(4).map_err(failed)?,
-    })
-}
-
-fn inbox_item(row: &Row<'_>) -> Result<InboxItem, StoreError> {
-    Ok(InboxItem {
-        id: row.get(0).map_err(failed)?,
-        at: time(row.get(1).map_err(failed)?)?,
-        body: row.get(2).map_err(failed)?,
-    })
-}
-
-/// Whether a run lives or is in history. Lines of one that is gone would have nothing to
-/// go with.
-fn is_kept(connection: &Connection, run: RunId) -> Result<bool, StoreError> {
-    let lives = connection
-        .prepare_cached("SELECT 1 FROM run WHERE id = ?1")
-        .and_then(|mut select| select.exists([run.0.as_bytes()]))
-        .map_err(failed)?;
-    Ok(lives || history::place_of(connection, run)?.is_some())
 }

@@ -6,13 +6,14 @@
 //! fences are kept all the same, so that many nodes can share one store in
 //! tests and the simulator, with the semantics of a cluster.
 
-mod access;
 mod after;
 mod apply;
 mod cancel;
 mod checkpoint;
 mod claim;
 mod dead;
+mod engine;
+mod extend;
 mod fire;
 mod follow;
 mod history;
@@ -26,16 +27,15 @@ mod many;
 mod migrate;
 mod once;
 mod own;
-mod port;
+mod promote;
 mod raw;
+mod reap;
 mod rows;
 mod schedules;
 mod settle;
 mod slots;
-mod standing;
 mod tend;
 mod unreadable;
-mod workers;
 mod writer;
 
 use std::{
@@ -48,21 +48,24 @@ use std::{
 
 use parking_lot::Mutex;
 use rota_core::store::StoreError;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, config::DbConfig, params};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::sync::Semaphore;
 
 use self::{
     checkpoint::Checkpointer,
+    rows::first,
     tend::Tending,
     writer::{Urgency, Writer},
 };
+use crate::{
+    engine::SqlStore,
+    guests::is_guest,
+    unreadable::{Notes, note_on_thread},
+};
+
 pub use self::{
     look::look,
     raw::{history_len, raw_loop},
-};
-use crate::{
-    guests::is_guest,
-    unreadable::{Notes, note_on_thread},
 };
 
 /// How the file is opened.
@@ -94,7 +97,10 @@ pub enum OpenError {
 }
 
 /// A store in one SQLite file, or in memory.
-pub struct SqliteStore {
+pub type SqliteStore = SqlStore<Sqlite>;
+
+/// The file, its one writer and its readers.
+pub struct Sqlite {
     // Dropped first: the last connection to close moves the log into the file and
     // removes it, and only the writer's can.
     readers: Option<Arc<Readers>>,
@@ -126,7 +132,8 @@ impl SqliteStore {
         let readers = Readers::new(path.to_owned(), options.readers.max(1), Arc::clone(&notes));
         let writer = Writer::start(connection, Some(checkpointer), Arc::clone(&notes))
             .map_err(|source| OpenError::File { path: path.to_owned(), source })?;
-        Ok(Self { readers: Some(Arc::new(readers)), writer, notes, tending: Arc::default(), _lock: Some(lock) })
+        let readers = Some(Arc::new(readers));
+        Ok(SqlStore(Sqlite { readers, writer, notes, tending: Arc::default(), _lock: Some(lock) }))
     }
 
     /// A store that lives and dies with this value.
@@ -139,9 +146,21 @@ impl SqliteStore {
         let notes = Arc::<Notes>::default();
         let writer = Writer::start(connection, None, Arc::clone(&notes))
             .map_err(|source| OpenError::File { path: path.clone(), source })?;
-        Ok(Self { readers: None, writer, notes, tending: Arc::default(), _lock: None })
+        Ok(SqlStore(Sqlite { readers: None, writer, notes, tending: Arc::default(), _lock: None }))
     }
 
+    /// Carries out statements as they are, for tests that break what is stored.
+    pub async fn execute_raw(&self, sql: &str) -> Result<(), StoreError> {
+        let sql = sql.to_owned();
+        self.writer
+            .write("carry out a statement", Urgency::Prompt, move |connection| {
+                connection.execute_batch(&sql).map_err(failed)
+            })
+            .await
+    }
+}
+
+impl Sqlite {
     /// Reads beside the writer; in memory there is only the writer's own
     /// connection to read from.
     async fn read<T: Send + 'static>(
@@ -166,16 +185,6 @@ impl SqliteStore {
         let answer = tokio::task::spawn_blocking(reading).await.unwrap_or_else(|error| Err(not_applied(what, error)));
         self.writer.set_aside().await;
         answer
-    }
-
-    /// Carries out statements as they are, for tests that break what is stored.
-    pub async fn execute_raw(&self, sql: &str) -> Result<(), StoreError> {
-        let sql = sql.to_owned();
-        self.writer
-            .write("carry out a statement", Urgency::Prompt, move |connection| {
-                connection.execute_batch(&sql).map_err(failed)
-            })
-            .await
     }
 }
 
@@ -287,19 +296,8 @@ fn failed(error: rusqlite::Error) -> StoreError {
 
 /// A counter of the store's own.
 fn meta(connection: &Connection, key: &str) -> Result<i64, StoreError> {
-    connection
-        .prepare_cached("SELECT value FROM meta WHERE key = ?1")
-        .and_then(|mut select| select.query_row([key], |row| row.get(0)).optional())
-        .map_err(failed)?
+    first(connection, "SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0))?
         .ok_or_else(|| StoreError::Corrupt(format!("no counter {key}")))
-}
-
-/// Raises a counter and answers its new value.
-fn bump_meta(connection: &Connection, key: &str, by: i64) -> Result<i64, StoreError> {
-    connection
-        .prepare_cached("UPDATE meta SET value = value + ?2 WHERE key = ?1 RETURNING value")
-        .and_then(|mut update| update.query_row(params![key, by], |row| row.get(0)))
-        .map_err(failed)
 }
 
 #[cfg(test)]
@@ -313,8 +311,9 @@ mod tests {
         ids::{BatchId, JobId, ScheduleId},
         run::CancelAsk,
         store::{
-            Deletion, Ends, Expect, JobPut, JobSaved, JobStore, Pause, PauseTarget, SchedulePut, ScheduleQuery,
-            SchedulesPut, TenantPut, Tier, Write,
+            Deletion, Ends, Expect, JobChanges, JobPut, JobSaved, JobStore, Pause, PauseStore, PauseTarget,
+            ScheduleChanges, SchedulePut, ScheduleQuery, ScheduleStore, SchedulesPut, TenantPut, TenantStore, Tier,
+            Write,
         },
     };
     use rusqlite::trace::{TraceEvent, TraceEventCodes};
@@ -382,7 +381,7 @@ mod tests {
         connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(hear)).unwrap();
         let notes = Arc::<Notes>::default();
         let writer = Writer::start(connection, None, Arc::clone(&notes)).unwrap();
-        (SqliteStore { readers: None, writer, notes, tending: Arc::default(), _lock: None }, said)
+        (SqlStore(Sqlite { readers: None, writer, notes, tending: Arc::default(), _lock: None }), said)
     }
 
     fn write(n: u128) -> Write {

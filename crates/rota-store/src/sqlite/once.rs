@@ -11,7 +11,10 @@ use jiff::Timestamp;
 use rota_core::store::{Request, StoreError, Write};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{SqliteStore, failed};
+use super::{
+    failed,
+    rows::{change, first},
+};
 use crate::{codec::micros, kept::Kept};
 
 /// Runs `work` unless this write was applied before; then `restore` makes its
@@ -36,10 +39,11 @@ pub fn once<T>(
     }
     let answer = work(connection)?;
     let kept = store(&answer)?;
-    connection
-        .prepare_cached("INSERT INTO batch (id, at, answer) VALUES (?1, ?2, ?3)")
-        .and_then(|mut insert| insert.execute(params![write.batch.0.as_bytes(), micros(write.now), kept]))
-        .map_err(failed)?;
+    change(
+        connection,
+        "INSERT INTO batch (id, at, answer) VALUES (?1, ?2, ?3)",
+        params![write.batch.0.as_bytes(), micros(write.now), kept],
+    )?;
     if let Some(request) = &write.request {
         remember_request(connection, request, kept.as_deref())?;
     }
@@ -63,17 +67,7 @@ fn kept_at(row: &Row<'_>, index: usize) -> rusqlite::Result<Kept> {
 }
 
 fn known_batch(connection: &Connection, write: &Write) -> Result<Option<Kept>, StoreError> {
-    connection
-        .prepare_cached("SELECT answer FROM batch WHERE id = ?1")
-        .and_then(|mut select| select.query_row([write.batch.0.as_bytes()], |row| kept_at(row, 0)).optional())
-        .map_err(failed)
-}
-
-impl SqliteStore {
-    pub(super) async fn do_is_answered(&self, request: &Request, now: Timestamp) -> Result<bool, StoreError> {
-        let request = request.clone();
-        self.read("look for a request", move |connection| Ok(known_request(connection, &request, now)?.is_some())).await
-    }
+    first(connection, "SELECT answer FROM batch WHERE id = ?1", [write.batch.0.as_bytes()], |row| kept_at(row, 0))
 }
 
 pub fn known_request(connection: &Connection, request: &Request, now: Timestamp) -> Result<Option<Kept>, StoreError> {
@@ -96,6 +90,6 @@ fn remember_request(connection: &Connection, request: &Request, answer: Option<&
     let sql =
         "INSERT OR REPLACE INTO request (tenant, key, fingerprint, expires_at, answer) VALUES (?1, ?2, ?3, ?4, ?5)";
     let row = params![request.tenant.0, request.key, request.fingerprint, micros(request.expires_at), answer];
-    connection.prepare_cached(sql).and_then(|mut insert| insert.execute(row)).map_err(failed)?;
+    change(connection, sql, row)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What the owner of partitions reads, marks and leases.
 
-use crate::codec::sql::{BEGUN, QUEUED};
+use async_trait::async_trait;
 use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
@@ -8,7 +8,7 @@ use rota_core::{
     ids::{PARTITIONS, Partition, RunId, WorkerId},
     order::OrderKey,
     run::{Lease, Run, Slots},
-    store::{Epoch, Guarded, OwnLease, RunningMark, StoreError, Write},
+    store::{Epoch, Guarded, OwnLease, OwnStore, RunningMark, StoreError, Write},
 };
 use rusqlite::{Connection, params};
 
@@ -23,7 +23,10 @@ use super::{
     writer::Urgency,
 };
 use crate::{
-    codec::{RunRow, time_opt},
+    codec::{
+        RunRow,
+        sql::{BEGUN, QUEUED},
+    },
     kept,
 };
 
@@ -41,159 +44,6 @@ impl Parts {
 
     fn has(&self, row: &RunRow) -> bool {
         self.0[usize::from(row.part as u8)]
-    }
-}
-
-impl SqliteStore {
-    pub(super) async fn do_oldest_queued(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.read("find the oldest queued run", |connection| {
-            let mut select = connection
-                .prepare_cached(formatcp!("SELECT min(ready_at) FROM run WHERE status = {QUEUED}"))
-                .map_err(failed)?;
-            time_opt(select.query_row([], |row| row.get(0)).map_err(failed)?)
-        })
-        .await
-    }
-
-    pub(super) async fn do_own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
-        let (parts, windows) = (Parts::new(parts), windows.to_vec());
-        self.read("read ready runs", move |connection| {
-            windows.iter().map(|window| read_window(connection, &parts, window)).collect()
-        })
-        .await
-    }
-
-    pub(super) async fn do_inherited(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
-        let parts = parts.to_vec();
-        self.read("read inherited runs", move |connection| {
-            let sql = select_run(formatcp!(
-                "WHERE run.part = ?1 AND run.status IN ({BEGUN}) AND run.holder IS NULL ORDER BY run.id"
-            ));
-            let mut found = Vec::new();
-            for part in &parts {
-                let left = limit as usize - found.len();
-                found.extend(live_rows(connection, &sql, [part.0], left, |_| true)?);
-            }
-            Ok(runs(found))
-        })
-        .await
-    }
-
-    pub(super) async fn do_notices(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
-        let parts = parts.to_vec();
-        self.read("read notices", move |connection| {
-            let sql = format!(
-                "SELECT {} FROM notice JOIN run ON run.id = notice.run WHERE notice.part = ?1 ORDER BY notice.run",
-                super::rows::RUN
-            );
-            let mut found = Vec::new();
-            for part in &parts {
-                let left = limit as usize - found.len();
-                found.extend(live_rows(connection, &sql, [part.0], left, |_| true)?);
-            }
-            Ok(runs(found))
-        })
-        .await
-    }
-
-    pub(super) async fn do_clear_notices(&self, seen: &[(Partition, RunId)]) -> Result<(), StoreError> {
-        let seen = seen.to_vec();
-        self.writer
-            .write("clear notices", Urgency::Prompt, move |connection| {
-                let sql = "DELETE FROM notice WHERE part = ?1 AND run = ?2";
-                let mut delete = connection.prepare_cached(sql).map_err(failed)?;
-                for (part, run) in &seen {
-                    delete.execute(params![part.0, run.0.as_bytes()]).map_err(failed)?;
-                }
-                Ok(())
-            })
-            .await
-    }
-
-    pub(super) async fn do_lease_owned(
-        &self,
-        write: &Write,
-        worker: WorkerId,
-        until: jiff::Timestamp,
-        asks: &[OwnLease],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        let (write, asks) = (write.clone(), asks.to_vec());
-        let count = asks.len();
-        self.writer
-            .write("lease owned runs", Urgency::Prompt, move |connection| {
-                guarded(connection, &write, count, |connection| {
-                    let mut owned = Owned::new(connection, &write);
-                    for ask in &asks {
-                        owned.each(ask.lease, ask.part, ask.epoch, |work, run| lease_in_writing(work, run, worker))?;
-                    }
-                    let answers = owned.done()?;
-                    if answers.contains(&Guarded::Applied) {
-                        put_holder(connection, worker, until)?;
-                    }
-                    Ok(answers)
-                })
-            })
-            .await
-    }
-
-    pub(super) async fn do_mark_running(
-        &self,
-        write: &Write,
-        marks: &[RunningMark],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        let (write, marks) = (write.clone(), marks.to_vec());
-        let count = marks.len();
-        self.writer
-            .write("mark running runs", Urgency::Prompt, move |connection| {
-                guarded(connection, &write, count, |connection| {
-                    let mut owned = Owned::new(connection, &write);
-                    for mark in &marks {
-                        owned.each(mark.lease, mark.part, mark.epoch, |work, run| {
-                            let Ok(change) = run.mark_running(mark.lease, mark.started_at) else {
-                                return Ok(if run.cancel.is_some() { Guarded::CancelAsked } else { Guarded::Stale });
-                            };
-                            let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
-                            work.change(&row, run, &change, Slots::ToCount)?;
-                            Ok(Guarded::Applied)
-                        })?;
-                    }
-                    owned.done()
-                })
-            })
-            .await
-    }
-
-    pub(super) async fn do_lease_running(
-        &self,
-        write: &Write,
-        worker: WorkerId,
-        until: jiff::Timestamp,
-        attempts: &[RunningMark],
-    ) -> Result<Vec<Guarded>, StoreError> {
-        let (write, attempts) = (write.clone(), attempts.to_vec());
-        let count = attempts.len();
-        self.writer
-            .write("lease running runs", Urgency::Prompt, move |connection| {
-                guarded(connection, &write, count, |connection| {
-                    let mut owned = Owned::new(connection, &write);
-                    for one in &attempts {
-                        owned.each(one.lease, one.part, one.epoch, |work, run| {
-                            let Ok(change) = run.lease_running(one.lease, worker, one.started_at) else {
-                                return Ok(Guarded::Stale);
-                            };
-                            let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
-                            work.change(&row, run, &change, Slots::ToCount)?;
-                            Ok(Guarded::Applied)
-                        })?;
-                    }
-                    let answers = owned.done()?;
-                    if answers.contains(&Guarded::Applied) {
-                        put_holder(connection, worker, until)?;
-                    }
-                    Ok(answers)
-                })
-            })
-            .await
     }
 }
 
@@ -265,4 +115,144 @@ fn read_window(connection: &Connection, parts: &Parts, window: &Window) -> Resul
         found.extend(live(row).filter(|live| parts.has(live)).map(|live| live.run));
     }
     Ok(found)
+}
+
+#[async_trait]
+impl OwnStore for SqliteStore {
+    async fn own(&self, parts: &[Partition], windows: &[Window]) -> Result<Vec<Vec<Run>>, StoreError> {
+        let (parts, windows) = (Parts::new(parts), windows.to_vec());
+        self.read("read ready runs", move |connection| {
+            windows.iter().map(|window| read_window(connection, &parts, window)).collect()
+        })
+        .await
+    }
+
+    async fn inherited(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        let parts = parts.to_vec();
+        self.read("read inherited runs", move |connection| {
+            let sql = select_run(formatcp!(
+                "WHERE run.part = ?1 AND run.status IN ({BEGUN}) AND run.holder IS NULL ORDER BY run.id"
+            ));
+            let mut found = Vec::new();
+            for part in &parts {
+                let left = limit as usize - found.len();
+                found.extend(live_rows(connection, &sql, [part.0], left, |_| true)?);
+            }
+            Ok(runs(found))
+        })
+        .await
+    }
+
+    async fn notices(&self, parts: &[Partition], limit: u32) -> Result<Vec<Run>, StoreError> {
+        let parts = parts.to_vec();
+        self.read("read notices", move |connection| {
+            let sql = format!(
+                "SELECT {} FROM notice JOIN run ON run.id = notice.run WHERE notice.part = ?1 ORDER BY notice.run",
+                super::rows::RUN
+            );
+            let mut found = Vec::new();
+            for part in &parts {
+                let left = limit as usize - found.len();
+                found.extend(live_rows(connection, &sql, [part.0], left, |_| true)?);
+            }
+            Ok(runs(found))
+        })
+        .await
+    }
+
+    async fn clear_notices(&self, seen: &[(Partition, RunId)]) -> Result<(), StoreError> {
+        let seen = seen.to_vec();
+        self.writer
+            .write("clear notices", Urgency::Prompt, move |connection| {
+                let sql = "DELETE FROM notice WHERE part = ?1 AND run = ?2";
+                let mut delete = connection.prepare_cached(sql).map_err(failed)?;
+                for (part, run) in &seen {
+                    delete.execute(params![part.0, run.0.as_bytes()]).map_err(failed)?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    async fn lease_owned(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        asks: &[OwnLease],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let (write, asks) = (write.clone(), asks.to_vec());
+        let count = asks.len();
+        self.writer
+            .write("lease owned runs", Urgency::Prompt, move |connection| {
+                guarded(connection, &write, count, |connection| {
+                    let mut owned = Owned::new(connection, &write);
+                    for ask in &asks {
+                        owned.each(ask.lease, ask.part, ask.epoch, |work, run| lease_in_writing(work, run, worker))?;
+                    }
+                    let answers = owned.done()?;
+                    if answers.contains(&Guarded::Applied) {
+                        put_holder(connection, worker, until)?;
+                    }
+                    Ok(answers)
+                })
+            })
+            .await
+    }
+
+    async fn mark_running(&self, write: &Write, marks: &[RunningMark]) -> Result<Vec<Guarded>, StoreError> {
+        let (write, marks) = (write.clone(), marks.to_vec());
+        let count = marks.len();
+        self.writer
+            .write("mark running runs", Urgency::Prompt, move |connection| {
+                guarded(connection, &write, count, |connection| {
+                    let mut owned = Owned::new(connection, &write);
+                    for mark in &marks {
+                        owned.each(mark.lease, mark.part, mark.epoch, |work, run| {
+                            let Ok(change) = run.mark_running(mark.lease, mark.started_at) else {
+                                return Ok(if run.cancel.is_some() { Guarded::CancelAsked } else { Guarded::Stale });
+                            };
+                            let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
+                            work.change(&row, run, &change, Slots::ToCount)?;
+                            Ok(Guarded::Applied)
+                        })?;
+                    }
+                    owned.done()
+                })
+            })
+            .await
+    }
+
+    async fn lease_running(
+        &self,
+        write: &Write,
+        worker: WorkerId,
+        until: Timestamp,
+        attempts: &[RunningMark],
+    ) -> Result<Vec<Guarded>, StoreError> {
+        let (write, attempts) = (write.clone(), attempts.to_vec());
+        let count = attempts.len();
+        self.writer
+            .write("lease running runs", Urgency::Prompt, move |connection| {
+                guarded(connection, &write, count, |connection| {
+                    let mut owned = Owned::new(connection, &write);
+                    for one in &attempts {
+                        owned.each(one.lease, one.part, one.epoch, |work, run| {
+                            let Ok(change) = run.lease_running(one.lease, worker, one.started_at) else {
+                                return Ok(Guarded::Stale);
+                            };
+                            let Some(row) = work.row(run.id.0)? else { return Ok(Guarded::Stale) };
+                            work.change(&row, run, &change, Slots::ToCount)?;
+                            Ok(Guarded::Applied)
+                        })?;
+                    }
+                    let answers = owned.done()?;
+                    if answers.contains(&Guarded::Applied) {
+                        put_holder(connection, worker, until)?;
+                    }
+                    Ok(answers)
+                })
+            })
+            .await
+    }
 }

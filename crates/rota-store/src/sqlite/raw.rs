@@ -8,10 +8,9 @@
 //! runs are claimed, they are found by their order and read as a worker needs them,
 //! which is what claiming means. Whoever runs it has the file to itself.
 
-use crate::codec::sql::{QUEUED, RUNNING};
-use const_format::formatcp;
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::LazyLock};
 
+use const_format::formatcp;
 use jiff::Timestamp;
 use rusqlite::{Connection, ToSql, params};
 use uuid::Uuid;
@@ -25,7 +24,10 @@ use super::{
     many::{Many, ROWS},
 };
 use crate::{
-    codec::micros,
+    codec::{
+        micros,
+        sql::{QUEUED, RUNNING},
+    },
     raw::{RawLoad, RawRun},
 };
 

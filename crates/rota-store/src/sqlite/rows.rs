@@ -3,7 +3,7 @@
 use std::{ops::Deref, sync::LazyLock};
 
 use rota_core::{run::Run, store::StoreError};
-use rusqlite::{Connection, Row, types::ValueRef};
+use rusqlite::{Connection, OptionalExtension, Params, Row, types::ValueRef};
 use uuid::Uuid;
 
 use super::failed;
@@ -56,6 +56,41 @@ pub fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         extra: row.get(27)?,
         cancel: row.get(28)?,
     })
+}
+
+/// Carries out one statement, and answers how many rows it changed.
+pub fn change(connection: &Connection, sql: &str, values: impl Params) -> Result<usize, StoreError> {
+    connection.prepare_cached(sql).and_then(|mut statement| statement.execute(values)).map_err(failed)
+}
+
+/// Whether a statement finds a row.
+pub fn exists(connection: &Connection, sql: &str, values: impl Params) -> Result<bool, StoreError> {
+    connection.prepare_cached(sql).and_then(|mut statement| statement.exists(values)).map_err(failed)
+}
+
+/// The first row that a statement finds.
+pub fn first<T>(
+    connection: &Connection,
+    sql: &str,
+    values: impl Params,
+    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>, StoreError> {
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.query_row(values, read).optional())
+        .map_err(failed)
+}
+
+/// All rows that a statement finds.
+pub fn all<T>(
+    connection: &Connection,
+    sql: &str,
+    values: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(failed)?;
+    let rows = statement.query_map(values, read).map_err(failed)?;
+    rows.collect::<Result<_, _>>().map_err(failed)
 }
 
 pub fn uuid_at(row: &Row<'_>, index: usize) -> rusqlite::Result<Uuid> {

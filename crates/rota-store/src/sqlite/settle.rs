@@ -2,10 +2,11 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use async_trait::async_trait;
 use rota_core::{
     ids::RunId,
     run::{Change, Ending, Finish, Slots},
-    store::{By, Guarded, Settled, Settlement, StoreError, Write},
+    store::{By, Guarded, SettleStore, Settled, Settlement, StoreError, Write},
 };
 use rusqlite::{Connection, Row};
 use serde::{Deserialize, Serialize};
@@ -30,24 +31,6 @@ use crate::{
 struct Kept {
     answers: Option<String>,
     woken: Vec<(RunId, bool)>,
-}
-
-impl SqliteStore {
-    pub(super) async fn do_settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
-        let (write, settlements) = (write.clone(), settlements.to_vec());
-        let count = settlements.len();
-        self.writer
-            .write("settle runs", Urgency::Prompt, move |connection| {
-                once(
-                    connection,
-                    &write,
-                    kept,
-                    |connection, kept| restored(connection, kept, count),
-                    |connection| settle(connection, &write, &settlements),
-                )
-            })
-            .await
-    }
 }
 
 fn kept(settled: &Settled) -> Result<kept::Kept, StoreError> {
@@ -218,5 +201,24 @@ impl Epochs {
             .map_err(failed)?;
         self.0.insert(part, epoch);
         Ok(epoch)
+    }
+}
+
+#[async_trait]
+impl SettleStore for SqliteStore {
+    async fn settle(&self, write: &Write, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        let (write, settlements) = (write.clone(), settlements.to_vec());
+        let count = settlements.len();
+        self.writer
+            .write("settle runs", Urgency::Prompt, move |connection| {
+                once(
+                    connection,
+                    &write,
+                    kept,
+                    |connection, kept| restored(connection, kept, count),
+                    |connection| settle(connection, &write, &settlements),
+                )
+            })
+            .await
     }
 }

@@ -1,21 +1,14 @@
 //! Recounting slots: counters that do not fit the live runs are put right.
 
-use crate::codec::sql::COUNTED;
-use const_format::formatcp;
 use std::collections::BTreeMap;
 
-use rota_core::store::{StoreError, Write};
+use async_trait::async_trait;
+use const_format::formatcp;
+use rota_core::store::{SlotStore, StoreError, Write};
 use rusqlite::Connection;
 
 use super::{SqliteStore, apply::Work, failed, writer::Urgency};
-use crate::codec::status;
-
-impl SqliteStore {
-    pub(super) async fn do_recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
-        let write = write.clone();
-        self.writer.write("recount slots", Urgency::Patient, move |connection| recount(connection, &write)).await
-    }
-}
+use crate::codec::{sql::COUNTED, status};
 
 fn recount(connection: &Connection, write: &Write) -> Result<u32, StoreError> {
     let mut work = Work::new(connection, write);
@@ -69,4 +62,12 @@ fn counts(connection: &Connection) -> Result<BTreeMap<i64, Count>, StoreError> {
         }
     }
     Ok(counts)
+}
+
+#[async_trait]
+impl SlotStore for SqliteStore {
+    async fn recount_slots(&self, write: &Write) -> Result<u32, StoreError> {
+        let write = write.clone();
+        self.writer.write("recount slots", Urgency::Patient, move |connection| recount(connection, &write)).await
+    }
 }

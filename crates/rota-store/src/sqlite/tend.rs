@@ -15,19 +15,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use rota_core::{
     fire::PUT_OFF_MAX,
     ids::JobId,
     rollup::Rollup,
-    store::{DeadMark, Pause, StoreError, Tend, Tended, Worker},
+    store::{DeadMark, Pause, StoreError, Tend, Tended, UpkeepStore, Worker},
 };
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
 
 use super::{
     SqliteStore, failed,
     history::{self, GOING},
+    rows::{all, change, first},
     writer::Urgency,
 };
 use crate::{
@@ -98,23 +100,6 @@ impl SqliteStore {
         }
     }
 
-    pub(super) async fn do_tend(&self, tend: &Tend) -> Result<Tended, StoreError> {
-        let tend = *tend;
-        let mut total = Tended::default();
-        for (name, slice) in SLICES {
-            self.slice(&mut total, name, move |connection, tending| slice(connection, &tend, tending)).await?;
-        }
-        for (aged, before) in aged(&tend) {
-            self.slice(&mut total, aged.table, move |connection, _| aged.purge(connection, before)).await?;
-        }
-        for (walked, before) in walked(&tend) {
-            self.slice(&mut total, walked.table, move |connection, tending| walked.purge(connection, tending, before))
-                .await?;
-        }
-        self.drop_versions(&mut total, &tend).await?;
-        Ok(total)
-    }
-
     async fn slice(
         &self,
         total: &mut Tended,
@@ -157,8 +142,7 @@ impl SqliteStore {
                     "DELETE FROM job_version WHERE job = ?1 AND version = ?2 AND unused_since < ?3 AND ?4 IS NOT NULL"
                 };
                 let row = params![job, version, micros(tend.versions_before()), micros(tend.now)];
-                let changed =
-                    connection.prepare_cached(sql).and_then(|mut change| change.execute(row)).map_err(failed)?;
+                let changed = change(connection, sql, row)?;
                 purged += if *is_used { 0 } else { changed as u64 };
             }
             Ok(Tended { purged, more, ..Tended::default() })
@@ -171,9 +155,7 @@ impl SqliteStore {
 fn unused(connection: &Connection, tend: &Tend) -> Result<Vec<(i64, i32, bool)>, StoreError> {
     let sql = "SELECT job, version FROM job_version WHERE unused_since < ?1 ORDER BY unused_since LIMIT ?2";
     let key = params![micros(tend.versions_before()), VERSIONS];
-    let mut select = connection.prepare_cached(sql).map_err(failed)?;
-    let rows = select.query_map(key, |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
-    let candidates: Vec<(i64, i32)> = rows.collect::<Result<_, _>>().map_err(failed)?;
+    let candidates: Vec<(i64, i32)> = all(connection, sql, key, |row| Ok((row.get(0)?, row.get(1)?)))?;
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
@@ -222,17 +204,11 @@ fn fold(connection: &Connection, _: &Tend, _: &Tending) -> Result<Tended, StoreE
             sums.entry(key).or_default().merge(&added);
         }
         if let Some(left) = left {
-            connection
-                .prepare_cached("UPDATE rollup_delta SET body = ?2 WHERE id = ?1")
-                .and_then(|mut update| update.execute(params![id, rollup::encode(&left)]))
-                .map_err(failed)?;
+            change(connection, "UPDATE rollup_delta SET body = ?2 WHERE id = ?1", params![id, rollup::encode(&left)])?;
             cut = true;
             break;
         }
-        connection
-            .prepare_cached("DELETE FROM rollup_delta WHERE id = ?1")
-            .and_then(|mut delete| delete.execute([id]))
-            .map_err(failed)?;
+        change(connection, "DELETE FROM rollup_delta WHERE id = ?1", [id])?;
         folded += 1;
     }
     for ((job, hour), sum) in sums {
@@ -242,10 +218,10 @@ fn fold(connection: &Connection, _: &Tend, _: &Tending) -> Result<Tended, StoreE
 }
 
 fn add(connection: &Connection, job: JobId, hour: i64, mut sum: Rollup) -> Result<(), StoreError> {
-    let body: Option<Vec<u8>> = connection
-        .prepare_cached("SELECT body FROM rollup WHERE job = ?1 AND hour = ?2")
-        .and_then(|mut select| select.query_row(params![job.0, hour], |row| row.get(0)).optional())
-        .map_err(failed)?;
+    let body: Option<Vec<u8>> =
+        first(connection, "SELECT body FROM rollup WHERE job = ?1 AND hour = ?2", params![job.0, hour], |row| {
+            row.get(0)
+        })?;
     if let Some(body) = body {
         // What cannot be read is begun anew: the counts of an hour, at most.
         let known = readable("rollup", format_args!("{job}/{hour}"), rollup::decode_one(&body));
@@ -253,10 +229,11 @@ fn add(connection: &Connection, job: JobId, hour: i64, mut sum: Rollup) -> Resul
             sum.merge(&known);
         }
     }
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO rollup (job, hour, body) VALUES (?1, ?2, ?3)")
-        .and_then(|mut put| put.execute(params![job.0, hour, rollup::encode_one(&sum)]))
-        .map_err(failed)?;
+    change(
+        connection,
+        "INSERT OR REPLACE INTO rollup (job, hour, body) VALUES (?1, ?2, ?3)",
+        params![job.0, hour, rollup::encode_one(&sum)],
+    )?;
     Ok(())
 }
 
@@ -356,10 +333,7 @@ fn drop_rollups(connection: &Connection, tend: &Tend, tending: &Tending) -> Resu
 fn drop_jobs(connection: &Connection, tend: &Tend, _: &Tending) -> Result<Tended, StoreError> {
     let sql =
         "SELECT id FROM job WHERE deleted = 1 AND deletion IS NULL AND updated_at < ?1 ORDER BY updated_at LIMIT 1";
-    let job: Option<i64> = connection
-        .prepare_cached(sql)
-        .and_then(|mut select| select.query_row([micros(tend.deleted_before())], |row| row.get(0)).optional())
-        .map_err(failed)?;
+    let job: Option<i64> = first(connection, sql, [micros(tend.deleted_before())], |row| row.get(0))?;
     let Some(job) = job else { return Ok(Tended::default()) };
     let mut left = ROWS;
     for sql in [
@@ -369,7 +343,7 @@ fn drop_jobs(connection: &Connection, tend: &Tend, _: &Tending) -> Result<Tended
         "DELETE FROM job WHERE id = ?1 AND ?2 > 0",
     ] {
         let most = left as i64;
-        left -= connection.prepare_cached(sql).and_then(|mut s| s.execute([job, most])).map_err(failed)?;
+        left -= change(connection, sql, [job, most])?;
     }
     Ok(Tended { purged: (ROWS - left) as u64, more: true, ..Tended::default() })
 }
@@ -378,9 +352,8 @@ fn drop_jobs(connection: &Connection, tend: &Tend, _: &Tending) -> Result<Tended
 /// decided: a schedule whose cursor is behind one would catch up with it.
 fn drop_pauses(connection: &Connection, tend: &Tend, _: &Tending) -> Result<Tended, StoreError> {
     let pauses: Vec<(String, Pause)> = {
-        let mut select = connection.prepare_cached("SELECT target, pause FROM pause").map_err(failed)?;
-        let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
-        let rows: Vec<(String, String)> = rows.collect::<Result<_, _>>().map_err(failed)?;
+        let rows: Vec<(String, String)> =
+            all(connection, "SELECT target, pause FROM pause", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let read = |(target, pause): (String, String)| {
             let pause = readable("pause", &target, from_json(&pause))?;
             Some((target, pause))
@@ -536,6 +509,26 @@ fn walked(tend: &Tend) -> [(Walked, i64); 5] {
         (Walked { table: "node", keys: "id", gone: without_parts }, workers),
         (Walked { table: "slot", keys: "key", gone: "held = 0 AND waiting = 0" }, now),
     ]
+}
+
+#[async_trait]
+impl UpkeepStore for SqliteStore {
+    async fn tend(&self, tend: &Tend) -> Result<Tended, StoreError> {
+        let tend = *tend;
+        let mut total = Tended::default();
+        for (name, slice) in SLICES {
+            self.slice(&mut total, name, move |connection, tending| slice(connection, &tend, tending)).await?;
+        }
+        for (aged, before) in aged(&tend) {
+            self.slice(&mut total, aged.table, move |connection, _| aged.purge(connection, before)).await?;
+        }
+        for (walked, before) in walked(&tend) {
+            self.slice(&mut total, walked.table, move |connection, tending| walked.purge(connection, tending, before))
+                .await?;
+        }
+        self.drop_versions(&mut total, &tend).await?;
+        Ok(total)
+    }
 }
 
 #[cfg(test)]

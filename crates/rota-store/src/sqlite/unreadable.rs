@@ -1,8 +1,9 @@
 //! Rows that cannot be read: set aside, listed, shown, discarded.
 
-use rota_core::store::{Discarded, StoreError, UnreadableRow};
+use async_trait::async_trait;
+use rota_core::store::{Discarded, StoreError, UnreadableRow, UnreadableStore};
 use rusqlite::{
-    Connection, OptionalExtension, Row, params_from_iter,
+    Connection, Row, params_from_iter,
     types::{self, ValueRef},
 };
 use serde_json::{Map, Value};
@@ -10,7 +11,7 @@ use uuid::Uuid;
 
 use super::{
     SqliteStore, failed, history,
-    rows::{STATUS, run_row, select_run},
+    rows::{STATUS, change, first, run_row, select_run},
     writer::Urgency,
 };
 use crate::{
@@ -35,7 +36,7 @@ pub fn set_aside(connection: &Connection, notes: &Notes, runs: &[Uuid]) -> Resul
         }
         let sql = "UPDATE run SET status = status + 100, holder = NULL, due_at = NULL WHERE id = ?1";
         for sql in [sql, "DELETE FROM notice WHERE run = ?1"] {
-            connection.prepare_cached(sql).and_then(|mut set| set.execute([id.as_bytes()])).map_err(failed)?;
+            change(connection, sql, [id.as_bytes()])?;
         }
     }
     Ok(())
@@ -60,10 +61,7 @@ fn standing(connection: &Connection, id: Uuid) -> Result<Standing, StoreError> {
         },
         Ok(_) | Err(_) => Standing::Unknown,
     };
-    let found = connection
-        .prepare_cached(&sql)
-        .and_then(|mut select| select.query_row([id.as_bytes()], |row| Ok(judge(row))).optional())
-        .map_err(failed)?;
+    let found = first(connection, &sql, [id.as_bytes()], |row| Ok(judge(row)))?;
     Ok(found.unwrap_or(Standing::Fine))
 }
 
@@ -95,63 +93,6 @@ fn set_aside_runs(connection: &Connection) -> Result<Vec<UnreadableRow>, StoreEr
 /// A row as it was before it was set aside.
 fn as_it_was(row: RunRow) -> RunRow {
     RunRow { status: row.status - status::SET_ASIDE, ..row }
-}
-
-impl SqliteStore {
-    pub(super) async fn do_unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError> {
-        let unknown = self.notes.unknown();
-        let read =
-            move |connection: &Connection| Ok((set_aside_runs(connection)?, still_unknown(connection, &unknown)?));
-        let (mut found, unknown) = self.read("list rows that cannot be read", read).await?;
-        // What is not a number sorts behind all numbers, and so among those that are set aside.
-        let is_new = |row: &UnreadableRow| found.iter().all(|known| known.key != row.key);
-        let more: Vec<UnreadableRow> = unknown.iter().map(unknown_status).filter(is_new).collect();
-        found.extend(more);
-        self.notes.keep_unknown(unknown, false);
-        found.extend(self.notes.list());
-        found.truncate(LISTED_MAX);
-        Ok(found)
-    }
-
-    pub(super) async fn do_raw_row(&self, table: &str, key: &str) -> Result<Option<Value>, StoreError> {
-        let Some(named) = named(table) else { return Ok(None) };
-        let for_read = key.to_owned();
-        let found = self.read("read a row as it is", move |connection| raw(connection, named, &for_read)).await?;
-        if found.is_none() {
-            self.notes.gone(named.table, key);
-        }
-        Ok(found)
-    }
-
-    pub(super) async fn do_discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
-        if let Some(why) = kept_because(table) {
-            return Ok(Discarded::Refused(why));
-        }
-        let Some(named) = named(table) else { return Ok(Discarded::NotFound) };
-        let Some(parts) = named.parts(key) else { return Ok(Discarded::NotFound) };
-        let mut sql = format!("DELETE FROM {table} WHERE {}", is_key(named));
-        if table == RUN {
-            sql += " AND status NOT BETWEEN 0 AND 6";
-        } else {
-            read_again(self, table, &parts).await?;
-            if !self.notes.is_noted(named.table, key) {
-                return Ok(Discarded::NotFound);
-            }
-        }
-        let for_write = key.to_owned();
-        let gone = self
-            .writer
-            .write("discard a row", Urgency::Prompt, move |connection| {
-                let parts = named.parts(&for_write).unwrap_or_default();
-                connection
-                    .prepare_cached(&sql)
-                    .and_then(|mut delete| delete.execute(params_from_iter(parts.iter().map(value))))
-                    .map_err(failed)
-            })
-            .await?;
-        self.notes.gone(named.table, key);
-        Ok(if gone > 0 { Discarded::Gone } else { Discarded::NotFound })
-    }
 }
 
 /// The tables that only this store names so.
@@ -208,5 +149,64 @@ fn plain(value: ValueRef<'_>) -> Value {
         ValueRef::Blob(bytes) => {
             Uuid::from_slice(bytes).map_or_else(|_| format!("{} bytes", bytes.len()).into(), |id| id.to_string().into())
         }
+    }
+}
+
+#[async_trait]
+impl UnreadableStore for SqliteStore {
+    async fn unreadable(&self) -> Result<Vec<UnreadableRow>, StoreError> {
+        let unknown = self.notes.unknown();
+        let read =
+            move |connection: &Connection| Ok((set_aside_runs(connection)?, still_unknown(connection, &unknown)?));
+        let (mut found, unknown) = self.read("list rows that cannot be read", read).await?;
+        // What is not a number sorts behind all numbers, and so among those that are set aside.
+        let is_new = |row: &UnreadableRow| found.iter().all(|known| known.key != row.key);
+        let more: Vec<UnreadableRow> = unknown.iter().map(unknown_status).filter(is_new).collect();
+        found.extend(more);
+        self.notes.keep_unknown(unknown, false);
+        found.extend(self.notes.list());
+        found.truncate(LISTED_MAX);
+        Ok(found)
+    }
+
+    fn note_definition(&self, table: &'static str, key: &str, broken: Option<&str>) {
+        self.notes.note_definition(table, key, broken);
+    }
+
+    async fn raw_row(&self, table: &str, key: &str) -> Result<Option<serde_json::Value>, StoreError> {
+        let Some(named) = named(table) else { return Ok(None) };
+        let for_read = key.to_owned();
+        let found = self.read("read a row as it is", move |connection| raw(connection, named, &for_read)).await?;
+        if found.is_none() {
+            self.notes.gone(named.table, key);
+        }
+        Ok(found)
+    }
+
+    async fn discard_row(&self, table: &str, key: &str) -> Result<Discarded, StoreError> {
+        if let Some(why) = kept_because(table) {
+            return Ok(Discarded::Refused(why));
+        }
+        let Some(named) = named(table) else { return Ok(Discarded::NotFound) };
+        let Some(parts) = named.parts(key) else { return Ok(Discarded::NotFound) };
+        let mut sql = format!("DELETE FROM {table} WHERE {}", is_key(named));
+        if table == RUN {
+            sql += " AND status NOT BETWEEN 0 AND 6";
+        } else {
+            read_again(self, table, &parts).await?;
+            if !self.notes.is_noted(named.table, key) {
+                return Ok(Discarded::NotFound);
+            }
+        }
+        let for_write = key.to_owned();
+        let gone = self
+            .writer
+            .write("discard a row", Urgency::Prompt, move |connection| {
+                let parts = named.parts(&for_write).unwrap_or_default();
+                change(connection, &sql, params_from_iter(parts.iter().map(value)))
+            })
+            .await?;
+        self.notes.gone(named.table, key);
+        Ok(if gone > 0 { Discarded::Gone } else { Discarded::NotFound })
     }
 }
