@@ -38,8 +38,9 @@ fn offences(sqlite: &BTreeSet<String>, postgres: &BTreeSet<String>) -> Vec<Strin
 
 fn files(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).expect("the folder of a store can be read");
-    let names = entries.map(|entry| entry.expect("its entries too").file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.ends_with(".rs")).collect()
+    let paths = entries.map(|entry| entry.expect("its entries too").path());
+    let sources = paths.filter(|path| path.extension().is_some_and(|end| end == "rs"));
+    sources.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
 }
 
 #[test]

@@ -30,11 +30,11 @@ impl<E: Engine> PartitionStore for SqlStore<E> {
         parts: &[Partition],
         now: Timestamp,
     ) -> Result<Vec<Option<Epoch>>, StoreError> {
-        let lock = E::DIALECT.for_update();
+        let held = E::DIALECT.for_update();
         let look = vec![
             one_at_a_time(E::DIALECT),
-            bound(format!("{ALL}{lock}"), values![]),
-            bound(format!("SELECT id FROM node WHERE until >= $1 ORDER BY id{lock}"), values![now]),
+            bound(format!("{ALL}{held}"), values![]),
+            bound(format!("SELECT id FROM node WHERE until >= $1 ORDER BY id{held}"), values![now]),
         ];
         let (parts, taken_by) = (parts.to_vec(), "UPDATE partition SET node = $2, epoch = epoch + 1 WHERE part = $1");
         let decide = move |_: &Notes, found: &[Vec<Row>]| {

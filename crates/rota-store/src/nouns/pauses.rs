@@ -1,6 +1,6 @@
 //! Pauses: of tenants and queues in rows of their own, of jobs and schedules in theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use rota_core::{
@@ -35,28 +35,28 @@ impl<E: Engine> PauseStore for SqlStore<E> {
         let (now, targets, wish) = (write.now, targets.to_vec(), pause.cloned());
         // Rows are locked in one order, whoever locks them.
         let places: BTreeMap<PauseTarget, usize> =
-            targets.iter().cloned().collect::<std::collections::BTreeSet<_>>().into_iter().zip(1..).collect();
+            targets.iter().cloned().collect::<BTreeSet<_>>().into_iter().zip(1..).collect();
         let hold = bound(E::DIALECT.either("SELECT 1", "SELECT 1 FROM meta FOR UPDATE"), values![]);
         let look = std::iter::once(Ok(hold)).chain(places.keys().map(|target| look_at(E::DIALECT, target)));
         let look = look.collect::<Result<Vec<_>, StoreError>>()?;
         let decide = move |notes: &Notes, found: &[Vec<Row>]| {
-            let (mut changed, mut changes) = (BTreeMap::new(), Vec::new());
+            let (mut done, mut changes) = (BTreeSet::new(), Vec::new());
             for (target, place) in &places {
                 let Some(row) = found[*place].first() else { continue };
-                let Some(old) = old(notes, target, row)? else { continue };
+                let Some(old) = old(notes, target, row) else { continue };
                 if let Some(pause) = changed_pause(wish.as_ref(), old, now) {
                     changes.extend(change(E::DIALECT, target, &pause, now)?);
-                    changed.insert(target.clone(), ());
+                    done.insert(target.clone());
                 }
             }
-            if changed.keys().any(is_wide) {
+            if done.iter().any(is_wide) {
                 let raise = E::DIALECT.either(
                     "UPDATE meta SET value = value + 1 WHERE key = 'pauses_revision'",
                     "UPDATE meta SET pauses_revision = pauses_revision + 1",
                 );
                 changes.push(bound(raise, values![]));
             }
-            Ok((changes, targets.iter().map(|target| changed.contains_key(target)).collect()))
+            Ok((changes, targets.iter().map(|target| done.contains(target)).collect()))
         };
         self.decide_once(write, "set pauses", look, decide).await
     }
@@ -113,14 +113,14 @@ fn look_at(dialect: Dialect, target: &PauseTarget) -> Result<Statement, StoreErr
 
 /// The pause that is there; none where it cannot be read and must stay.
 #[allow(clippy::option_option, reason = "one that must stay, and none, are two things")]
-fn old(notes: &Notes, target: &PauseTarget, row: &Row) -> Result<Option<Option<Pause>>, StoreError> {
+fn old(notes: &Notes, target: &PauseTarget, row: &Row) -> Option<Option<Pause>> {
     let read = row.opt(0, |row, at| row.str(at).and_then(from_json));
-    Ok(match target {
+    match target {
         // One that cannot be read is replaced.
         PauseTarget::Tenant(_) | PauseTarget::Queue(..) => Some(notes.readable("pause", row.shown(1), read).flatten()),
         PauseTarget::Job(_) => notes.readable_part("job", row.shown(1), read),
         PauseTarget::Schedule(_) => notes.readable_part("schedule", row.shown(1), read),
-    })
+    }
 }
 
 /// Writes a pause. Schedules that sleep wake at their instant.
