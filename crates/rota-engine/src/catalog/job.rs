@@ -78,7 +78,9 @@ pub fn input_problems(document: &JobDocument) -> Vec<Problem> {
     let schema = match schema_of(input) {
         Ok(None) => return Vec::new(),
         Ok(Some(schema)) => schema,
-        Err(why) => return vec![Problem::new("input.schema", "bad_schema", format!("is not a valid JSON Schema: {why}"))],
+        Err(why) => {
+            return vec![Problem::new("input.schema", "bad_schema", format!("is not a valid JSON Schema: {why}"))];
+        }
     };
     let mut problems = Vec::new();
     let mut refuse = |path: String, payload: &Value| {

@@ -53,8 +53,7 @@ const HELD_FOR: Span = Span::secs(10);
 pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<ExchangeAnswer, ExchangeError> {
     let now = node.clock.now();
     let worker = asked.hello.worker;
-    let notify =
-        node.remote.sessions().register(&asked.hello, asked.leases.len(), &node.options.limits, now)?;
+    let notify = node.remote.sessions().register(&asked.hello, asked.leases.len(), &node.options.limits, now)?;
     let mut answer = ExchangeAnswer::default();
     take_output(node, &asked, &mut answer).await?;
     let answers = Arc::new(PendingAcks::new(asked.finished.len(), Arc::clone(&notify)));
