@@ -93,7 +93,7 @@ fn unreadable(error: &minijinja::Error) -> RenderError {
 /// A value where only text can stand. Lists and maps become their JSON.
 pub(super) fn text_of(value: Value) -> Result<String, RenderError> {
     match value {
-        Value::Null => Err(RenderError::new("yields null, which cannot be written as text; use `| default(…)`")),
+        Value::Null => Err(RenderError::new("yields null, which cannot be written as text; use `| default(…, true)`")),
         Value::String(text) => Ok(text),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => Ok(value.to_string()),
     }

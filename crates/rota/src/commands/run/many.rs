@@ -95,7 +95,7 @@ pub async fn cancel(session: &mut Session<'_>, args: &CancelArgs) -> Result<(), 
     }
     let request = CancelRequest { reason: args.reason.clone(), grace: args.grace.clone() };
     let mut done = Vec::new();
-    for run in &args.runs {
+    for run in &super::read::find_all(&session.client, args.runs.clone()).await? {
         done.push(session.client.post::<CancelResult>(&["runs", run, "cancel"], &request).await?);
     }
     session.answer(&done, |printer| {

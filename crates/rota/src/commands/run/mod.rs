@@ -33,14 +33,14 @@ pub enum Command {
     Events(OneRunArgs),
     /// Explain why a run waits
     Why(OneRunArgs),
-    /// Wait for the end of a run, or of a job's first run; exit with 0 if it succeeded, otherwise with 1
+    /// Wait for the end of a run, or of a job's newest or first run; exit with 0 if it succeeded, otherwise with 1
     Wait(WaitArgs),
-    /// Cancel runs, by their ids or by a filter
+    /// Cancel runs, by their ids, by the name of a job, or by a filter
     Cancel(CancelArgs),
     /// Retry runs that have ended
     Retry {
-        /// Their ids
-        #[arg(required = true, value_name = "RUN")]
+        /// Their ids, or the names of jobs for their newest runs
+        #[arg(required = true, value_name = "RUN|JOB")]
         runs: Vec<String>,
         /// Use the job's newest version, not the one of the run
         #[arg(long)]
@@ -107,8 +107,8 @@ pub struct WaitArgs {
 
 #[derive(Args)]
 pub struct CancelArgs {
-    /// Their ids; if none are given, all that the filter finds
-    #[arg(value_name = "RUN")]
+    /// Their ids, or the names of jobs for their newest runs; if none are given, all that the filter finds
+    #[arg(value_name = "RUN|JOB")]
     runs: Vec<String>,
     /// A note for people
     #[arg(long, value_name = "TEXT")]
@@ -138,7 +138,10 @@ pub fn run(args: RunArgs, printer: &mut Printer) -> Result<(), Failure> {
         Command::Why(args) => read::why(session, &args).await,
         Command::Wait(args) => follow::wait(session, &args).await,
         Command::Cancel(args) => many::cancel(session, &args).await,
-        Command::Retry { runs, latest, again } => many::retry(session, &runs, RetryRequest { latest, again }).await,
+        Command::Retry { runs, latest, again } => {
+            let runs = read::find_all(&session.client, runs).await?;
+            many::retry(session, &runs, RetryRequest { latest, again }).await
+        }
         Command::Enqueue { file } => enqueue::enqueue(session, &file).await,
     })
 }

@@ -31,6 +31,9 @@ pub async fn list(session: &mut Session<'_>, kind: &str, args: &ListRunsArgs) ->
     session.list(&args.list, &[kind], &query, shown::runs).await
 }
 
+/// How many of a job's runs are compared to find the one that was created last.
+const LOOKED_AT: &str = "200";
+
 impl RunName {
     /// The run's id: as given, or that of the job's newest run.
     pub async fn find(&self, client: &Client) -> Result<String, Failure> {
@@ -43,15 +46,25 @@ impl RunName {
         if self.run.parse::<Uuid>().is_ok() {
             return Ok(Some(self.run.clone()));
         }
-        let newest = [("limit", "1".to_owned())];
-        match client.get::<Page<Run>>(&["jobs", &self.run, "runs"], &newest).await {
-            Ok(page) => Ok(page.items.first().map(|run| run.id.to_string())),
+        // Live ones come first and the others by their ends, so the newest may be behind others.
+        let lately = [("limit", LOOKED_AT.to_owned())];
+        match client.get::<Page<Run>>(&["jobs", &self.run, "runs"], &lately).await {
+            Ok(page) => Ok(page.items.iter().max_by_key(|run| (run.created_at, run.id)).map(|run| run.id.to_string())),
             Err(error) if error.is_not_found() => {
                 Err(Failure::not_found(format!("`{}` is neither the id of a run nor the name of a job", self.run)))
             }
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The ids of runs that are given by their ids or the names of their jobs.
+pub async fn find_all(client: &Client, runs: Vec<String>) -> Result<Vec<String>, Failure> {
+    let mut found = Vec::with_capacity(runs.len());
+    for run in runs {
+        found.push(RunName { run }.find(client).await?);
+    }
+    Ok(found)
 }
 
 pub async fn show(session: &mut Session<'_>, args: &OneRunArgs) -> Result<(), Failure> {
