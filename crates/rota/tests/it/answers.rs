@@ -59,8 +59,11 @@ type Answer = (u16, String);
 fn send(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let kind =
-        if body.is_empty() || headers.contains("Content-Type") { "" } else { "Content-Type: application/json\r\n" };
+    let kind = match path {
+        _ if body.is_empty() => "",
+        bulk if bulk.starts_with("/bulk/") => "Content-Type: application/x-ndjson\r\n",
+        _ => "Content-Type: application/json\r\n",
+    };
     let head = format!("{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{kind}{headers}");
     write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut answer = String::new();

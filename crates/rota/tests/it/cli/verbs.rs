@@ -34,6 +34,30 @@ fn flags_save_what_they_name_and_a_schedule_that_goes_is_asked_for() {
     assert!(desk.node.stop().0.success());
 }
 
+/// A delayed run stood before the one that was just triggered, and a cancel took ids alone.
+#[test]
+fn the_name_of_a_job_means_the_run_that_was_created_last() {
+    let desk = Desk::open();
+    desk.rota(&["job", "create", "--name", "greet", "--shell", "true"]).ok();
+    let trigger = |more: &[&str]| {
+        let made = desk.rota(&[&["job", "trigger", "greet", "-o", "json"], more].concat()).json();
+        made["id"].as_str().unwrap().to_owned()
+    };
+    let delayed = trigger(&["--at", "+2h"]);
+    let first = trigger(&[]);
+    assert_eq!(desk.rota(&["run", "wait", "greet", "-o", "json"]).json()["id"], Value::from(first.as_str()));
+    let again = desk.rota(&["run", "retry", "greet"]).ok();
+    assert!(again.starts_with(&format!("{first} retried as ")), "{again}");
+    let last = trigger(&["--at", "+3h"]);
+    let cancelled = desk.rota(&["run", "cancel", "greet"]).ok();
+    assert!(cancelled.starts_with(&last), "{cancelled}");
+    assert!(desk.rota(&["run", "show", &delayed]).ok().contains("scheduled"));
+    assert!(
+        desk.rota(&["run", "cancel", "nobody"]).failed(3).contains("neither the id of a run nor the name of a job")
+    );
+    assert!(desk.node.stop().0.success());
+}
+
 /// A dry run that says yes where the act says no is a lie.
 #[test]
 fn a_job_is_checked_as_it_would_be_created() {
