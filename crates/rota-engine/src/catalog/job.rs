@@ -31,8 +31,9 @@ pub struct JobVersion {
     pub payload: Value,
     /// Whether its step has anything to render.
     pub templated: bool,
-    /// What every payload must satisfy.
-    schema: Option<Schema>,
+    /// What every payload must satisfy; or why it cannot be used, where an earlier release
+    /// accepted it.
+    schema: Option<Result<Schema, String>>,
     /// Bytes of its document.
     pub size: usize,
 }
@@ -54,7 +55,7 @@ impl JobVersion {
             templated,
             size,
             terms,
-            schema: document.input.as_ref().and_then(|input| schema_of(input).ok()?),
+            schema: document.input.as_ref().and_then(|input| schema_of(input).transpose()),
             document,
         })
     }
@@ -62,7 +63,10 @@ impl JobVersion {
     /// What is wrong with a payload, by the job's own schema: the first thing,
     /// with its path.
     pub fn refuses(&self, payload: &Value) -> Option<String> {
-        self.schema.as_ref().and_then(|schema| schema.refuses(payload))
+        match self.schema.as_ref()? {
+            Ok(schema) => schema.refuses(payload),
+            Err(why) => Some(format!("input.schema cannot be used and has to be saved anew: {why}")),
+        }
     }
 }
 

@@ -214,7 +214,7 @@ impl Catalog {
             Ok(entry) => {
                 let entry = Arc::new(entry);
                 self.caches(|caches| {
-                    caches.schedules.put(entry.record.id, Arc::clone(&entry), entry.record.spec.len())
+                    caches.schedules.put(entry.record.id, Arc::clone(&entry), entry.record.spec.len());
                 });
                 ScheduleFound::Here(entry)
             }

@@ -22,12 +22,20 @@ use jsonschema::{
 };
 use serde_json::{Map, Number, Value, json};
 
+use crate::elsewhere::elsewhere;
+
 /// Looks at a part of a payload, all together.
 const STEPS_MAX: u64 = 500_000;
-/// Of a pattern that backtracks.
-const BACKTRACKS_MAX: usize = 10_000;
+/// Those that are taken without going elsewhere.
+const STEPS_AT_ONCE: u64 = 5_000;
+/// Steps for a byte of text, where the schema has patterns that read it.
+const STEPS_PER_BYTE: u64 = 4;
 /// Bytes that a pattern may have when it is compiled.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
+/// Patterns in a schema.
+const PATTERNS_MAX: usize = 200;
+/// Patterns of one `patternProperties`: each is compared with each name.
+const NAME_PATTERNS_MAX: usize = 20;
 /// Characters of a schema's complaint that are shown.
 const MESSAGE_CHARS_MAX: usize = 500;
 
@@ -42,25 +50,41 @@ const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
 thread_local! {
     /// What is left of the evaluation under way.
     static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+    /// What a byte of text costs in it.
+    static PER_BYTE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A schema, ready for use.
 #[derive(Debug)]
-pub(super) struct Schema(Validator<CountedJson>);
+pub(super) struct Schema {
+    validator: Validator<CountedJson>,
+    has_patterns: bool,
+}
 
 impl Schema {
     /// Nothing is fetched: a reference to elsewhere is an error.
     pub(super) fn new(schema: &Value) -> Result<Self, String> {
         // What is wrong with it is said of what was written.
         jsonschema::meta::validate(schema).map_err(|error| shown(&error))?;
-        let patterns = PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS_MAX).size_limit(PATTERN_BYTES_MAX);
-        let options = jsonschema::options_for::<CountedJson>().with_pattern_options(patterns);
-        options.build(&looking(schema)?).map(Self).map_err(|error| shown(&error))
+        let patterns = patterns(schema)?;
+        if patterns > PATTERNS_MAX {
+            return Err(format!("has {patterns} patterns, and may have {PATTERNS_MAX}"));
+        }
+        // Linear in the text: what looks around or back is refused.
+        let linear = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX);
+        let options = jsonschema::options_for::<CountedJson>().with_pattern_options(linear);
+        let validator = options.build(&looking(schema)?).map_err(|error| shown(&error))?;
+        Ok(Self { validator, has_patterns: patterns > 0 })
+    }
+
+    fn within_budget<T>(&self, work: impl Fn() -> T) -> Option<T> {
+        PER_BYTE.set(if self.has_patterns { STEPS_PER_BYTE } else { 0 });
+        within(STEPS_AT_ONCE, &work).or_else(|| elsewhere(|| within(STEPS_MAX, &work)))
     }
 
     /// What is wrong with a payload: the first thing, with its path.
     pub(super) fn refuses(&self, payload: &Value) -> Option<String> {
-        match within_budget(|| self.0.is_valid(Counted(payload))) {
+        match self.within_budget(|| self.validator.is_valid(Counted(payload))) {
             Some(true) => None,
             Some(false) => Some(self.first_error(payload)),
             None => Some(format!(
@@ -71,8 +95,8 @@ impl Schema {
     }
 
     fn first_error(&self, payload: &Value) -> String {
-        let first = within_budget(|| {
-            let error = self.0.iter_errors(Counted(payload)).next()?;
+        let first = self.within_budget(|| {
+            let error = self.validator.iter_errors(Counted(payload)).next()?;
             let path = error.instance_path().to_string().replace('/', ".");
             Some(format!("payload{path}: {}", shown(&error)))
         });
@@ -90,8 +114,8 @@ fn shown(error: &ValidationError<'_>) -> String {
 struct Spent;
 
 /// None when it would take too long.
-fn within_budget<T>(work: impl FnOnce() -> T) -> Option<T> {
-    LEFT.set(Some(STEPS_MAX));
+fn within<T>(steps: u64, work: impl FnOnce() -> T) -> Option<T> {
+    LEFT.set(Some(steps));
     // What is evaluated is only read, and dropped when it unwinds.
     let done = catch_unwind(AssertUnwindSafe(work));
     LEFT.set(None);
@@ -111,13 +135,23 @@ struct CountedJson;
 
 impl<'a> Counted<'a> {
     fn read(self) -> &'a Value {
-        let Some(left) = LEFT.get() else { return self.0 };
-        match left.checked_sub(1) {
-            Some(left) => LEFT.set(Some(left)),
-            None => resume_unwind(Box::new(Spent)),
-        }
+        spend(1);
         self.0
     }
+}
+
+fn spend(steps: u64) {
+    let Some(left) = LEFT.get() else { return };
+    match left.checked_sub(steps) {
+        Some(left) => LEFT.set(Some(left)),
+        None => resume_unwind(Box::new(Spent)),
+    }
+}
+
+/// What it costs to have a text read from its beginning to its end.
+fn spend_for(text: &str) {
+    let length = text.len() as u64;
+    spend(length / 64 + length * PER_BYTE.get());
 }
 
 impl Json for CountedJson {
@@ -149,7 +183,15 @@ impl<'a> Node<'a, CountedJson> for Counted<'a> {
     }
 
     fn as_string(&self) -> Option<Cow<'a, str>> {
-        self.read().as_str().map(Cow::Borrowed)
+        let text = self.read().as_str()?;
+        spend_for(text);
+        Some(Cow::Borrowed(text))
+    }
+
+    fn string_length(&self) -> Option<u64> {
+        let text = self.read().as_str()?;
+        spend(text.len() as u64 / 64);
+        Some(text.chars().count() as u64)
     }
 
     fn as_number(&self) -> Option<&'a Number> {
@@ -207,7 +249,11 @@ impl<'a> Iterator for Members<'a> {
     type Item = (&'a str, Counted<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|(name, value)| (name.as_str(), Counted(value)))
+        let (name, value) = self.0.next()?;
+        // Names are compared with patterns, too.
+        spend(1);
+        spend_for(name);
+        Some((name.as_str(), Counted(value)))
     }
 }
 
@@ -250,6 +296,32 @@ fn looking(schema: &Value) -> Result<Value, String> {
     }
     with.entry("type").or_insert_with(|| json!(["array", "boolean", "integer", "null", "number", "object", "string"]));
     Ok(Value::Object(with))
+}
+
+/// How many patterns a schema has.
+fn patterns(schema: &Value) -> Result<usize, String> {
+    let mut found = 0;
+    match schema {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                found += match (name.as_str(), value) {
+                    ("pattern", Value::String(_)) => 1,
+                    ("patternProperties", Value::Object(named)) if named.len() > NAME_PATTERNS_MAX => {
+                        return Err(format!("`patternProperties` may have at most {NAME_PATTERNS_MAX} patterns"));
+                    }
+                    ("patternProperties", Value::Object(named)) => named.len() + patterns(value)?,
+                    _ => patterns(value)?,
+                };
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                found += patterns(item)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(found)
 }
 
 /// Whether a reference leads into what is data where it stands.
@@ -314,12 +386,24 @@ mod tests {
         assert!(schema(&tree).refuses(&deep).is_some());
     }
 
+    /// One that looked ahead took a second for 4,000 characters and a thread for ever for 60,000.
     #[test]
-    fn a_pattern_that_backtracks_is_given_up() {
-        let pattern = schema(&json!({ "items": { "pattern": "^(?=(a+)+$)(a|aa)+$" } }));
-        let texts: Vec<String> = (0..100).map(|n| format!("{}{n}!", "a".repeat(40))).collect();
-        assert!(pattern.refuses(&json!(texts)).is_some());
-        assert!(Schema::new(&json!({ "pattern": "(a{1000}){1000}" })).is_err());
+    fn patterns_are_linear_few_and_counted_by_the_text_they_read() {
+        for pattern in ["(?=(a+)+$)b", r"(a)\1", "(a{1000}){1000}"] {
+            assert!(Schema::new(&json!({ "pattern": pattern })).is_err(), "{pattern}");
+        }
+        let many = |count: usize| json!((0..count).map(|n| json!({ "pattern": format!("x{n}$") })).collect::<Vec<_>>());
+        assert!(Schema::new(&json!({ "allOf": many(PATTERNS_MAX + 1) })).unwrap_err().contains("patterns"));
+        let why = schema(&json!({ "anyOf": many(PATTERNS_MAX) })).refuses(&json!("a".repeat(2_000))).unwrap();
+        assert!(why.contains("steps"), "{why}");
+        let names =
+            |count: usize| -> Map<String, Value> { (0..count).map(|n| (format!("^k.*{n}$"), json!({}))).collect() };
+        assert!(Schema::new(&json!({ "patternProperties": names(NAME_PATTERNS_MAX + 1) })).is_err());
+        let payload: Map<String, Value> = (0..50_000).map(|n| (format!("k{n}"), json!(1))).collect();
+        assert!(schema(&json!({ "patternProperties": names(NAME_PATTERNS_MAX) })).refuses(&json!(payload)).is_some());
+        let usual = schema(&json!({ "items": { "type": "string", "pattern": "^[a-z]{2}-[0-9]{4}$", "maxLength": 7 } }));
+        assert_eq!(usual.refuses(&json!(vec!["ab-1234"; 5_000])), None);
+        assert_eq!(schema(&json!({ "type": "string" })).refuses(&json!("a".repeat(1 << 20))), None);
     }
 
     /// A large payload of an ordinary schema is not refused for its size.

@@ -378,7 +378,7 @@ pub async fn a_sample_holds_something_of_everything_and_goes_on(h: &Harness) {
     }
     let inventory = inventory(h).await;
     if let Ok(folder) = std::env::var("ROTA_FREEZE") {
-        h.place.freeze(&PathBuf::from(folder), &inventory).await;
+        h.place.freeze(&PathBuf::from(folder), &inventory);
     }
     goes_on(h).await;
 }

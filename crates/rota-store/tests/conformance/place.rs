@@ -94,7 +94,7 @@ impl Place {
     }
 
     /// Leaves what is stored for `scripts/freeze`: a file, or the name of a schema.
-    pub async fn freeze(&self, folder: &Path, inventory: &str) {
+    pub fn freeze(&self, folder: &Path, inventory: &str) {
         match self {
             Self::Memory { .. } => {}
             Self::Directory { path, .. } => {

@@ -22,6 +22,7 @@ use tokio::{
     runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
+    time::timeout,
 };
 use tracing::{info, warn};
 
@@ -40,6 +41,9 @@ use crate::{
 pub(super) const ECHO_MAX: Duration = Duration::from_millis(500);
 /// How long the process waits for what was told to end.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// How long the server's last answers may take; it gives them up after 3 s itself, unless
+/// something keeps its threads.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -110,7 +114,12 @@ async fn serve(config: &Config, documents: &Documents, api: &Handle, printer: &m
         }
     };
     drop(stop);
-    answering.await.context("the HTTP server failed")?.context("cannot serve the address")?;
+    // Its threads may be busy with something that does not end.
+    if let Ok(ended) = timeout(LAST_ANSWERS, answering).await {
+        ended.context("the HTTP server failed")?.context("cannot serve the address")?;
+    } else {
+        warn!("requests did not end in time, and are abandoned");
+    }
     done
 }
 

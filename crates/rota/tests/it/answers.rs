@@ -61,7 +61,7 @@ fn send(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let kind = match path {
         _ if body.is_empty() => "",
-        bulk if bulk.starts_with("/bulk/") => "Content-Type: application/x-ndjson\r\n",
+        "/bulk/jobs" | "/bulk/runs" => "Content-Type: application/x-ndjson\r\n",
         _ => "Content-Type: application/json\r\n",
     };
     let head = format!("{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{kind}{headers}");

@@ -230,12 +230,16 @@ fn compared(values: Rest<Template>) -> Result<Template, Error> {
     Ok(value)
 }
 
-/// The left side of `in`, whose right side may be any size.
+/// The left side of `in`. What it is sought in may be anything that there is.
 #[allow(clippy::needless_pass_by_value, reason = "the engine hands over what is left by value")]
-fn sought(values: Rest<Template>) -> Result<Template, Error> {
-    budget::charge(budget::OPERATION)?;
+fn sought(state: &State, values: Rest<Template>) -> Result<Template, Error> {
+    let roots: Vec<Template> = LARGE_ROOTS.iter().filter_map(|root| state.lookup(root)).collect();
+    budget::charge_search(&roots)?;
     Ok(values.first().cloned().unwrap_or_default())
 }
+
+/// The roots that may be large.
+pub(super) const LARGE_ROOTS: [&str; 3] = ["payload", "vars", "steps"];
 
 fn replace(text: &str, from: &str, to: &str) -> Result<String, Error> {
     let matches = text.matches(from).count();

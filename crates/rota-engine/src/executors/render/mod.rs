@@ -110,30 +110,27 @@ impl Renderer {
     /// The step as it is to be executed.
     ///
     /// `values` is only asked for when there is something to fill in.
-    pub fn step(&self, kind: &StepKind, values: impl FnOnce() -> Values) -> Result<StepKind, RenderError> {
-        let mut rendering = Rendering { sandbox: &self.sandbox, values: Late::Not(Some(values)) };
-        budget::begin();
-        kinds::render(kind, &mut rendering)
+    pub fn step(&self, kind: &StepKind, values: impl Fn() -> Values) -> Result<StepKind, RenderError> {
+        budget::within(|| kinds::render(kind, &mut self.rendering(&values)))
     }
 
     /// A JSON value with every text in it filled in, such as a schedule's payload.
     pub fn value(&self, value: &Value, values: &Values) -> Result<Value, RenderError> {
-        let mut rendering = Rendering { sandbox: &self.sandbox, values: Late::Not(Some(|| values.clone())) };
-        budget::begin();
-        rendering.value("", value)
+        budget::within(|| self.rendering(|| values.clone()).value("", value))
     }
 
     /// A text, such as a concurrency key.
     pub fn text(&self, text: &str, values: &Values) -> Result<String, RenderError> {
-        let mut rendering = Rendering { sandbox: &self.sandbox, values: Late::Not(Some(|| values.clone())) };
-        budget::begin();
-        rendering.text("", text)
+        budget::within(|| self.rendering(|| values.clone()).text("", text))
     }
 
     /// Whether an expression, written without braces, is true.
     pub fn condition(&self, expression: &str, values: &Values) -> Result<bool, RenderError> {
-        budget::begin();
-        self.sandbox.condition(expression, &values.context())
+        budget::within(|| self.sandbox.condition(expression, &values.context()))
+    }
+
+    fn rendering<F: FnOnce() -> Values>(&self, values: F) -> Rendering<'_, F> {
+        Rendering { sandbox: &self.sandbox, values: Late::Not(Some(values)) }
     }
 }
 

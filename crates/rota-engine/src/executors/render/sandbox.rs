@@ -111,6 +111,7 @@ impl Sandbox {
         let loops = text.contains("{%") && text.contains("for");
         let work = budget::OPERATION / 32 + text.len() / 16 + if loops { budget::LOOP } else { 0 };
         budget::charge(work).map_err(|error| explained(&error, text))?;
+        charge_slices(text, false, loops, context)?;
         match self.expression_of(text) {
             Some(expression) => {
                 let inner = inside(text).unwrap_or(text);
@@ -121,6 +122,7 @@ impl Sandbox {
     }
 
     pub(super) fn condition(&self, text: &str, context: &Template) -> Result<bool, RenderError> {
+        charge_slices(text, true, false, context)?;
         let kept = self.conditions.read().all.get(text).cloned();
         let expression = match kept {
             Some(expression) => expression,
@@ -242,6 +244,39 @@ fn hemmed(source: &str, is_expression: bool) -> String {
     }
     hemmed.push_str(source.get(done..).unwrap_or_default());
     hemmed
+}
+
+/// How many slices there are: colons between brackets that are not those of a map.
+fn slices(source: &str, is_expression: bool) -> usize {
+    if !source.contains('[') || !source.contains(':') {
+        return 0;
+    }
+    let mut open = Vec::new();
+    let mut found = 0;
+    for (token, _) in tokenize(source, is_expression, SyntaxConfig::default()).map_while(Result::ok) {
+        match token {
+            Token::BracketOpen => open.push(true),
+            Token::BraceOpen | Token::ParenOpen => open.push(false),
+            Token::BracketClose | Token::BraceClose | Token::ParenClose => drop(open.pop()),
+            Token::Colon if open.last() == Some(&true) => found += 1,
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Charges for the slices of a template, which copy what they are taken of. In a loop they
+/// would be too many to know.
+fn charge_slices(source: &str, is_expression: bool, loops: bool, context: &Template) -> Result<(), RenderError> {
+    let slices = slices(source, is_expression);
+    if slices > 0 && loops {
+        return Err(RenderError::new("has a slice such as `[1:2]` beside a loop, which is not supported"));
+    }
+    let roots: Vec<Template> = match slices {
+        0 => Vec::new(),
+        _ => filters::LARGE_ROOTS.iter().filter_map(|root| context.get_attr(root).ok()).collect(),
+    };
+    (0..slices).try_for_each(|_| budget::charge_search(&roots)).map_err(|error| explained(&error, source))
 }
 
 /// Charges for a comparison, and for a search.

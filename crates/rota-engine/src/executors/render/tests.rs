@@ -181,6 +181,19 @@ fn templates_that_read_and_copy_too_much_are_given_up() {
         let refusal = refusal(&text);
         assert!(refusal.contains("work on more than 32 MiB"), "{what}: {refusal}");
     }
+    // What is sought in, or sliced, is the caller's own and any size.
+    let large = Values::new().with("payload", json!({ "l": vec![1; 100_000], "m": [1, 2, 3] }));
+    for text in [
+        "{% for i in range(100) %}{% if none in payload.l %}{% endif %}{% endfor %}",
+        "{% for i in range(100) %}{% if none not in payload.l %}{% endif %}{% endfor %}",
+        &"{% if none in payload.l %}{% endif %}".repeat(100),
+        "{% set l = range(99999) | list %}{% for i in range(5000) %}{% if none in l %}{% endif %}{% endfor %}",
+        &"{{ payload.l[::-1] | length }} ".repeat(100),
+        "{% for i in range(2) %}{{ payload.m[1:] }}{% endfor %}",
+    ] {
+        let refusal = Renderer::new().value(&json!(text), &large).unwrap_err().to_string();
+        assert!(refusal.contains("work on more than 32 MiB") || refusal.contains("slice"), "{text}: {refusal}");
+    }
     // The templates of a step share what there is.
     let loops = json!(vec!["{% for i in range(900) %}{{ i }}{% endfor %}"; 100]);
     let refusal = Renderer::new().value(&loops, &values()).unwrap_err().to_string();
@@ -202,6 +215,9 @@ fn operators_mean_what_they_meant() {
         ("{% for x in [1, 2] %}{% if x in payload.list and x < 2 %}{{ x }}{% endif %}{% endfor %}", json!("1")),
         ("{{ payload.list | select('>', 1) | list }}", json!([2])),
         ("{{ payload.list == [1, 2] }}", json!(true)),
+        ("{{ payload.list[1:] }}", json!([2])),
+        ("{{ {'a': [1, 2][:1]} }}", json!({ "a": [1] })),
+        ("{% for x in range(1000) %}{% if x in payload.list %}{{ x }}{% endif %}{% endfor %}", json!("12")),
     ] {
         assert_eq!(rendered(text), expected, "{text}");
     }
