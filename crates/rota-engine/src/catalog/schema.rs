@@ -73,7 +73,12 @@ impl Schema {
         // Linear in the text: what looks around or back is refused.
         let linear = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX);
         let options = jsonschema::options_for::<CountedJson>().with_pattern_options(linear);
-        let validator = options.build(&looking(schema)?).map_err(|error| shown(&error))?;
+        let validator = options.build(&looking(schema)?).map_err(|error| match shown(&error) {
+            pattern if pattern.ends_with("is not a \"regex\"") => {
+                format!("{pattern}; look-around and back-references are not supported")
+            }
+            other => other,
+        })?;
         Ok(Self { validator, has_patterns: patterns > 0 })
     }
 

@@ -312,6 +312,9 @@ fn missing(path: &str) -> RenderError {
 /// An error of the engine in our words: the expression it happened in, and why.
 fn explained(error: &Error, source: &str) -> RenderError {
     let place = error.range().and_then(|range| source.get(path_start(source, range.start)..range.end)).map(shown);
+    // What the sandbox put in, nobody has written.
+    let ours = |place: &String| ["number", "short", "compared", "sought"].contains(&place.as_str());
+    let place = place.filter(|place| error.kind() == ErrorKind::UndefinedError || !ours(place));
     match (error.kind(), place) {
         (ErrorKind::UndefinedError, Some(place)) => RenderError::new(format!("`{place}` has no value")),
         (ErrorKind::OutOfFuel, _) => RenderError::new(format!("takes more than {FUEL} steps to render")),
