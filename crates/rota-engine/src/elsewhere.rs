@@ -5,10 +5,13 @@
 //! hands them over to another one. On a program's own threads, which embeds Rota, the caller
 //! waits as for anything else that it asked for: what runtime they are is not ours to know.
 
+use tokio::runtime::{Handle, RuntimeFlavor};
+
 /// How the threads of a node are called.
 const OURS: &str = "rota-";
 
 pub(crate) fn elsewhere<T>(work: impl FnOnce() -> T) -> T {
     let ours = std::thread::current().name().is_some_and(|name| name.starts_with(OURS));
-    if ours && tokio::runtime::Handle::try_current().is_ok() { tokio::task::block_in_place(work) } else { work() }
+    let others = Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if ours && others { tokio::task::block_in_place(work) } else { work() }
 }

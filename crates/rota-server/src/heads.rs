@@ -80,6 +80,10 @@ impl Heads {
             self.end_line();
         } else if self.line.len() < LINE_BYTES_MAX {
             self.line.push(*byte);
+        } else if *byte != b'\r' && self.line.len() > LENGTH.len() && is_named(&self.line, LENGTH) {
+            // A length that is padded until nobody but the parser reads it.
+            *byte = REFUSED;
+            self.at = At::Beyond;
         }
     }
 
@@ -106,6 +110,10 @@ impl Heads {
             };
         }
     }
+}
+
+fn is_named(line: &[u8], name: &[u8]) -> bool {
+    line.split(|byte| *byte == b':').next().is_some_and(|found| found.trim_ascii().eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]
@@ -136,6 +144,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a\n\r\n".to_owned(), true, false),
             ("GET / HTTP/1.1\r\nHost: a\r\n\n".to_owned(), true, false),
             (format!("\n{get}"), true, false),
+            (format!("POST / HTTP/1.1\r\nContent-Length: {}4\r\n\r\nabcd", " ".repeat(80)), true, false),
             (format!("{post}GET / HTTP/1.1\nHost: a\r\n\r\n"), true, false),
             (format!("{}\nX: {}\r\n\r\n", get.trim_end(), "x".repeat(1_000)), true, false),
         ] {

@@ -355,7 +355,8 @@ impl Admitted {
 
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, Peer)> {
     let (stream, peer) = listener.accept().await?;
-    stream.set_nodelay(true)?;
+    // It only costs a delay where it fails, as for a client that is gone already.
+    drop(stream.set_nodelay(true));
     Ok((stream, Peer(peer.ip().to_canonical())))
 }
 

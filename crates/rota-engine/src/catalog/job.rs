@@ -60,6 +60,11 @@ impl JobVersion {
         })
     }
 
+    /// Bytes that it keeps, nearly.
+    pub(super) fn weight(&self) -> usize {
+        self.size + self.schema.as_ref().and_then(|schema| schema.as_ref().ok()).map_or(0, Schema::weight)
+    }
+
     /// What is wrong with a payload, by the job's own schema: the first thing,
     /// with its path.
     pub fn refuses(&self, payload: &Value) -> Option<String> {

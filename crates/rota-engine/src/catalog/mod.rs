@@ -133,7 +133,7 @@ impl Catalog {
         let read = JobVersion::read(job, version, document, self.losses_max);
         self.store.note_definition(row.0, row.1, read.as_ref().err().map(String::as_str));
         let read = Arc::new(read.ok()?);
-        self.caches(|caches| caches.versions.put((job, version), Arc::clone(&read), read.size));
+        self.caches(|caches| caches.versions.put((job, version), Arc::clone(&read), read.weight()));
         Some(read)
     }
 

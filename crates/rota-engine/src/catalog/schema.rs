@@ -30,8 +30,9 @@ const STEPS_MAX: u64 = 500_000;
 const STEPS_AT_ONCE: u64 = 5_000;
 /// Steps for a byte of text, where the schema has patterns that read it.
 const STEPS_PER_BYTE: u64 = 4;
-/// Bytes that a pattern may have when it is compiled.
+/// Bytes that a pattern may have when it is compiled, and all patterns of a schema together.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
+const PATTERNS_BYTES_MAX: usize = 8 << 20;
 /// Patterns in a schema.
 const PATTERNS_MAX: usize = 200;
 /// Patterns of one `patternProperties`: each is compared with each name.
@@ -58,12 +59,21 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Schema {
     validator: Validator<CountedJson>,
-    has_patterns: bool,
+    patterns: usize,
 }
 
 impl Schema {
     /// Nothing is fetched: a reference to elsewhere is an error.
     pub(super) fn new(schema: &Value) -> Result<Self, String> {
+        elsewhere(|| Self::compiled(schema))
+    }
+
+    /// Bytes that it keeps, nearly: an ordinary pattern takes some thousands.
+    pub(super) fn weight(&self) -> usize {
+        self.patterns * (16 << 10)
+    }
+
+    fn compiled(schema: &Value) -> Result<Self, String> {
         // What is wrong with it is said of what was written.
         jsonschema::meta::validate(schema).map_err(|error| shown(&error))?;
         let patterns = patterns(schema)?;
@@ -71,7 +81,8 @@ impl Schema {
             return Err(format!("has {patterns} patterns, and may have {PATTERNS_MAX}"));
         }
         // Linear in the text: what looks around or back is refused.
-        let linear = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX);
+        let most = PATTERN_BYTES_MAX.min(PATTERNS_BYTES_MAX / patterns.max(1));
+        let linear = PatternOptions::regex().size_limit(most);
         let options = jsonschema::options_for::<CountedJson>().with_pattern_options(linear);
         let validator = options.build(&looking(schema)?).map_err(|error| match shown(&error) {
             pattern if pattern.ends_with("is not a \"regex\"") => {
@@ -79,11 +90,11 @@ impl Schema {
             }
             other => other,
         })?;
-        Ok(Self { validator, has_patterns: patterns > 0 })
+        Ok(Self { validator, patterns })
     }
 
     fn within_budget<T>(&self, work: impl Fn() -> T) -> Option<T> {
-        PER_BYTE.set(if self.has_patterns { STEPS_PER_BYTE } else { 0 });
+        PER_BYTE.set(if self.patterns > 0 { STEPS_PER_BYTE } else { 0 });
         within(STEPS_AT_ONCE, &work).or_else(|| elsewhere(|| within(STEPS_MAX, &work)))
     }
 
@@ -150,6 +161,16 @@ fn spend(steps: u64) {
     match left.checked_sub(steps) {
         Some(left) => LEFT.set(Some(left)),
         None => resume_unwind(Box::new(Spent)),
+    }
+}
+
+/// What it costs to compare a value with others.
+fn size(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => 1 + text.len() as u64 / 64,
+        Value::Array(items) => 1 + items.iter().map(size).sum::<u64>(),
+        Value::Object(fields) => 1 + fields.iter().map(|(_, field)| 1 + size(field)).sum::<u64>(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
     }
 }
 
@@ -220,6 +241,7 @@ impl<'a> Node<'a, CountedJson> for Counted<'a> {
     }
 
     fn equals_value(&self, expected: &Value) -> bool {
+        spend(size(expected));
         Node::<SerdeJson>::equals_value(&self.read(), expected)
     }
 
@@ -240,6 +262,7 @@ impl<'a> Object<'a, CountedJson> for Fields<'a> {
     }
 
     fn get(&self, key: &String) -> Option<Counted<'a>> {
+        spend(1);
         self.0.get(key).map(Counted)
     }
 
@@ -274,6 +297,11 @@ impl<'a> Array<'a, CountedJson> for Items<'a> {
 
     fn elements(&self) -> Self::ElementsIter {
         self.0.iter().map(Counted)
+    }
+
+    fn is_unique(&self) -> bool {
+        spend(self.0.iter().map(size).sum());
+        Array::<SerdeJson>::is_unique(&self.0)
     }
 }
 
@@ -408,6 +436,10 @@ mod tests {
         assert!(schema(&json!({ "patternProperties": names(NAME_PATTERNS_MAX) })).refuses(&json!(payload)).is_some());
         let usual = schema(&json!({ "items": { "type": "string", "pattern": "^[a-z]{2}-[0-9]{4}$", "maxLength": 7 } }));
         assert_eq!(usual.refuses(&json!(vec!["ab-1234"; 5_000])), None);
+        let unique = json!({ "allOf": vec![json!({ "uniqueItems": true }); 200] });
+        assert!(schema(&unique).refuses(&json!((0..50_000).collect::<Vec<_>>())).unwrap().contains("steps"));
+        let large = json!({ "allOf": vec![json!({ "const": (0..5_000).collect::<Vec<_>>() }); 20], "items": {} });
+        assert!(schema(&json!({ "items": large })).refuses(&json!(vec![(0..5_000).collect::<Vec<_>>(); 10])).is_some());
         assert_eq!(schema(&json!({ "type": "string" })).refuses(&json!("a".repeat(1 << 20))), None);
     }
 

@@ -28,7 +28,9 @@ impl<E: Engine> NodeStore for SqlStore<E> {
     }
 
     async fn leave(&self, node: NodeId) -> Result<(), StoreError> {
-        let mut leave = vec![one_at_a_time(E::DIALECT)];
+        // Its own writes under way hold its partitions in this order.
+        let hold = format!("SELECT 1 FROM partition WHERE node = $1 ORDER BY part{}", E::DIALECT.for_update());
+        let mut leave = vec![one_at_a_time(E::DIALECT), bound(hold, values![node])];
         leave.extend(removed(node));
         self.change_all(Way::Leases, "leave", leave).await.map(drop)
     }

@@ -31,10 +31,19 @@ impl<E: Engine> PartitionStore for SqlStore<E> {
         now: Timestamp,
     ) -> Result<Vec<Option<Epoch>>, StoreError> {
         let held = E::DIALECT.for_update();
+        // Those that are asked for alone: every write in another partition holds it, and the
+        // heartbeats of its node, until it is committed.
+        let numbers: Vec<i64> = parts.iter().map(|part| i64::from(part.0)).collect();
+        let (asked, held_by) = (E::DIALECT.any("part", 1), E::DIALECT.any("part", 3));
+        let leases = format!("SELECT part, epoch, node FROM partition WHERE {asked} ORDER BY part{held}");
+        let nodes = format!(
+            "SELECT id FROM node WHERE until >= $1 AND (id = $2 OR id IN (SELECT node FROM partition WHERE {held_by})) \
+             ORDER BY id{held}"
+        );
         let look = vec![
             one_at_a_time(E::DIALECT),
-            bound(format!("{ALL}{held}"), values![]),
-            bound(format!("SELECT id FROM node WHERE until >= $1 ORDER BY id{held}"), values![now]),
+            bound(leases, values![numbers.clone()]),
+            bound(nodes, values![now, node, numbers]),
         ];
         let (parts, taken_by) = (parts.to_vec(), "UPDATE partition SET node = $2, epoch = epoch + 1 WHERE part = $1");
         let decide = move |_: &Notes, found: &[Vec<Row>]| {

@@ -36,7 +36,12 @@ impl<E: Engine> PauseStore for SqlStore<E> {
         // Rows are locked in one order, whoever locks them.
         let places: BTreeMap<PauseTarget, usize> =
             targets.iter().cloned().collect::<BTreeSet<_>>().into_iter().zip(1..).collect();
-        let hold = bound(E::DIALECT.either("SELECT 1", "SELECT 1 FROM meta FOR UPDATE"), values![]);
+        // Every fire holds it until it is committed: only what they all must know waits for them.
+        let hold = match E::DIALECT {
+            Dialect::Postgres if places.keys().any(is_wide) => "SELECT 1 FROM meta FOR UPDATE",
+            Dialect::Postgres | Dialect::Sqlite => "SELECT 1",
+        };
+        let hold = bound(hold, values![]);
         let look = std::iter::once(Ok(hold)).chain(places.keys().map(|target| look_at(E::DIALECT, target)));
         let look = look.collect::<Result<Vec<_>, StoreError>>()?;
         let decide = move |notes: &Notes, found: &[Vec<Row>]| {

@@ -183,6 +183,10 @@ impl ToSql for Value {
             Self::Bytes(bytes) => bytes.to_sql(ty, out),
             Self::Uuid(id) => id.to_sql(ty, out),
             Self::Ints(numbers) => match *ty {
+                Type::INT2_ARRAY => {
+                    let numbers: Vec<i16> = numbers.iter().copied().map(i16::try_from).collect::<Result<_, _>>()?;
+                    numbers.to_sql(ty, out)
+                }
                 Type::INT4_ARRAY => {
                     let numbers: Vec<i32> = numbers.iter().copied().map(i32::try_from).collect::<Result<_, _>>()?;
                     numbers.to_sql(ty, out)

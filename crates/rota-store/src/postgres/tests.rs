@@ -683,6 +683,28 @@ async fn a_statement_over_its_limit_is_ended_by_the_server() {
     bed.done().await;
 }
 
+/// A write holds its partitions, its node and the pauses until it is committed. Whoever takes
+/// over a dead node's partitions, pauses a job or leaves must not wait for other nodes' writes.
+#[tokio::test]
+async fn what_concerns_one_node_or_job_waits_for_no_other_nodes_writes() {
+    let bed = Bed::new().await;
+    let client = bed.store.work.get().await.unwrap();
+    let under_way = "BEGIN; SELECT 1 FROM partition WHERE part = 0 FOR SHARE; SELECT 1 FROM node FOR SHARE; \
+                     SELECT 1 FROM meta FOR SHARE";
+    client.batch_execute(under_way).await.unwrap();
+    let other = NodeId(Uuid::now_v7());
+    let beat = NodeBeat { node: other, name: "o".into(), info: "{}".into(), until: at(1_000_000) };
+    bed.store.beat(&beat, at(0)).await.unwrap();
+    let epochs = bed.store.take_partitions(other, &[Partition(1), Partition(2)], at(0)).await.unwrap();
+    assert!(epochs.iter().all(Option::is_some), "{epochs:?}");
+    let (target, pause) = (rota_core::store::PauseTarget::Job(bed.job), rota_core::store::Pause::default());
+    assert_eq!(bed.store.set_pauses(&batch(1), &[target], Some(&pause)).await.unwrap(), [true]);
+    bed.store.leave(other).await.unwrap();
+    client.batch_execute("ROLLBACK").await.unwrap();
+    drop(client);
+    bed.done().await;
+}
+
 /// The kernel notices a server whose packets vanish, unless the address says how.
 #[test]
 fn connections_notice_a_server_that_vanishes() {

@@ -28,6 +28,8 @@ thread_local! {
     static LEFT: Cell<usize> = const { Cell::new(WORK_MAX) };
     /// The most that was charged for at once.
     static LARGEST: Cell<usize> = const { Cell::new(0) };
+    /// The longest text that something was added to.
+    static LONGEST: Cell<usize> = const { Cell::new(0) };
     static EXHAUSTED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -50,6 +52,7 @@ pub(super) fn within<T>(fill_in: impl Fn() -> Result<T, RenderError>) -> Result<
 fn begin(work: usize) {
     LEFT.set(work);
     LARGEST.set(0);
+    LONGEST.set(0);
     EXHAUSTED.set(false);
 }
 
@@ -88,6 +91,12 @@ fn charge_value(value: &Value, depth: usize) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// Charges for a text that another is added to, which may be as long as any before.
+pub(super) fn charge_addition(length: usize) -> Result<(), Error> {
+    LONGEST.set(LONGEST.get().max(length));
+    charge(OPERATION / 4 + length + LONGEST.get() / 8)
 }
 
 /// Charges a search through something that is not at hand: it may be any of these values, or

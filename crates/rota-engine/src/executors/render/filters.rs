@@ -17,7 +17,7 @@ pub(super) fn add_all(environment: &mut Environment<'static>) {
     add_texts_and_numbers(environment);
     add_lists(environment);
     add_tests(environment);
-    environment.add_function("range", functions::range);
+    environment.add_function("range", range);
     environment.add_function("dict", functions::dict);
 }
 
@@ -83,17 +83,17 @@ fn add_texts_and_numbers(environment: &mut Environment<'static>) {
     environment.add_filter("d", filters::default);
     add(environment, "urlencode", filters::urlencode);
     environment.add_filter("abs", filters::abs);
-    environment.add_filter("int", filters::int);
-    environment.add_filter("float", filters::float);
+    add(environment, "int", filters::int);
+    add(environment, "float", filters::float);
     environment.add_filter("round", filters::round);
     environment.add_filter("bool", filters::bool);
 }
 
 fn add_lists(environment: &mut Environment<'static>) {
-    environment.add_filter("length", filters::length);
-    environment.add_filter("count", filters::length);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
     environment.add_filter("first", filters::first);
-    environment.add_filter("last", filters::last);
+    add(environment, "last", filters::last);
     add(environment, "min", filters::min);
     add(environment, "max", filters::max);
     add(environment, "sum", filters::sum);
@@ -208,13 +208,29 @@ fn number(value: &Template) -> Result<Template, Error> {
     }
 }
 
+fn range(from: isize, to: Option<isize>, step: Option<isize>) -> Result<Template, Error> {
+    let range = functions::range(from, to, step)?;
+    // As it is read, where nothing is charged.
+    budget::charge_for(std::slice::from_ref(&range))?;
+    Ok(range)
+}
+
+fn length(value: &Template) -> Result<usize, Error> {
+    budget::charge(value.as_str().map_or(0, str::len))?;
+    filters::length(value)
+}
+
 /// The left side of `~` and `+`.
 fn short(value: &Template) -> Result<Template, Error> {
-    let Some(text) = value.as_str() else { return Ok(value.clone()) };
+    let Some(text) = value.as_str() else {
+        // Lists are put together: the next use finds the whole.
+        budget::charge_for(std::slice::from_ref(value))?;
+        return Ok(value.clone());
+    };
     if text.len() > TEXT_BYTES_MAX {
         return Err(refused(format!("a text of more than {TEXT_BYTES_MAX} bytes cannot be added to")));
     }
-    budget::charge(budget::OPERATION + text.len())?;
+    budget::charge_addition(text.len())?;
     Ok(value.clone())
 }
 

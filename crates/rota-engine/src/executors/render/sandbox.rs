@@ -94,6 +94,7 @@ fn environment() -> Environment<'static> {
     environment.set_formatter(|out, _, value| {
         let json = value::json_of(value).and_then(value::text_of);
         let text = json.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+        budget::charge(text.len())?;
         out.write_str(&text).map_err(Error::from)
     });
     filters::add_all(&mut environment);
@@ -108,10 +109,10 @@ impl Sandbox {
                 "is longer than {SOURCE_BYTES_MAX} bytes, the maximum for a template"
             )));
         }
-        let loops = text.contains("{%") && text.contains("for");
-        let work = budget::OPERATION / 32 + text.len() / 16 + if loops { budget::LOOP } else { 0 };
+        let shape = Shape::of(text, false);
+        let work = budget::OPERATION / 32 + text.len() / 16 + if shape.loops { budget::LOOP } else { 0 };
         budget::charge(work).map_err(|error| explained(&error, text))?;
-        charge_slices(text, false, loops, context)?;
+        shape.charge(text, context)?;
         match self.expression_of(text) {
             Some(expression) => {
                 let inner = inside(text).unwrap_or(text);
@@ -122,7 +123,7 @@ impl Sandbox {
     }
 
     pub(super) fn condition(&self, text: &str, context: &Template) -> Result<bool, RenderError> {
-        charge_slices(text, true, false, context)?;
+        Shape::of(text, true).charge(text, context)?;
         let kept = self.conditions.read().all.get(text).cloned();
         let expression = match kept {
             Some(expression) => expression,
@@ -224,6 +225,7 @@ fn hemmed(source: &str, is_expression: bool) -> String {
     let mut in_header = false;
     for (n, (token, at)) in tokens.iter().enumerate() {
         let before = n.checked_sub(1).map(|before| &tokens[before].0);
+        let of_attribute = n >= 2 && matches!(tokens[n - 2].0, Token::Dot);
         let (instead, to) = match token {
             Token::Mul => ("|number * - -", at.end),
             Token::Tilde => ("|short ~ ", at.end),
@@ -234,8 +236,10 @@ fn hemmed(source: &str, is_expression: bool) -> String {
                 continue;
             }
             Token::Ident("in") if std::mem::take(&mut in_header) => continue,
-            Token::Ident("in") if is_operator(before) => (SOUGHT, at.start),
-            Token::Ident("not") if is_operator(before) && follows_in(&tokens[n + 1..]) => (SOUGHT, at.start),
+            Token::Ident("in") if of_attribute || is_operator(before) => (SOUGHT, at.start),
+            Token::Ident("not") if (of_attribute || is_operator(before)) && follows_in(&tokens[n + 1..]) => {
+                (SOUGHT, at.start)
+            }
             _ => continue,
         };
         hemmed.push_str(source.get(done..at.start).unwrap_or_default());
@@ -246,37 +250,64 @@ fn hemmed(source: &str, is_expression: bool) -> String {
     hemmed
 }
 
-/// How many slices there are: colons between brackets that are not those of a map.
-fn slices(source: &str, is_expression: bool) -> usize {
-    if !source.contains('[') || !source.contains(':') {
-        return 0;
-    }
-    let mut open = Vec::new();
-    let mut found = 0;
-    for (token, _) in tokenize(source, is_expression, SyntaxConfig::default()).map_while(Result::ok) {
-        match token {
-            Token::BracketOpen => open.push(true),
-            Token::BraceOpen | Token::ParenOpen => open.push(false),
-            Token::BracketClose | Token::BraceClose | Token::ParenClose => drop(open.pop()),
-            Token::Colon if open.last() == Some(&true) => found += 1,
-            _ => {}
-        }
-    }
-    found
+/// What of a template must be known before it is filled in.
+#[derive(Debug, Default)]
+struct Shape {
+    loops: bool,
+    /// Colons between brackets that are not those of a map.
+    slices: usize,
+    /// A slice is taken in each turn of a loop.
+    slices_in_loop: bool,
+    /// A block whose text the engine keeps by itself, without a bound.
+    captures: Option<&'static str>,
 }
 
-/// Charges for the slices of a template, which copy what they are taken of. In a loop they
-/// would be too many to know.
-fn charge_slices(source: &str, is_expression: bool, loops: bool, context: &Template) -> Result<(), RenderError> {
-    let slices = slices(source, is_expression);
-    if slices > 0 && loops {
-        return Err(RenderError::new("has a slice such as `[1:2]` beside a loop, which is not supported"));
+impl Shape {
+    fn of(source: &str, is_expression: bool) -> Self {
+        let mut shape = Self::default();
+        let may_slice = source.contains('[') && source.contains(':');
+        if !source.contains("{%") && !may_slice {
+            return shape;
+        }
+        let (mut open, mut inside, mut header, mut starts) = (Vec::new(), 0_usize, false, false);
+        for (token, _) in tokenize(source, is_expression, SyntaxConfig::default()).map_while(Result::ok) {
+            match token {
+                Token::Ident("for") if starts => (shape.loops, header) = (true, true),
+                Token::Ident("endfor") if starts => inside = inside.saturating_sub(1),
+                Token::Ident("filter") if starts => shape.captures = Some("filter"),
+                Token::Ident("endset") if starts => shape.captures = Some("set"),
+                Token::Ident("recursive") if header => shape.captures = Some("recursive"),
+                Token::BlockEnd if std::mem::take(&mut header) => inside += 1,
+                Token::BracketOpen => open.push(true),
+                Token::BraceOpen | Token::ParenOpen => open.push(false),
+                Token::BracketClose | Token::BraceClose | Token::ParenClose => drop(open.pop()),
+                Token::Colon if open.last() == Some(&true) => {
+                    shape.slices += 1;
+                    shape.slices_in_loop |= inside > 0;
+                }
+                _ => {}
+            }
+            starts = matches!(token, Token::BlockStart);
+        }
+        shape
     }
-    let roots: Vec<Template> = match slices {
-        0 => Vec::new(),
-        _ => filters::LARGE_ROOTS.iter().filter_map(|root| context.get_attr(root).ok()).collect(),
-    };
-    (0..slices).try_for_each(|_| budget::charge_search(&roots)).map_err(|error| explained(&error, source))
+
+    /// Charges for slices, which copy what they are taken of; refuses what has no bound.
+    fn charge(&self, source: &str, context: &Template) -> Result<(), RenderError> {
+        if let Some(block) = self.captures {
+            return Err(RenderError::new(format!("has a `{block}` block that captures text, which is not supported")));
+        }
+        if self.slices_in_loop {
+            return Err(RenderError::new("takes a slice such as `[1:2]` within a loop, which is not supported"));
+        }
+        if self.slices == 0 {
+            return Ok(());
+        }
+        let roots = filters::LARGE_ROOTS.iter().filter_map(|root| context.get_attr(root).ok());
+        let roots: Vec<Template> = roots.collect();
+        let charged = (0..self.slices).try_for_each(|_| budget::charge_search(&roots));
+        charged.map_err(|error| explained(&error, source))
+    }
 }
 
 /// Charges for a comparison, and for a search.

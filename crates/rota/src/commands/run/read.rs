@@ -46,14 +46,32 @@ impl RunName {
         if self.run.parse::<Uuid>().is_ok() {
             return Ok(Some(self.run.clone()));
         }
-        // Live ones come first and the others by their ends, so the newest may be behind others.
-        let lately = [("limit", LOOKED_AT.to_owned())];
-        match client.get::<Page<Run>>(&["jobs", &self.run, "runs"], &lately).await {
-            Ok(page) => Ok(page.items.iter().max_by_key(|run| (run.created_at, run.id)).map(|run| run.id.to_string())),
+        match self.newest(client).await {
+            Ok(run) => Ok(run),
             Err(error) if error.is_not_found() => {
                 Err(Failure::not_found(format!("`{}` is neither the id of a run nor the name of a job", self.run)))
             }
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl RunName {
+    /// Live ones come first and the others by their ends, so the newest may be behind others;
+    /// and a page may be empty that has a next one.
+    async fn newest(&self, client: &Client) -> Result<Option<String>, rota_client::Error> {
+        let mut query = vec![("limit", LOOKED_AT.to_owned())];
+        loop {
+            let page = client.get::<Page<Run>>(&["jobs", &self.run, "runs"], &query).await?;
+            let newest = page.items.iter().max_by_key(|run| (run.created_at, run.id));
+            match (newest, page.next) {
+                (Some(run), _) => return Ok(Some(run.id.to_string())),
+                (None, None) => return Ok(None),
+                (None, Some(next)) => {
+                    query.truncate(1);
+                    query.push(("after", next));
+                }
+            }
         }
     }
 }
