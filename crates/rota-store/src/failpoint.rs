@@ -114,7 +114,6 @@ pub const WRITES: &[Point] = &[
     Point::of(Origin::Caller, "set pauses"),
     Point::of(Origin::Caller, "wake runs"),
     Point::of(Origin::Caller, "release a worker's runs"),
-    Point::of(Origin::Caller, "turn a lane"),
     Point::of(Origin::Caller, "save schedules"),
     Point::of(Origin::Caller, "wake schedules"),
     Point::of(Origin::Caller, "save calendars"),

@@ -8,7 +8,7 @@ use super::{Guarded, StoreError, Write};
 use crate::{
     after::AfterRefusal,
     fire::{self, Cursor, Progress, SkipRange, Stored},
-    ids::{JobId, LaneId, Partition, RunId, ScheduleId, TenantId},
+    ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     job::After,
     lane::{Lane, LaneKey, LaneMode},
     run::{CancelAsk, Status},
@@ -448,10 +448,6 @@ pub trait LaneStore: Send + Sync {
 
     /// Every lane, retired ones included.
     async fn all_lanes(&self) -> Result<Vec<Lane>, StoreError>;
-
-    /// Retires a lane and opens its successor with `mode`. A lane that is
-    /// retired already, or has that mode, answers with the one in its place.
-    async fn turn_lane(&self, lane: LaneId, mode: LaneMode) -> Result<Lane, StoreError>;
 }
 
 /// Jobs as they are stored.
@@ -493,8 +489,6 @@ pub trait ScheduleStore: Send + Sync {
     async fn reserve_schedules(&self, count: u32) -> Result<ScheduleId, StoreError>;
 
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<ScheduleRecord>>, StoreError>;
-
-    async fn find_schedules(&self, names: &[(JobId, String)]) -> Result<Vec<Option<ScheduleRecord>>, StoreError>;
 
     async fn list_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, StoreError>;
 

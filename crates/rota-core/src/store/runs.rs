@@ -391,15 +391,10 @@ pub trait ClaimStore: Send + Sync {
     /// Walks the index once; meant for a look now and then.
     async fn ready_pairs(&self, lanes: &[LaneId]) -> Result<Vec<(Pair, OrderKey)>, StoreError>;
 
-    /// As [`RunStore::claim`], for many workers in one write: the first is
-    /// served first. Each run says who holds it.
-    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError>;
-
-    /// Leases runs of claimed lanes to a worker, in order within each share.
-    /// Asking again under the same write returns the same runs.
-    async fn claim(&self, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        self.claim_each(write, std::slice::from_ref(claim)).await
-    }
+    /// Leases runs of claimed lanes to workers, in order within each share: the first
+    /// claim is served first. Each run says who holds it. Asking again under the same
+    /// write returns the same runs.
+    async fn claim(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError>;
 }
 
 /// Runs of owned lanes, for the nodes that hold their partitions.

@@ -134,7 +134,7 @@ impl Assign {
     }
 
     async fn claim(&mut self, write: Write, claims: Vec<Claim>) -> Result<Vec<LeasedRun>, StoreError> {
-        let runs = match self.node.store.claim_each(&write, &claims).await {
+        let runs = match self.node.store.claim(&write, &claims).await {
             Ok(runs) => runs,
             Err(error) => {
                 if is_unknown(&error) {

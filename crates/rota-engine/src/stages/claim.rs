@@ -111,7 +111,7 @@ impl Claim {
     }
 
     async fn claim(&mut self, asked: PendingClaim) -> Result<Vec<TakenRun>, StoreError> {
-        let runs = match self.node.store.claim(&asked.write, &asked.claim).await {
+        let runs = match self.node.store.claim(&asked.write, std::slice::from_ref(&asked.claim)).await {
             Ok(runs) => runs,
             Err(error) => {
                 if is_unknown(&error) {

@@ -16,7 +16,10 @@ use rota_core::{
     job::JobDocument,
     ports::{Clock, Seeded},
     run::{CancelAsk, Status, Verdict},
-    store::{CancelAnswer, Deletion, Expect, NodeBeat, RunQuery, RunRecord, SkipRecord, Store, TenantPut, Tier},
+    store::{
+        CancelAnswer, Deletion, Expect, NodeBeat, RunQuery, RunRecord, ScheduleQuery, SkipRecord, Store, TenantPut,
+        Tier,
+    },
 };
 use rota_engine::{
     Engine, Handle, JobRef, Made, Options, RunAsk,
@@ -273,7 +276,9 @@ impl Bed {
     }
 
     pub async fn schedule(&self, saved: Saved, name: &str) -> ScheduleId {
-        self.store.find_schedules(&[(saved.job, name.to_owned())]).await.unwrap().remove(0).unwrap().id
+        let query = ScheduleQuery { job: Some(saved.job), limit: 100, ..ScheduleQuery::default() };
+        let found = self.store.list_schedules(&query).await.unwrap().schedules;
+        found.iter().find(|schedule| schedule.name == name).expect("the job has the schedule").id
     }
 
     pub async fn skips(&self, schedule: ScheduleId) -> Vec<SkipRecord> {

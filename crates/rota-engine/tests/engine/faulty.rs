@@ -422,7 +422,6 @@ port! {
     LaneStore {
         lanes(keys: &[LaneKey], mode: LaneMode) -> Vec<Lane>: Plain;
         all_lanes() -> Vec<Lane>: Read;
-        turn_lane(lane: LaneId, mode: LaneMode) -> Lane: Plain;
     }
     JobStore {
         deletions(limit: u32) -> Vec<(Timestamp, Deletion)>: Read;
@@ -438,7 +437,6 @@ port! {
         count_due(seconds: &[Timestamp], most: u64) -> Vec<u64>: Read;
         reserve_schedules(count: u32) -> ScheduleId: Plain;
         schedules(ids: &[ScheduleId]) -> Vec<Option<ScheduleRecord>>: Read;
-        find_schedules(names: &[(JobId, String)]) -> Vec<Option<ScheduleRecord>>: Read;
         list_schedules(query: &ScheduleQuery) -> SchedulePage: Read;
         cursors(schedules: &[ScheduleId]) -> Vec<Option<DueCursor>>: Read;
         skips(schedule: ScheduleId, before: Option<Timestamp>, limit: u32) -> Vec<SkipRecord>: Read;
@@ -503,8 +501,7 @@ port! {
     }
     ClaimStore {
         ready_pairs(lanes: &[LaneId]) -> Vec<(Pair, OrderKey)>: Read;
-        claim_each(write: &Write, claims: &[Claim]) -> Vec<Run>: Named;
-        claim(write: &Write, claim: &Claim) -> Vec<Run>: Named;
+        claim(write: &Write, claims: &[Claim]) -> Vec<Run>: Named;
     }
     OwnStore {
         own(parts: &[Partition], windows: &[Window]) -> Vec<Vec<Run>>: Read;

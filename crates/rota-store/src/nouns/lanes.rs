@@ -9,24 +9,19 @@ use rota_core::{
 
 use crate::{
     codec::{corrupt, mode, mode_code, to_json},
-    engine::{Engine, Row, SqlStore, Way, bound, values},
+    engine::{Engine, Row, SqlStore, Way, values},
 };
 
-/// How each database has a key, and what a lane is found, made and followed by. A key is
+/// How each database has a key, and how lanes are found and made. A key is
 /// written and read as JSON.
 struct Statements {
     all: &'static str,
     make: &'static str,
-    succeed: &'static str,
-    open: &'static str,
 }
 
 const SQLITE: Statements = Statements {
     all: "SELECT id, key, mode, retired FROM lane ORDER BY id",
     make: "INSERT INTO lane (key, mode) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-    succeed: "INSERT INTO lane (key, mode) SELECT key, $2 FROM lane WHERE id = $1 ON CONFLICT DO NOTHING",
-    open: "SELECT o.id, o.key, o.mode, o.retired FROM lane l JOIN lane o ON o.key = l.key AND o.retired = 0 \
-           WHERE l.id = $1",
 };
 
 const POSTGRES: Statements = Statements {
@@ -35,12 +30,6 @@ const POSTGRES: Statements = Statements {
     make: "INSERT INTO lane (queue, handler, requires, mode) \
            SELECT key ->> 'queue', key ->> 'handler', ARRAY(SELECT jsonb_array_elements_text(key -> 'requires')), \
                $2::smallint FROM (SELECT $1::text::jsonb AS key) asked ON CONFLICT DO NOTHING",
-    succeed: "INSERT INTO lane (queue, handler, requires, mode) SELECT queue, handler, requires, $2::smallint \
-              FROM lane WHERE id = $1 ON CONFLICT DO NOTHING",
-    open: "SELECT o.id, json_build_object('queue', o.queue, 'handler', o.handler, 'requires', o.requires)::text, \
-               o.mode, o.retired FROM lane l JOIN lane o ON o.queue = l.queue \
-               AND o.handler IS NOT DISTINCT FROM l.handler AND o.requires = l.requires AND NOT o.retired \
-           WHERE l.id = $1",
 };
 
 /// So often a lane that is retired meanwhile is looked for again.
@@ -72,19 +61,6 @@ impl<E: Engine> LaneStore for SqlStore<E> {
     async fn all_lanes(&self) -> Result<Vec<Lane>, StoreError> {
         let rows = self.find("read lanes", statements::<E>().all, values![]).await?;
         Ok(rows.iter().filter_map(|row| self.readable("lane", row.shown(0), lane(row))).collect())
-    }
-
-    async fn turn_lane(&self, id: LaneId, to: LaneMode) -> Result<Lane, StoreError> {
-        let turn = vec![
-            bound(format!("SELECT 1 FROM lane WHERE id = $1{}", E::DIALECT.for_update()), values![id]),
-            bound("UPDATE lane SET retired = true WHERE id = $1 AND mode <> $2", values![id, mode_code(to)]),
-            bound(statements::<E>().succeed, values![id, mode_code(to)]),
-            bound(statements::<E>().open, values![id]),
-        ];
-        let answers = self.change_all(Way::Work, "turn a lane", turn).await?;
-        let open = answers.last().and_then(|rows| rows.first()).map(lane).transpose()?;
-        let missing = || StoreError::NotApplied { what: "turn a lane", source: format!("no lane {id}").into() };
-        open.ok_or_else(missing)
     }
 }
 

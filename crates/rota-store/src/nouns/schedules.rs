@@ -73,13 +73,6 @@ impl<E: Engine> ScheduleStore for SqlStore<E> {
         Ok(ids.iter().map(|id| places.get(id).copied().cloned()).collect())
     }
 
-    async fn find_schedules(&self, names: &[(JobId, String)]) -> Result<Vec<Option<ScheduleRecord>>, StoreError> {
-        let sql = format!("{SCHEDULE} WHERE s.job = $1 AND s.name = $2 AND {}", E::DIALECT.not("s.deleted"));
-        let keys = names.iter().map(|(job, name)| values![*job, name]).collect();
-        let found = self.find_each("find schedules", sql, keys).await?;
-        Ok(found.iter().map(|rows| self.schedule(rows.first()?)).collect())
-    }
-
     async fn list_schedules(&self, query: &ScheduleQuery) -> Result<SchedulePage, StoreError> {
         // The filter that has an index is written out, so that a plan made for all queries
         // alike can still use it.

@@ -145,7 +145,7 @@ impl ClaimStore for PostgresStore {
         tried!("look for ready runs", self.pairs(lanes))
     }
 
-    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+    async fn claim(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
         let what = "claim runs";
         match self.once(write, what, |tx| self.claim_once(tx, write, claims)).await? {
             Once::New(runs, _) => Ok(runs),

@@ -336,12 +336,16 @@ async fn claims_repeat_extend_and_are_reaped() {
     let shares = vec![Share { pair, low: OrderKey::MIN, runs: 3 }];
     let claim = Claim { worker, until: at(100), shares, most: 9 };
     let write = bed.write(10);
-    let claimed = bed.store.claim(&write, &claim).await.unwrap();
+    let claimed = bed.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap();
     assert_eq!(
         claimed.iter().map(|run| run.id).collect::<Vec<_>>(),
         runs[..3].iter().map(|r| r.id).collect::<Vec<_>>()
     );
-    assert_eq!(bed.store.claim(&write, &claim).await.unwrap(), claimed, "the same claim brings the same runs");
+    assert_eq!(
+        bed.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap(),
+        claimed,
+        "the same claim brings the same runs"
+    );
     let cancel = CancelAsk { by: None, reason: None, grace: Span::secs(1) };
     let asked = [claimed[1].id, runs[4].id, RunId(Uuid::now_v7())];
     let answers = bed.store.request_cancel(&bed.write(11), &asked, &cancel).await.unwrap();

@@ -146,7 +146,7 @@ impl ClaimStore for SqliteStore {
         .await
     }
 
-    async fn claim_each(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+    async fn claim(&self, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
         let (write, claims) = (write.clone(), claims.to_vec());
         self.writer
             .write("claim runs", Urgency::Prompt, move |connection| {

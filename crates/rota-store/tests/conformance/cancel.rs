@@ -168,7 +168,7 @@ pub async fn cancel_against_claim_leaves_no_one_in_doubt(h: &Harness) {
         let id = h.make(h.new_run(h.claimed), at(0)).await;
         let (write, claim) = (h.write(at(1)), h.claim_of(h.worker(), 1, at(1)));
         let store = second.clone();
-        let claiming = tokio::spawn(async move { store.claim(&write, &claim).await.unwrap() });
+        let claiming = tokio::spawn(async move { store.claim(&write, std::slice::from_ref(&claim)).await.unwrap() });
         let answer = h.cancel(id, at(1)).await;
         let claimed = claiming.await.unwrap();
         match answer {

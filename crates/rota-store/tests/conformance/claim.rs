@@ -29,12 +29,12 @@ pub async fn one_write_leases_to_many_workers(h: &Harness) {
     let (first, second, third) = (h.worker(), h.worker(), h.worker());
     let claims = [h.claim_of(first, 2, at(1)), h.claim_of(second, 2, at(1)), h.claim_of(third, 9, at(1))];
     let write = h.write(at(1));
-    let runs = h.store.claim_each(&write, &claims).await.unwrap();
+    let runs = h.store.claim(&write, &claims).await.unwrap();
     let held: Vec<_> = runs.iter().map(|run| (run.id, run.state.clone())).collect();
     let holder = |worker| RunState::Running { hold: Hold::Leased(worker), started_at: at(1) };
     let expected: Vec<_> = made.iter().copied().zip([first, first, second, second, third].map(holder)).collect();
     assert_eq!(held, expected);
-    let mut again = h.store.claim_each(&write, &claims).await.unwrap();
+    let mut again = h.store.claim(&write, &claims).await.unwrap();
     again.sort_by_key(|run| run.id);
     assert_eq!(again, runs, "asked again, it leases nothing more");
     for (worker, count) in [(first, 2), (second, 2), (third, 1)] {
@@ -73,7 +73,7 @@ pub async fn each_share_is_kept_to_its_pair_and_number(h: &Harness) {
     let share = |tenant, runs| Share { pair: Pair { lane: h.claimed, tenant }, low: OrderKey::MIN, runs };
     let claim =
         Claim { worker: h.worker(), until: at(6_000), shares: vec![share(h.tenant, 2), share(other, 1)], most: 10 };
-    let leased = h.store.claim(&h.write(at(0)), &claim).await.unwrap();
+    let leased = h.store.claim(&h.write(at(0)), std::slice::from_ref(&claim)).await.unwrap();
     let of = |tenant| leased.iter().filter(|run| run.tenant == tenant).count();
     assert_eq!((of(h.tenant), of(other)), (2, 1));
 }
@@ -88,10 +88,10 @@ pub async fn no_more_than_asked_for_are_leased(h: &Harness) {
     h.enqueue(&runs, at(0)).await;
     let share = |tenant| Share { pair: Pair { lane: h.claimed, tenant }, low: OrderKey::MIN, runs: 5 };
     let claim = Claim { worker: h.worker(), until: at(6_000), shares: vec![share(h.tenant), share(other)], most: 7 };
-    assert_eq!(h.store.claim(&h.write(at(0)), &claim).await.unwrap().len(), 7);
+    assert_eq!(h.store.claim(&h.write(at(0)), std::slice::from_ref(&claim)).await.unwrap().len(), 7);
     assert_eq!(h.claim(h.worker(), 0, at(0)).await.len(), 0);
     let none = Claim { worker: h.worker(), until: at(6_000), shares: Vec::new(), most: 5 };
-    assert_eq!(h.store.claim(&h.write(at(0)), &none).await.unwrap().len(), 0);
+    assert_eq!(h.store.claim(&h.write(at(0)), std::slice::from_ref(&none)).await.unwrap().len(), 0);
 }
 
 /// The low-water key spares the index its dead front; it must cut nothing else.
@@ -102,7 +102,7 @@ pub async fn a_share_does_not_look_below_its_low_key(h: &Harness) {
     let low = OrderKey::new(late.ready_at, late.priority);
     let pair = Pair { lane: h.claimed, tenant: h.tenant };
     let claim = Claim { worker: h.worker(), until: at(6_000), shares: vec![Share { pair, low, runs: 5 }], most: 5 };
-    let leased = h.store.claim(&h.write(at(10)), &claim).await.unwrap();
+    let leased = h.store.claim(&h.write(at(10)), std::slice::from_ref(&claim)).await.unwrap();
     assert_eq!(leased.iter().map(|run| run.id).collect::<Vec<_>>(), [late.id]);
     assert_eq!(h.claim(h.worker(), 5, at(10)).await[0].id, early.id);
 }
@@ -113,7 +113,7 @@ pub async fn a_run_of_an_owned_lane_cannot_be_claimed(h: &Harness) {
     let pair = Pair { lane: h.owned, tenant: h.tenant };
     let share = Share { pair, low: OrderKey::MIN, runs: 5 };
     let claim = Claim { worker: h.worker(), until: at(6_000), shares: vec![share], most: 5 };
-    assert_eq!(h.store.claim(&h.write(at(0)), &claim).await.unwrap(), Vec::new());
+    assert_eq!(h.store.claim(&h.write(at(0)), std::slice::from_ref(&claim)).await.unwrap(), Vec::new());
     assert_eq!(h.status(id).await, Status::Queued);
 }
 
@@ -147,7 +147,7 @@ pub async fn no_run_is_leased_twice_by_many_claimers_at_once(h: &Harness) {
         claimers.spawn(async move {
             let mut leased = Vec::new();
             for (write, claim) in claims {
-                for run in store.claim(&write, &claim).await.unwrap() {
+                for run in store.claim(&write, std::slice::from_ref(&claim)).await.unwrap() {
                     leased.push((worker, run));
                 }
             }
@@ -173,13 +173,13 @@ pub async fn a_claim_asked_again_returns_the_same_runs(h: &Harness) {
     let worker = h.worker();
     let write = h.write(at(1));
     let claim = h.claim_of(worker, 4, at(1));
-    let first = h.store.claim(&write, &claim).await.unwrap();
-    let again = h.store.claim(&write, &claim).await.unwrap();
+    let first = h.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap();
+    let again = h.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap();
     assert_eq!(first.len(), 4);
     assert_same(&first, &again, "the same claim");
     assert_eq!(h.claim(h.worker(), 100, at(2)).await.len(), 6, "nothing more was leased");
     h.succeed(&first[0], at(3)).await;
-    let late = h.store.claim(&write, &claim).await.unwrap();
+    let late = h.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap();
     for run in &first[1..] {
         assert!(late.contains(run), "what is still held is named again");
     }
@@ -190,9 +190,9 @@ pub async fn a_claim_asked_again_returns_the_same_runs(h: &Harness) {
 pub async fn an_empty_claim_asked_again_stays_empty(h: &Harness) {
     let write = h.write(at(0));
     let claim = h.claim_of(h.worker(), 4, at(0));
-    assert_eq!(h.store.claim(&write, &claim).await.unwrap().len(), 0);
+    assert_eq!(h.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap().len(), 0);
     h.make_many(h.claimed, 3, at(1)).await;
-    assert_eq!(h.store.claim(&write, &claim).await.unwrap().len(), 0);
+    assert_eq!(h.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap().len(), 0);
 }
 
 /// Only a lease and its extension are a worker's word; asking in vain is none.

@@ -348,7 +348,7 @@ async fn turn(h: &Harness, owner: &Owner, now: Timestamp) -> usize {
         if pair.lane == h.claimed {
             let shares = vec![Share { pair, low: OrderKey::MIN, runs: 100 }];
             let claim = Claim { worker: h.worker(), until: plus(now, LEASE_MS), shares, most: 100 };
-            let claimed = h.store.claim(&write(), &claim).await.unwrap();
+            let claimed = h.store.claim(&write(), std::slice::from_ref(&claim)).await.unwrap();
             ends.extend(claimed.iter().map(|run| by_lease(run, succeeded(), now)));
         } else {
             let window = Window { pair, after: None, limit: 100 };

@@ -319,7 +319,7 @@ impl Harness {
     }
 
     pub async fn claim(&self, worker: WorkerId, most: u32, now: Timestamp) -> Vec<Run> {
-        self.store.claim(&self.write(now), &self.claim_of(worker, most, now)).await.unwrap()
+        self.store.claim(&self.write(now), &[self.claim_of(worker, most, now)]).await.unwrap()
     }
 
     /// Makes a run of the claimed lane and leases it.

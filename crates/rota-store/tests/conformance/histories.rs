@@ -127,7 +127,7 @@ async fn work(stage: Arc<Stage>, store: Arc<dyn Store>, claim: Claim, rounds: us
         let now = stage.now();
         let claim = Claim { until: plus(now, 40), ..claim.clone() };
         let began = stage.tick();
-        let runs = store.claim(&stage.write(None, now), &claim).await.unwrap();
+        let runs = store.claim(&stage.write(None, now), std::slice::from_ref(&claim)).await.unwrap();
         let leased = |run: &Run| (run.id, Event::Leased { fence: run.fence, key: run.slot.map(|slot| slot.key) });
         stage.note(began, runs.iter().map(leased));
         let now = stage.now();

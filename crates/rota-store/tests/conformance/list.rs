@@ -36,7 +36,7 @@ async fn forty(h: &Harness) -> Vec<NewRun> {
     for tenant in [h.tenant, other_tenant] {
         let mut claim = h.claim_of(h.worker(), 12, at(50));
         claim.shares[0].pair.tenant = tenant;
-        let held = h.store.claim(&h.write(at(50)), &claim).await.unwrap();
+        let held = h.store.claim(&h.write(at(50)), std::slice::from_ref(&claim)).await.unwrap();
         for (n, run) in held.iter().take(8).enumerate() {
             // Pairs that end at the same instant.
             let outcome = if n % 3 == 0 { broken() } else { succeeded() };

@@ -106,13 +106,13 @@ promises! {
         a_change_of_a_pause_wakes_what_it_holds,
         a_pause_in_a_dry_run_answers_as_the_act_and_pauses_nothing,
         tenants_are_saved_by_name,
-        a_lane_keeps_its_mode_and_is_turned_by_a_successor,
+        a_lane_keeps_its_mode,
         racing_makers_of_one_lane_agree,
         calendars_are_saved_by_name,
         a_job_that_is_saved_in_a_dry_run_is_not_there,
     }
     schedules {
-        a_saved_schedule_is_found_by_id_and_name,
+        a_saved_schedule_is_found_by_id_and_job,
         reserved_ids_are_apart,
         an_edit_is_guarded_by_what_its_saver_read,
         an_edit_after_a_fire_is_stale,

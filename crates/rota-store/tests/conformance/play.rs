@@ -471,7 +471,7 @@ impl<'h> Play<'h> {
                 lasting(&fired[0])
             }
             Op::Claim(claim) => {
-                let runs = store.claim(write, claim).await.unwrap();
+                let runs = store.claim(write, std::slice::from_ref(claim)).await.unwrap();
                 Answer { lasting: String::new(), fleeting: format!("{runs:#?}") }
             }
             Op::Settle(_, ends) => {

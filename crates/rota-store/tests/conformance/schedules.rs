@@ -20,7 +20,7 @@ fn revision(saved: ScheduleSaved) -> i32 {
 }
 
 /// What was saved is what is read.
-pub async fn a_saved_schedule_is_found_by_id_and_name(h: &Harness) {
+pub async fn a_saved_schedule_is_found_by_id_and_job(h: &Harness) {
     let put = h.schedule_put("nightly").await;
     let revision = revision(h.save_schedule(&put, at(0)).await);
     let record = h.store.schedules(&[put.id]).await.unwrap().remove(0).unwrap();
@@ -28,8 +28,8 @@ pub async fn a_saved_schedule_is_found_by_id_and_name(h: &Harness) {
     assert_eq!((record.name.as_str(), record.spec.as_str()), ("nightly", put.spec.as_str()));
     assert_eq!((record.revision, record.enabled, record.deleted), (revision, true, false));
     assert_eq!((record.part, record.pause.clone(), record.armed_by), (Partition::of_schedule(put.id), None, None));
-    let found = h.store.find_schedules(&[(h.job, "nightly".into()), (h.job, "none".into())]).await.unwrap();
-    assert_eq!(found, [Some(record), None]);
+    let query = ScheduleQuery { job: Some(h.job), limit: 10, ..ScheduleQuery::default() };
+    assert_eq!(h.store.list_schedules(&query).await.unwrap().schedules, [record]);
     assert_eq!(h.store.schedules(&[ScheduleId(-1)]).await.unwrap(), [None]);
     assert_eq!(h.cursors(&[ScheduleId(-1), put.id]).await, [None, put.stored.cursor]);
 }
@@ -174,7 +174,8 @@ pub async fn a_deleted_schedule_owes_nothing_and_frees_its_name(h: &Harness) {
     h.end_schedules(&[schedule, ScheduleId(-1), schedule], at(5)).await;
     assert_eq!(h.cursors(&[schedule]).await, [None]);
     assert!(h.store.schedules(&[schedule]).await.unwrap()[0].as_ref().unwrap().deleted);
-    assert_eq!(h.store.find_schedules(&[(h.job, "s".into())]).await.unwrap(), [None]);
+    let query = ScheduleQuery { job: Some(h.job), limit: 10, ..ScheduleQuery::default() };
+    assert_eq!(h.store.list_schedules(&query).await.unwrap().schedules, []);
     let skips = h.store.skips(schedule, None, 10).await.unwrap();
     assert_eq!(skips.len(), 1);
     assert_eq!((skips[0].range.from, skips[0].range.reason), (at(0), SkipReason::Deleted));

@@ -339,7 +339,7 @@ pub async fn slots_released_and_taken_at_once_neither_leak_nor_overflow(h: &Harn
             let mut writes = writes.into_iter();
             for runs in batches {
                 store.enqueue(&writes.next().unwrap(), &runs, &[]).await.unwrap();
-                let held = store.claim(&writes.next().unwrap(), &claim).await.unwrap();
+                let held = store.claim(&writes.next().unwrap(), std::slice::from_ref(&claim)).await.unwrap();
                 let ends: Vec<_> = held
                     .iter()
                     .enumerate()

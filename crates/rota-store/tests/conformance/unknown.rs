@@ -127,8 +127,8 @@ pub async fn claim_asked_again_through_another_connection_is_the_same(h: &Harnes
     h.make_many(h.claimed, 6, at(0)).await;
     let second = h.second().await;
     let (write, claim): (_, Claim) = (h.write(at(1)), h.claim_of(h.worker(), 3, at(1)));
-    let first = h.store.claim(&write, &claim).await.unwrap();
-    assert_same(&second.claim(&write, &claim).await.unwrap(), &first, "the same runs");
+    let first = h.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap();
+    assert_same(&second.claim(&write, std::slice::from_ref(&claim)).await.unwrap(), &first, "the same runs");
     assert_eq!(h.claim(h.worker(), 10, at(2)).await.len(), 3);
 }
 
@@ -138,13 +138,16 @@ pub async fn one_claim_sent_twice_at_once_leases_once(h: &Harness) {
     for _ in 0..8 {
         h.make_many(h.claimed, 6, at(0)).await;
         let (write, claim) = (h.write(at(1)), h.claim_of(h.worker(), 3, at(1)));
-        let (left, right) = tokio::join!(h.store.claim(&write, &claim), second.claim(&write, &claim));
+        let (left, right) = tokio::join!(
+            h.store.claim(&write, std::slice::from_ref(&claim)),
+            second.claim(&write, std::slice::from_ref(&claim))
+        );
         // One of the two may be refused and asked again; it must not lease.
         let mut answers = Vec::new();
         for answer in [left, right] {
             match answer {
                 Ok(runs) => answers.push(runs),
-                Err(_) => answers.push(h.store.claim(&write, &claim).await.unwrap()),
+                Err(_) => answers.push(h.store.claim(&write, std::slice::from_ref(&claim)).await.unwrap()),
             }
         }
         assert_same(&answers[0], &answers[1], "the same runs");

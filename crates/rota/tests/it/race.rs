@@ -9,7 +9,7 @@ use rota_core::{
     job::JobDocument,
     ports::{Clock as _, Seeded},
     run::{Status, Verdict},
-    store::{CancelAnswer, Expect, Pause, PauseTarget, RunQuery, Store, TenantPut, Tier},
+    store::{CancelAnswer, Expect, Pause, PauseTarget, RunQuery, ScheduleQuery, Store, TenantPut, Tier},
 };
 use rota_engine::{
     Cancel, Engine, JobRef, Made, Options, RunAsk,
@@ -161,7 +161,8 @@ impl Turned {
     async fn save(&self, name: &str, edition: u32) -> ScheduleId {
         let schedule = json!({ "name": "s", "every": "10s", "overlap": "allow", "payload": { "edition": edition } });
         let job = self.save_with(name, json!([schedule])).await;
-        self.store.find_schedules(&[(job, "s".into())]).await.unwrap()[0].as_ref().unwrap().id
+        let query = ScheduleQuery { job: Some(job), limit: 1, ..ScheduleQuery::default() };
+        self.store.list_schedules(&query).await.unwrap().schedules[0].id
     }
 
     /// How many runs of the schedule the first edition made.

@@ -413,17 +413,17 @@ impl Planted {
         Ok(Some(FireItem { due, job_revision: job.revision, ..item.clone() }))
     }
 
-    pub fn claim(&self, store: &dyn Store, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        let mut runs = wait(store.claim(write, claim))?;
+    pub fn claim(&self, store: &dyn Store, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        let mut runs = wait(store.claim(write, claims))?;
         if self.has(Bug::ClaimedTwice) {
             let mut memory = self.memory.lock().unwrap();
-            if let Some((worker, others)) = &memory.claimed
+            if let (Some((worker, others)), [claim]) = (&memory.claimed, claims)
                 && *worker != claim.worker
             {
                 runs.extend(others.iter().cloned());
             }
             if !runs.is_empty() {
-                memory.claimed = Some((claim.worker, runs.clone()));
+                memory.claimed = claims.first().map(|claim| (claim.worker, runs.clone()));
             }
         }
         Ok(runs)

@@ -893,25 +893,8 @@ impl Tap for Witness {
         Ok(promoted)
     }
 
-    fn claim(&self, store: &dyn Store, write: &Write, claim: &Claim) -> Result<Vec<Run>, StoreError> {
-        let runs = self.planted.claim(store, write, claim)?;
-        self.with(|seen| {
-            if seen.is_news(write) {
-                for run in &runs {
-                    self.leased(seen, run.lease(), claim.worker, Fence(run.fence.0 - 1));
-                }
-                // One who asks in vain writes nothing, and holds no longer for it.
-                if !runs.is_empty() {
-                    self.held(seen, claim.worker, claim.until);
-                }
-            }
-        });
-        self.look_if(!runs.is_empty(), "claim");
-        Ok(runs)
-    }
-
-    fn claim_each(&self, store: &dyn Store, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
-        let runs = wait(store.claim_each(write, claims))?;
+    fn claim(&self, store: &dyn Store, write: &Write, claims: &[Claim]) -> Result<Vec<Run>, StoreError> {
+        let runs = self.planted.claim(store, write, claims)?;
         self.with(|seen| {
             if !seen.is_news(write) {
                 return;
@@ -919,11 +902,12 @@ impl Tap for Witness {
             for run in &runs {
                 let RunState::Running { hold: Hold::Leased(worker), .. } = run.state else { continue };
                 self.leased(seen, run.lease(), worker, Fence(run.fence.0 - 1));
+                // One who asks in vain writes nothing, and holds no longer for it.
                 let until = claims.iter().find(|claim| claim.worker == worker).map(|claim| claim.until);
                 self.held(seen, worker, until.unwrap_or(Timestamp::MIN));
             }
         });
-        self.look_if(!runs.is_empty(), "claim_each");
+        self.look_if(!runs.is_empty(), "claim");
         Ok(runs)
     }
 

@@ -162,7 +162,7 @@ impl<'a> Pipeline<'a> {
                     },
                     async {
                         let Some(claim) = claim else { return Ok((None, Vec::new())) };
-                        let runs = store.claim(&seat.write(now), &claim).await?;
+                        let runs = store.claim(&seat.write(now), std::slice::from_ref(&claim)).await?;
                         Ok((Some(claim), runs))
                     }
                 )?

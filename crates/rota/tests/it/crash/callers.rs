@@ -13,7 +13,8 @@ use rota_core::{
     ports::Progress,
     run::{CancelAsk, RunState, Status, Verdict},
     store::{
-        CalendarPut, CancelAnswer, Deletion, Expect, Pause, PauseTarget, RunRecord, SchedulePut, Store, TenantPut, Tier,
+        CalendarPut, CancelAnswer, Deletion, Expect, Pause, PauseTarget, RunRecord, SchedulePut, ScheduleQuery, Store,
+        TenantPut, Tier,
     },
 };
 use rota_engine::{Cancel, Engine, JobRef, Made, Options, RunAsk, executors::Call};
@@ -134,7 +135,9 @@ async fn call_everything(keeper: &Keeper, book: &str) {
         engine.pause(&targets, &pause).await.unwrap();
         engine.resume(&targets).await.unwrap();
         let naps = store.find_jobs(&[(tenant, "nap".into())]).await.unwrap()[0].as_ref().unwrap().id;
-        let far = store.find_schedules(&[(naps, "far".into())]).await.unwrap()[0].clone().unwrap();
+        let query = ScheduleQuery { job: Some(naps), limit: 100, ..ScheduleQuery::default() };
+        let mut found = store.list_schedules(&query).await.unwrap().schedules.into_iter();
+        let far = found.find(|schedule| schedule.name == "far").unwrap();
         let due = store.cursors(&[far.id]).await.unwrap()[0].unwrap();
         store.wake_at(&write(), &[(due, Some(due.cursor.planned_at))]).await.unwrap();
         let put = SchedulePut::moving(far, Some(due.cursor), Some(due.cursor));
@@ -142,8 +145,7 @@ async fn call_everything(keeper: &Keeper, book: &str) {
         let calendar = CalendarPut { tenant, name: format!("c{round}"), spec: "{}".into() };
         store.put_calendars(&[calendar], engine.now()).await.unwrap();
         let key = LaneKey::new(&format!("lane-{}", uuid::Uuid::now_v7()), None, &[]);
-        let lane = store.lanes(&[key], LaneMode::Owned).await.unwrap()[0].id;
-        store.turn_lane(lane, LaneMode::Claimed).await.unwrap();
+        store.lanes(&[key], LaneMode::Owned).await.unwrap();
         let deletion = Deletion {
             job: naps,
             ask: CancelAsk { by: None, reason: None, grace: Span::secs(1) },
