@@ -4,7 +4,7 @@
 //! deadline, slot and unique key of a run do not depend on who made it.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     fmt,
     sync::Arc,
 };
@@ -15,7 +15,7 @@ use rota_core::{
     order::Priority,
     problem::Problem,
     quota::{Quotas, Refusal},
-    run::{Labels, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk, out_of_bounds},
+    run::{AFTER_MAX, Labels, NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk, out_of_bounds},
     slot::{SlotAsk, UniqueKey, WhenFull},
     store::{Enqueued, JobRecord, StoreError, Write},
 };
@@ -28,6 +28,9 @@ use crate::{
     node::Node,
     render::{Scope, reference},
 };
+
+/// So many runs are read at once, with their payloads, to know whose they are.
+const READ_AT_ONCE: usize = 64;
 
 /// A job, however it is named.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +74,16 @@ impl RunAsk {
     /// What of it is more than may be said of a run.
     pub fn problems(&self) -> Vec<Problem> {
         out_of_bounds(&self.labels, self.trigger.metadata.as_ref(), self.after.len())
+    }
+
+    /// The runs it is to wait for that its tenant does not have: a mistake that would
+    /// otherwise start it at once.
+    fn unknown_runs(&self, known: &HashMap<RunId, TenantId>) -> Vec<Problem> {
+        let named = self.after.iter().take(AFTER_MAX).enumerate();
+        let unknown = named.filter(|(_, run)| known.get(run) != Some(&self.tenant));
+        unknown
+            .map(|(n, run)| Problem::new(format!("after[{n}]"), "unknown_run", format!("there is no run {run}")))
+            .collect()
     }
 
     #[must_use]
@@ -290,8 +303,10 @@ pub async fn plan(node: &Node, asks: Vec<RunAsk>, now: Timestamp) -> Result<Vec<
         versions.iter().zip(lanes).filter_map(|(version, lane)| Some((version.job, lane?))).collect();
     let part = node.partition_for_new();
     let quotas = node.catalog.quotas_of(asks.iter().map(|ask| ask.tenant));
+    let waited_for = find_waited_for(node, &asks).await?;
     let planned = asks.into_iter().map(|ask| {
-        let problems = ask.problems();
+        let mut problems = ask.problems();
+        problems.extend(ask.unknown_runs(&waited_for));
         if !problems.is_empty() {
             return Err(Made::OutOfBounds(problems));
         }
@@ -363,6 +378,18 @@ pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Res
         }
         Err(unfit) => Err(unfit.into()),
     })
+}
+
+/// Whose the runs are that others are to wait for.
+async fn find_waited_for(node: &Node, asks: &[RunAsk]) -> Result<HashMap<RunId, TenantId>, StoreError> {
+    let bounded = asks.iter().flat_map(|ask| ask.after.iter().take(AFTER_MAX));
+    let ids: Vec<RunId> = bounded.copied().collect::<BTreeSet<_>>().into_iter().collect();
+    let mut known = HashMap::with_capacity(ids.len());
+    for some in ids.chunks(READ_AT_ONCE) {
+        let found = node.store.runs(some).await?.into_iter().flatten();
+        known.extend(found.map(|record| (record.run.id, record.run.tenant)));
+    }
+    Ok(known)
 }
 
 type Jobs = HashMap<(TenantId, JobRef), (JobRecord, Arc<JobVersion>)>;

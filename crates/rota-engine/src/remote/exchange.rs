@@ -172,8 +172,11 @@ async fn take_output(node: &Arc<Node>, asked: &Exchange, answer: &mut ExchangeAn
         }
     }
     if !asked.progress.is_empty() {
-        let said: Vec<(Lease, String)> =
-            asked.progress.iter().map(|(lease, progress)| (*lease, reports::text(progress))).collect();
+        let leases: Vec<Lease> = asked.progress.iter().map(|(lease, _)| *lease).collect();
+        let known = known_runs(node, &asked.hello, &leases).await?;
+        answer.lost.extend(leases.into_iter().filter(|lease| !known.contains_key(lease)));
+        let known = asked.progress.iter().filter(|(lease, _)| known.contains_key(lease));
+        let said: Vec<(Lease, String)> = known.map(|(lease, progress)| (*lease, reports::text(progress))).collect();
         let answers = node.store.progress(&said).await?;
         let stale = said.iter().zip(answers).filter(|(_, answer)| *answer == rota_core::store::Guarded::Stale);
         answer.lost.extend(stale.map(|((lease, _), _)| *lease));

@@ -8,10 +8,11 @@ use std::sync::{
 use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
+    run::NewRun,
     run::{Status, Verdict},
-    store::{Pause, PauseTarget},
+    store::{Pause, PauseTarget, TenantPut, Tier},
 };
-use rota_engine::{JobRef, Made, Options, RunAsk};
+use rota_engine::{JobRef, Made, Options, RunAsk, making};
 use serde_json::json;
 
 use crate::{
@@ -203,6 +204,33 @@ async fn an_unknown_job_and_a_bad_key_are_answers() {
     assert_eq!(node.ask(&bed, RunAsk::of(bed.tenant, JobRef::Name("nobody".into()))).await, Made::NoJob);
     let made = node.ask(&bed, RunAsk::of(bed.tenant, JobRef::Name("keyed".into()))).await;
     assert!(matches!(&made, Made::BadKey(why) if why.contains("payload.account")), "{made:?}");
+}
+
+/// A run that waits for a run that does not exist would start at once, whatever its caller
+/// meant; another tenant's run does not exist.
+#[tokio::test]
+async fn a_run_does_not_wait_for_what_its_tenant_does_not_have() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("plain", "noop")).await;
+    let ended = node.enqueue(&bed, "plain").await;
+    node.dispatch().await;
+    node.settle().await;
+    let put = TenantPut { name: "other".into(), tier: Tier::Unlimited, quotas: None };
+    let other = bed.store.put_tenants(&[put], bed.now()).await.unwrap()[0];
+    let plain = RunAsk::of(bed.tenant, JobRef::Name("plain".into()));
+    let planned = making::plan(&node.node, vec![plain], bed.now()).await.unwrap().remove(0).unwrap();
+    let theirs = NewRun { tenant: other, ..planned };
+    bed.store.enqueue(&node.node.write(bed.now()), std::slice::from_ref(&theirs), &[]).await.unwrap();
+    let ask =
+        |after: &[RunId]| RunAsk { after: after.to_vec(), ..RunAsk::of(bed.tenant, JobRef::Name("plain".into())) };
+    assert!(matches!(node.ask(&bed, ask(&[ended])).await, Made::Run { .. }), "it has ended, so nothing is waited for");
+    let nobody = RunId(uuid::Uuid::from_u64_pair(9, 9));
+    for strange in [theirs.id, nobody] {
+        let Made::OutOfBounds(problems) = node.ask(&bed, ask(&[ended, strange])).await else { panic!("it was made") };
+        let told: Vec<_> = problems.iter().map(|problem| (problem.path.as_str(), problem.code)).collect();
+        assert_eq!(told, [("after[1]", "unknown_run")]);
+    }
 }
 
 /// The API was not the only way in: what came by the inbox was as large as it liked.

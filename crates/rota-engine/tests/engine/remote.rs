@@ -522,6 +522,19 @@ async fn another_tenants_worker_gets_and_settles_nothing() {
     let stolen = remote::exchange(&node, foreign(wants(&bed, 1, 5))).await;
     assert!(matches!(stolen, Err(remote::ExchangeError::Foreign)));
     assert_eq!(bed.status(lease.run).await, Status::Running);
+    // Nor does it say how far the run is, or write into its log.
+    let progress = rota_core::ports::Progress { percent: Some(99), ..rota_core::ports::Progress::default() };
+    let line = Line { at: bed.now(), stream: rota_core::ports::Stream::Stdout, text: "theirs".into() };
+    let says = Exchange {
+        progress: vec![(lease, progress)],
+        logs: vec![LogPiece { lease, seq: 0, lines: vec![line] }],
+        wait: None,
+        ..foreign(wants(&bed, 4, 0))
+    };
+    assert_eq!(far.exchange(says).await.lost, [lease, lease], "told as of any run that is not its own");
+    assert_eq!(bed.record(lease.run).await.progress, None);
+    let query = LogQuery { run: lease.run, attempt: None, after: None, limit: 10 };
+    assert_eq!(bed.store.logs(&query).await.unwrap(), []);
 }
 
 /// Somebody who says hello under a new id each time must not fill the memory; workers that

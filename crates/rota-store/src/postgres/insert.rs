@@ -17,7 +17,7 @@ use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     duration::Span,
-    ids::{RunId, ScheduleId},
+    ids::{RunId, ScheduleId, TenantId},
     lane::LaneMode,
     order::OrderKey,
     run::{Block, CancelAsk, NewRun, Run, RunState, Slots as Count, Status, UniqueAsk},
@@ -180,7 +180,7 @@ struct Plan<'a> {
     runs: &'a [&'a NewRun],
     write: &'a Write,
     /// Live runs that some of these wait for.
-    live: HashSet<RunId>,
+    live: HashSet<(TenantId, RunId)>,
     /// The last live ones of schedules whose runs follow one another.
     last: HashMap<ScheduleId, Vec<RunId>>,
     /// Which run stands in the way of which.
@@ -258,12 +258,12 @@ impl<'a> Plan<'a> {
         let mark = flag::NEEDED;
         let answers = tx
             .pipe(&[
-                ("SELECT id FROM run WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&needed]),
+                ("SELECT id, tenant FROM run WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&needed]),
                 ("UPDATE run SET flags = flags | $2 WHERE id = ANY($1) AND flags & $2 = 0", &[&needed, &mark]),
             ])
             .await?;
         for row in &answers[0] {
-            self.live.insert(RunId(row.try_get(0)?));
+            self.live.insert((TenantId(row.try_get(1)?), RunId(row.try_get(0)?)));
         }
         Ok(())
     }
@@ -392,8 +392,10 @@ impl<'a> Plan<'a> {
     }
 
     fn lives(&self, n: usize, needed: RunId, batch: &HashMap<RunId, usize>) -> bool {
-        let before = batch.get(&needed).is_some_and(|at| *at < n && self.states[*at].is_some());
-        before || self.live.contains(&needed)
+        let tenant = self.runs[n].tenant;
+        let ours = |at: usize| self.states[at].is_some() && self.runs[at].tenant == tenant;
+        let before = batch.get(&needed).is_some_and(|at| *at < n && ours(*at));
+        before || self.live.contains(&(tenant, needed))
     }
 
     fn made(&self) -> impl Iterator<Item = (&'a NewRun, &RunState)> {
@@ -433,7 +435,7 @@ impl<'a> Plan<'a> {
 
     fn waits_for_live(&self, run: &NewRun) -> bool {
         let last = run.trigger.schedule.filter(|_| run.follows).and_then(|schedule| self.last.get(&schedule));
-        run.after.iter().chain(last.into_iter().flatten()).any(|id| self.live.contains(id))
+        run.after.iter().chain(last.into_iter().flatten()).any(|id| self.live.contains(&(run.tenant, *id)))
     }
 
     /// What is left to write: the other runs, the counters of their slots, what

@@ -136,11 +136,12 @@ fn needed(work: &mut Work<'_>, new: &NewRun) -> Result<BTreeSet<Uuid>, StoreErro
         return Ok(named);
     }
     work.flush()?;
-    let sql = "UPDATE run SET flags = flags | ?2 WHERE id = ?1";
+    // Another tenant's run is none that it could wait for.
+    let sql = "UPDATE run SET flags = flags | ?2 WHERE id = ?1 AND tenant = ?3";
     let mut update = work.connection.prepare_cached(sql).map_err(failed)?;
     let mut live = BTreeSet::new();
     for id in named {
-        if update.execute(params![id.as_bytes(), flag::NEEDED]).map_err(failed)? == 1 {
+        if update.execute(params![id.as_bytes(), flag::NEEDED, new.tenant.0]).map_err(failed)? == 1 {
             live.insert(id);
         }
     }

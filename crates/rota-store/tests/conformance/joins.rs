@@ -118,6 +118,19 @@ pub async fn a_chain_in_one_batch_opens_link_by_link(h: &Harness) {
     }
 }
 
+/// Another tenant's run is none that could be waited for, living or made in the same batch:
+/// to wait for it would tell when it ends.
+pub async fn a_run_waits_for_no_other_tenants_run(h: &Harness) {
+    let other = h.tenant("other").await;
+    let theirs = |needed: RunId| NewRun { tenant: other, ..after(h, &[needed]) };
+    let living = h.make(h.new_run(h.claimed), at(0)).await;
+    let new = h.new_run(h.claimed);
+    let (first, second, ours) = (theirs(living), theirs(new.id), after(h, &[living, new.id]));
+    h.enqueue(&[new.clone(), first.clone(), second.clone(), ours.clone()], at(1)).await;
+    let statuses = h.statuses(&[first.id, second.id, ours.id]).await;
+    assert_eq!(statuses, [Status::Queued, Status::Queued, Status::Blocked]);
+}
+
 /// A cancelled join leaves no one waiting behind it.
 pub async fn a_cancelled_join_opens_those_behind_it(h: &Harness) {
     let need = h.make(h.new_run(h.claimed), at(0)).await;

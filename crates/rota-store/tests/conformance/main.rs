@@ -335,6 +335,7 @@ promises! {
         needs_that_ended_before_count_as_ended,
         a_need_named_twice_is_one_need,
         a_chain_in_one_batch_opens_link_by_link,
+        a_run_waits_for_no_other_tenants_run,
         a_cancelled_join_opens_those_behind_it,
         a_join_asks_for_its_slot_when_it_opens,
         a_delayed_join_waits_for_its_time_too,
