@@ -116,9 +116,12 @@ impl Offset {
 ///
 /// A clock that is set ahead makes everything old at once: history, and the batches whose
 /// lost answers may still be asked for. By as much as it was set, everything is kept for
-/// longer, until the clock has stood for a while or is put right.
+/// longer, until the clock has stood for a while or is put right. Who has just begun to read
+/// a clock cannot know what it was before: for [`Ahead::NEW_FOR`] everything is kept.
 #[derive(Clone, Debug, Default)]
 pub struct Ahead {
+    /// The uptime of the first reading.
+    first: Option<Duration>,
     /// The uptime and the time of the last reading.
     last: Option<(Duration, Timestamp)>,
     by: SignedDuration,
@@ -127,9 +130,13 @@ pub struct Ahead {
 }
 
 impl Ahead {
+    /// How long a machine that starts with a wrong clock has to put it right.
+    pub const NEW_FOR: Duration = Duration::from_secs(600);
+
     /// Takes in a reading of the clock at this uptime. A step that it shows is believed
     /// after `doubt`.
     pub fn read(&mut self, uptime: Duration, now: Timestamp, doubt: Span) {
+        self.first.get_or_insert(uptime);
         let last = self.last.replace((uptime, now));
         let passed = |then: Duration| SignedDuration::try_from(uptime.saturating_sub(then)).ok();
         let set_by = last.and_then(|(then, said)| Some(said.duration_until(now).saturating_sub(passed(then)?)));
@@ -147,6 +154,10 @@ impl Ahead {
 
     /// For how long that is kept which is to be kept for `span`.
     pub fn kept(&self, span: Span) -> Span {
+        let read_for = self.first.zip(self.last).map(|(first, (last, _))| last.saturating_sub(first));
+        if read_for.is_none_or(|read_for| read_for < Self::NEW_FOR) {
+            return Span::LONGEST;
+        }
         Span::millis(span.as_millis().saturating_add(u64::try_from(self.by.as_millis()).unwrap_or(0)))
     }
 }

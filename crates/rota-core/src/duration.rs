@@ -35,6 +35,8 @@ impl Span {
         }
     }
 
+    pub const LONGEST: Self = Self(MILLIS_MAX);
+
     /// The span of `n` seconds, clamped into the allowed range.
     pub const fn secs(n: u64) -> Self {
         Self::millis(n.saturating_mul(1_000))

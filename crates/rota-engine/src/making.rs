@@ -460,6 +460,6 @@ pub fn take_made(node: &Node, write: &Write, runs: Vec<NewRun>, answers: &[Enque
     }
     node.asked_to_stop(&stops);
     node.ended_by(write);
-    node.ready(handed.into_iter());
+    node.ready(write, handed.into_iter());
     node.ready_elsewhere(elsewhere.iter());
 }

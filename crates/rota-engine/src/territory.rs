@@ -18,6 +18,16 @@ pub struct Held {
     pub taken_at: Timestamp,
     /// To be given away: nothing new is started in it.
     pub leaving: bool,
+    /// The generation in which it was taken.
+    since: u64,
+}
+
+impl Held {
+    /// Whether it has been held without a break since `generation`. What was read or
+    /// written before it was taken may be over: another node held it in between.
+    pub fn since(&self, generation: u64) -> bool {
+        self.since <= generation
+    }
 }
 
 #[derive(Debug)]
@@ -86,11 +96,14 @@ impl Territory {
 
     pub fn take(&self, taken: &[(Partition, Epoch)], now: Timestamp) {
         self.write(|map| {
-            for (part, epoch) in taken {
-                let held = Held { epoch: *epoch, taken_at: now, leaving: false };
-                map.parts[usize::from(part.0)] = Some(held);
-            }
             map.generation += 1;
+            for (part, epoch) in taken {
+                let place = &mut map.parts[usize::from(part.0)];
+                // Nobody else can have held it meanwhile if its epoch is the same.
+                let same = place.filter(|held| held.epoch == *epoch);
+                let since = same.map_or(map.generation, |held| held.since);
+                *place = Some(Held { epoch: *epoch, taken_at: now, leaving: false, since });
+            }
         });
     }
 

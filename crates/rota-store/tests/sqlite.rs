@@ -43,7 +43,15 @@ fn tenant(name: &str) -> TenantPut {
 }
 
 fn write(now: Timestamp) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None, ends: Ends::default(), dry_run: false }
+    Write {
+        batch: BatchId(Uuid::now_v7()),
+        now,
+        node: None,
+        generation: 0,
+        request: None,
+        ends: Ends::default(),
+        dry_run: false,
+    }
 }
 
 /// Others on the machine must not read payloads and digests beside the node.

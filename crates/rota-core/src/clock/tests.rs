@@ -125,7 +125,7 @@ fn by_as_much_as_a_clock_was_set_ahead_things_are_kept_for_longer() {
     let mut ahead = Ahead::default();
     // (seconds that pass, by how many the clock is set meanwhile, how much longer things are kept)
     let table = [
-        (0, 0, 0),
+        (600, 0, 0),
         (60, 0, 0),
         (60, 86_400, 86_400),
         (60, 0, 86_400),
@@ -138,7 +138,15 @@ fn by_as_much_as_a_clock_was_set_ahead_things_are_kept_for_longer() {
         (60, -7_200, 0),
         (0, 0, 0),
     ];
-    let (mut uptime, mut now) = (Duration::ZERO, Timestamp::UNIX_EPOCH);
+    let (mut uptime, mut now) = (Duration::from_secs(7), Timestamp::UNIX_EPOCH);
+    assert_eq!(ahead.kept(day), Span::LONGEST);
+    ahead.read(uptime, now, hour);
+    for passed in [1, 598] {
+        assert_eq!(ahead.kept(day), Span::LONGEST, "who has just come cannot know whether the clock is right");
+        (uptime, now) = (uptime + Duration::from_secs(passed), now + SignedDuration::from_secs(passed as i64));
+        ahead.read(uptime, now, hour);
+    }
+    assert_eq!(ahead.kept(day), Span::LONGEST);
     for (n, (passed, set_by, longer)) in table.into_iter().enumerate() {
         uptime += Duration::from_secs(passed);
         now += SignedDuration::from_secs(passed as i64 + set_by);

@@ -57,6 +57,9 @@ pub struct Write {
     /// The node that writes. What becomes ready in a partition this node holds
     /// is handed to it in memory; others' owners are left a notice.
     pub node: Option<NodeId>,
+    /// Which partitions that node held when it asked, by its own count of changes: what is
+    /// handed to it may be over by the time that it hears the answer. Stores ignore it.
+    pub generation: u64,
     /// A request key, where the caller's own caller may ask again.
     pub request: Option<Request>,
     /// Where the store says which runs ended by it.

@@ -117,6 +117,7 @@ impl Node {
             batch: BatchId::new(self.random.as_ref(), now),
             now,
             node: Some(self.id),
+            generation: self.territory.generation(),
             request: None,
             ends: Ends::default(),
             dry_run: false,
@@ -248,17 +249,20 @@ impl Node {
     }
 
     /// Takes in runs that a write of this node made ready.
-    pub(crate) fn woken(&self, woken: Vec<Woken>) {
+    pub(crate) fn woken(&self, write: &Write, woken: Vec<Woken>) {
         let (handed, others): (Vec<Woken>, Vec<Woken>) = woken.into_iter().partition(|woken| woken.handed);
-        self.ready(handed.into_iter().map(|woken| woken.run));
+        self.ready(write, handed.into_iter().map(|woken| woken.run));
         self.ready_elsewhere(others.iter().map(|woken| &woken.run));
     }
 
-    /// Runs that were handed to this node.
-    pub(crate) fn ready(&self, runs: impl Iterator<Item = Run>) {
-        let offered = self.runs.offer(runs.map(|run| ReadyRun { run, suspect: false }));
-        if offered > 0 {
+    /// Runs that were handed to this node by a write.
+    pub(crate) fn ready(&self, write: &Write, runs: impl Iterator<Item = Run>) {
+        let ready = runs.map(|run| ReadyRun { run, suspect: false });
+        if self.runs.offer(ready, write.generation, &self.territory) > 0 {
             self.wake.dispatch.notify_one();
+        }
+        if self.runs.is_low() {
+            self.wake.look.notify_one();
         }
     }
 

@@ -76,8 +76,9 @@ pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<ExchangeAnswe
     if asked.leaving {
         node.remote.sessions().remove(worker);
         // What it was given and never heard of must not count as a loss.
-        let woken = node.store.release(&node.write(node.clock.now()), worker).await?;
-        node.woken(woken);
+        let write = node.write(node.clock.now());
+        let woken = node.store.release(&write, worker).await?;
+        node.woken(&write, woken);
         node.store.forget_workers(&[worker]).await?;
     }
     Ok(answer)

@@ -78,10 +78,22 @@ impl LocalRuns {
         done
     }
 
-    /// Offers runs that are ready in the store. Answers how many were kept;
-    /// the others are read when their turn is near.
-    pub fn offer(&self, runs: impl IntoIterator<Item = ReadyRun>) -> usize {
-        self.with(|table| runs.into_iter().filter_map(|ready| table.offer(ready).then_some(())).count())
+    /// Offers runs that were ready in the store when somebody asked in this generation of
+    /// the territory. Answers how many were kept; the others are read when their turn is
+    /// near. Runs of a partition that was taken since may be over, so they are read again.
+    pub fn offer(&self, runs: impl IntoIterator<Item = ReadyRun>, asked_in: u64, territory: &Territory) -> usize {
+        self.with(|table| {
+            let held = territory.table();
+            let mut kept = 0;
+            for ready in runs {
+                match held[usize::from(ready.run.part.0)] {
+                    Some(held) if held.since(asked_in) => kept += usize::from(table.offer(ready)),
+                    Some(_) => table.backlog.doubt(pair_of(&ready.run)),
+                    None => {}
+                }
+            }
+            kept
+        })
     }
 
     /// Takes up to `most` runs to be executed, fairly, of the pairs that `open`
@@ -364,6 +376,9 @@ impl LocalRuns {
             for id in ready {
                 table.forget_ready(id);
             }
+            for one in table.in_flight.values_mut().filter(|one| gone(one.part)) {
+                one.next = None;
+            }
             let void =
                 |one: &&InFlight| gone(one.part) && matches!(one.by, By::Owner(_)) && one.handover != Handover::Asked;
             let mut leases: Vec<Lease> = table.in_flight.values().filter(void).map(|one| one.lease).collect();
@@ -416,9 +431,13 @@ impl LocalRuns {
         self.with(|table| table.backlog.wanted())
     }
 
-    /// Takes in what was read for a window.
-    pub fn read(&self, window: &Window, runs: Vec<ReadyRun>) {
+    /// Takes in what was read for a window, when somebody asked in this generation of the
+    /// territory: as with [`LocalRuns::offer`].
+    pub fn read(&self, window: &Window, mut runs: Vec<ReadyRun>, asked_in: u64, territory: &Territory) {
         self.with(|table| {
+            let (held, found) = (territory.table(), runs.len());
+            runs.retain(|ready| held[usize::from(ready.run.part.0)].is_some_and(|held| held.since(asked_in)));
+            let old = runs.len() < found;
             let places: Vec<Place> = runs.iter().map(|ready| place_of(&ready.run)).collect();
             let stays: HashSet<RunId> =
                 runs.iter().filter(|ready| !table.may_be_offered(&ready.run)).map(|ready| ready.run.id).collect();
@@ -430,6 +449,9 @@ impl LocalRuns {
                         table.keep(ready);
                     }
                 }
+            }
+            if old {
+                table.backlog.doubt(window.pair);
             }
         });
     }

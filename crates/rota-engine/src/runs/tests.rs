@@ -43,7 +43,36 @@ fn runs() -> (LocalRuns, Territory) {
 }
 
 fn offer(runs: &LocalRuns, run: &Run) -> usize {
-    runs.offer([ReadyRun { run: run.clone(), suspect: false }])
+    let territory = Territory::default();
+    territory.take(&[(run.part, Epoch(3))], Timestamp::UNIX_EPOCH);
+    offer_asked_in(runs, run, 1, &territory)
+}
+
+fn offer_asked_in(runs: &LocalRuns, run: &Run, generation: u64, territory: &Territory) -> usize {
+    runs.offer([ReadyRun { run: run.clone(), suspect: false }], generation, territory)
+}
+
+/// Between the question and its answer another node may have held the partition, begun the
+/// run and given the partition back: the run's fence is the same, and it is over.
+#[test]
+fn what_was_asked_for_before_a_partition_was_taken_is_not_offered() {
+    let (runs, territory) = runs();
+    let (run, asked_in) = (run(), territory.generation());
+    territory.lose(&[run.part]);
+    assert_eq!(offer_asked_in(&runs, &run, asked_in, &territory), 0, "the partition is another node's");
+    territory.take(&[(run.part, Epoch(5))], Timestamp::UNIX_EPOCH);
+    assert_eq!(offer_asked_in(&runs, &run, asked_in, &territory), 0, "and came back");
+    runs.read(&window_of(&runs, &run), vec![ReadyRun { run: run.clone(), suspect: false }], asked_in, &territory);
+    assert_eq!(runs.take(10, &territory, |_| true).len(), 0);
+    let reads_it_again = runs.wanted().iter().any(|window| window.pair == pair_of(&run));
+    assert!(reads_it_again, "it may as well be ready still");
+    assert_eq!(offer_asked_in(&runs, &run, territory.generation(), &territory), 1);
+}
+
+/// The stretch of a run's pair that is worth reading.
+fn window_of(runs: &LocalRuns, run: &Run) -> Window {
+    runs.doubt([pair_of(run)]);
+    runs.wanted().into_iter().find(|window| window.pair == pair_of(run)).unwrap()
 }
 
 /// A look that began before a settlement still sees the run as ready.
@@ -154,7 +183,7 @@ fn a_run_that_is_ready_again_before_its_settlement_is_answered_is_not_forgotten(
     assert!(runs.add(&run, By::Owner(Epoch(1))));
     let mut again = run.clone();
     again.fence = again.fence.next();
-    assert_eq!(runs.offer([ReadyRun { run: again.clone(), suspect: false }]), 0, "not beside its own one");
+    assert_eq!(offer(&runs, &again), 0, "not beside its own one");
     assert_eq!(runs.len(), 0);
     assert!(runs.settled([run.lease()]));
     assert_eq!(runs.len(), 1);

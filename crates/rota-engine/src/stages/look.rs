@@ -115,7 +115,7 @@ impl Look {
     /// Acts on what others left notices of. True when there may be more.
     async fn notices(&mut self, now: Timestamp) -> Result<(usize, bool), StoreError> {
         // Those of a partition that is being given away are left to its next owner.
-        let parts = self.node.territory.staying();
+        let (asked_in, parts) = (self.node.territory.generation(), self.node.territory.staying());
         let found = self.node.store.notices(&parts, BATCH).await?;
         let more = found.len() >= BATCH as usize;
         let gate = self.node.catalog.gate();
@@ -142,7 +142,7 @@ impl Look {
         }
         let done = seen.len();
         if !ready.is_empty() {
-            self.node.runs.offer(ready);
+            self.node.runs.offer(ready, asked_in, &self.node.territory);
             self.node.wake.dispatch.notify_one();
         }
         self.node.post(ended);
@@ -173,12 +173,13 @@ impl Look {
         if windows.is_empty() {
             return Ok(0);
         }
-        let parts = self.node.territory.parts();
+        let (asked_in, parts) = (self.node.territory.generation(), self.node.territory.parts());
         let found = self.node.store.own(&parts, &windows).await?;
         let mut done = 0;
         for (window, runs) in windows.iter().zip(found) {
             done += runs.len();
-            self.node.runs.read(window, runs.into_iter().map(|run| self.known(run)).collect());
+            let runs = runs.into_iter().map(|run| self.known(run)).collect();
+            self.node.runs.read(window, runs, asked_in, &self.node.territory);
         }
         if done > 0 {
             self.node.wake.dispatch.notify_one();

@@ -77,7 +77,7 @@ impl Stage for Promote {
         (self.generation, self.doubted) = (generation, false);
         (self.last_at, self.next_at) = (Some(now), promoted.next_at);
         self.node.stats.promoted.add(promoted.moved);
-        self.node.woken(promoted.woken);
+        self.node.woken(&write, promoted.woken);
         let more = promoted.moved >= limit as usize;
         if more {
             self.last_at = None;

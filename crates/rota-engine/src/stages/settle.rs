@@ -256,7 +256,7 @@ impl Settle {
         self.node.drop_in_flight(refused.iter().map(|ended| ended.run.lease()));
         self.let_go(applied.iter().chain(&refused));
         self.node.post(again);
-        self.node.woken(settled.woken);
+        self.node.woken(&batch.write, settled.woken);
         if over {
             self.node.ends_came();
         }

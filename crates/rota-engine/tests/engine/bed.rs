@@ -309,6 +309,7 @@ impl Bed {
             ),
             now: self.now(),
             node: None,
+            generation: 0,
             request: None,
             ends: rota_core::store::Ends::default(),
             dry_run: false,

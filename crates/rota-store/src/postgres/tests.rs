@@ -65,6 +65,7 @@ fn batch(millis: i64) -> Write {
         batch: BatchId(Uuid::now_v7()),
         now: at(millis),
         node: None,
+        generation: 0,
         request: None,
         ends: Ends::default(),
         dry_run: false,

@@ -386,7 +386,7 @@ mod tests {
 
     fn write(n: u128) -> Write {
         let batch = BatchId(uuid::Uuid::from_u128(n));
-        Write { batch, now: NOW, node: None, request: None, ends: Ends::default(), dry_run: false }
+        Write { batch, now: NOW, node: None, generation: 0, request: None, ends: Ends::default(), dry_run: false }
     }
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;

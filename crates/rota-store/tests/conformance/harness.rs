@@ -146,7 +146,15 @@ impl Harness {
     }
 
     pub fn write(&self, now: Timestamp) -> Write {
-        Write { batch: BatchId(self.uuid()), now, node: None, request: None, ends: Ends::default(), dry_run: false }
+        Write {
+            batch: BatchId(self.uuid()),
+            now,
+            node: None,
+            generation: 0,
+            request: None,
+            ends: Ends::default(),
+            dry_run: false,
+        }
     }
 
     pub fn write_of(&self, node: NodeId, now: Timestamp) -> Write {

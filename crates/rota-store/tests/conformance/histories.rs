@@ -98,6 +98,7 @@ impl Stage {
             batch: BatchId(Uuid::from_u64_pair(0x0199_ffff_0000_7000, 1 << 63 | n)),
             now,
             node,
+            generation: 0,
             request: None,
             ends: Ends::default(),
             dry_run: false,

@@ -247,6 +247,7 @@ impl World {
             batch: BatchId::new(&self.names, now),
             now,
             node: None,
+            generation: 0,
             request: None,
             ends: Ends::default(),
             dry_run: false,

@@ -61,6 +61,7 @@ impl Seat {
             batch: BatchId(Uuid::now_v7()),
             now,
             node: Some(self.node),
+            generation: 0,
             request: None,
             ends: Ends::default(),
             dry_run: false,

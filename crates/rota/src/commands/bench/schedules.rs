@@ -115,7 +115,15 @@ async fn load(
 }
 
 fn write(now: Timestamp) -> Write {
-    Write { batch: BatchId(Uuid::now_v7()), now, node: None, request: None, ends: Ends::default(), dry_run: false }
+    Write {
+        batch: BatchId(Uuid::now_v7()),
+        now,
+        node: None,
+        generation: 0,
+        request: None,
+        ends: Ends::default(),
+        dry_run: false,
+    }
 }
 
 /// Where the schedules belong.
