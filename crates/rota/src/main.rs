@@ -73,6 +73,8 @@ enum Command {
     Import(commands::apply::ImportArgs),
     /// Jobs: what to do, and under which policies
     Job(commands::job::JobArgs),
+    #[command(name = commands::limited::LIMITED, hide = true)]
+    Limited(commands::limited::LimitedArgs),
     /// Log in to a server, and use it from now on
     Login(commands::context::LoginArgs),
     /// Remove a server and its token
@@ -123,6 +125,7 @@ fn main() -> ExitCode {
         Command::Export(args) => commands::export::run(args, &mut printer),
         Command::Import(args) => commands::apply::import(args, &mut printer),
         Command::Job(args) => commands::job::run(args, &mut printer),
+        Command::Limited(args) => commands::limited::run(&args),
         Command::Login(args) => commands::context::login(&args, &mut printer),
         Command::Logout(args) => commands::context::logout(&args, &mut printer),
         Command::Man(args) => commands::manual::man(&args, command_line(), &mut printer),

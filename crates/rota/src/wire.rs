@@ -16,7 +16,7 @@ use rota_engine::{
     Engine, Options,
     executors::{
         Call, HandlerError,
-        command::{CommandExecutor, CommandOptions},
+        command::{CommandExecutor, CommandOptions, CommandPolicy},
         http::{HttpExecutor, HttpOptions},
     },
 };
@@ -68,15 +68,31 @@ pub async fn engine(config: &Config, opened: Opened) -> anyhow::Result<Engine> {
 
 /// Those who execute the built-in kinds of steps, under this machine's rules.
 pub fn executors(config: &Config) -> anyhow::Result<Vec<Arc<dyn Executor>>> {
-    private_directory(&config.command_directory)?;
+    let commands = commands(config)?;
     let http = HttpOptions { egress: config.egress.clone(), ..HttpOptions::default() };
-    let commands = CommandOptions {
-        policy: config.commands.clone(),
-        // Programs are told of it, and may go elsewhere.
-        directory: std::path::absolute(&config.command_directory).context("cannot find the directory for commands")?,
-        ..CommandOptions::default()
-    };
     Ok(vec![Arc::new(HttpExecutor::new(http)), Arc::new(CommandExecutor::new(commands))])
+}
+
+/// How programs are started here, with the directory that they need.
+fn commands(config: &Config) -> anyhow::Result<CommandOptions> {
+    let options = &config.commands;
+    private_directory(&options.directory)?;
+    // Programs are told of it, and may go elsewhere.
+    let directory = std::path::absolute(&options.directory).context("cannot find the directory for commands")?;
+    match options.user {
+        Some(user) => {
+            let is_root = rustix::process::geteuid().is_root();
+            anyhow::ensure!(is_root, "commands.user is {user}, and only a node that runs as root may change users");
+            std::os::unix::fs::chown(&directory, Some(user.uid), Some(user.gid))
+                .with_context(|| format!("cannot give {} to {user}", directory.display()))?;
+        }
+        None if options.policy == CommandPolicy::Any => tracing::warn!(
+            "programs of any job run as this node's user and can read what it can, its secrets too; \
+             set commands.user, or run the worker in a container"
+        ),
+        None => {}
+    }
+    Ok(CommandOptions { directory, ..options.clone() })
 }
 
 fn options(config: &Config) -> Options {

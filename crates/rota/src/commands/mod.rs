@@ -12,6 +12,7 @@ pub mod dead;
 pub mod doctor;
 pub mod export;
 pub mod job;
+pub mod limited;
 pub mod manual;
 pub mod pausing;
 pub mod queue;

@@ -10,11 +10,16 @@ mod settings;
 mod tests;
 mod values;
 
-use std::{fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
+use std::{
+    fmt::Display,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
-use rota_core::{access::SecretDigest, duration::Span, quota::Tiers, store::Tier};
+use rota_core::{access::SecretDigest, duration::Span, job::size::Size, quota::Tiers, store::Tier};
 use rota_engine::executors::{
-    command::{AllowedProgram, CommandPolicy},
+    command::{AllowedProgram, CommandLimits, CommandOptions, CommandPolicy, CommandUser},
     egress::{Allowed, Egress, Reach},
 };
 use rota_server::{ADMIN_VARIABLE, Access, AccessOptions, Bounds, JwtKeys, JwtOptions, Login};
@@ -29,6 +34,7 @@ use self::{
     settings::{SETTINGS, Shape},
 };
 use crate::{
+    commands::limited::LIMITED,
     failure::Failure,
     target::{SERVER_VARIABLE, TOKEN_VARIABLE},
 };
@@ -64,8 +70,7 @@ pub struct Config {
     pub access: AccessOptions,
     pub tiers: Tiers,
     pub egress: Egress,
-    pub commands: CommandPolicy,
-    pub command_directory: PathBuf,
+    pub commands: CommandOptions,
     pub connections: usize,
     pub schema: Option<String>,
     pub log_format: LogFormat,
@@ -120,7 +125,7 @@ fn shown(setting: &settings::Setting, config: &Config, layers: &Layers) -> Optio
         "store" => Some(config.store.to_string()),
         "data" => Some(config.data.display().to_string()),
         "name" => Some(config.name.clone()),
-        "commands.directory" => Some(config.command_directory.display().to_string()),
+        "commands.directory" => Some(config.commands.directory.display().to_string()),
         _ => None,
     };
     let given = layers.get(setting.key);
@@ -171,7 +176,8 @@ impl Reading<'_> {
         let store = self.optional("store");
         let access = self.access(variable);
         let listen = access.as_ref().and_then(|access| self.listen(access.login));
-        let (roles, egress, commands) = (self.roles(), self.egress(), self.commands());
+        let directory = self.optional("commands.directory").unwrap_or_else(|| data.join("commands"));
+        let (roles, egress, commands) = (self.roles(), self.egress(), self.commands(directory));
         let tiers = self.tiers();
         let (attempts_max, connections) = (self.number("attempts_max"), self.number("postgres.connections"));
         let http_threads = self.number("http.threads");
@@ -210,7 +216,6 @@ impl Reading<'_> {
             tiers,
             egress: egress?,
             commands: commands?,
-            command_directory: self.optional("commands.directory").unwrap_or_else(|| data.join("commands")),
             connections: connections?,
             schema,
             log_format: log_format?,
@@ -412,7 +417,44 @@ impl Reading<'_> {
         Some(Egress { reach, allow })
     }
 
-    fn commands(&mut self) -> Option<CommandPolicy> {
+    fn commands(&mut self, directory: PathBuf) -> Option<CommandOptions> {
+        let policy = self.command_policy()?;
+        let (directories, variables) = (self.many("commands.directories"), self.many("commands.variables"));
+        if !matches!(policy, CommandPolicy::Listed(_)) {
+            for (key, is_given) in
+                [("commands.directories", !directories.is_empty()), ("commands.variables", !variables.is_empty())]
+            {
+                if is_given {
+                    self.refuse(key, "has an effect only with commands.policy `listed`");
+                }
+            }
+        }
+        let user = self.optional::<String>("commands.user").and_then(|text| {
+            let found = CommandUser::find(&text, Path::new("/etc/passwd"));
+            found.map_err(|why| self.refuse("commands.user", why)).ok()
+        });
+        let limits = self.command_limits(user.is_some());
+        if policy == CommandPolicy::Off && (user.is_some() || limits.is_some()) {
+            self.refuse("commands.policy", "commands are off, so commands.user and limits have no effect");
+        }
+        Some(CommandOptions { policy, directory, directories, variables, user, limits, ..CommandOptions::default() })
+    }
+
+    fn command_limits(&mut self, has_user: bool) -> Option<CommandLimits> {
+        let memory_bytes = self.optional::<Size>("commands.memory").map(Size::bytes);
+        let (cpu, processes) = (self.optional("commands.cpu"), self.optional("commands.processes"));
+        if processes.is_some() && !has_user {
+            self.refuse("commands.processes", "counts the processes of a user, so it needs commands.user");
+        }
+        if memory_bytes.is_none() && cpu.is_none() && processes.is_none() {
+            return None;
+        }
+        let own = std::env::current_exe().map_err(|error| self.refuse("commands.memory", error)).ok()?;
+        let starter = vec![own.display().to_string(), LIMITED.to_owned()];
+        Some(CommandLimits { starter, memory_bytes, cpu, processes })
+    }
+
+    fn command_policy(&mut self) -> Option<CommandPolicy> {
         let policy: String = self.one("commands.policy")?;
         let allow: Vec<PathBuf> = self.many("commands.allow");
         for path in allow.iter().filter(|path| !path.is_absolute()) {

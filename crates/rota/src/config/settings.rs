@@ -206,6 +206,27 @@ pub const SETTINGS: &[Setting] = &[
         "`commands` in `data`",
         "The directory in which programs are started",
     ),
+    Setting::many("commands.directories", "DIR,…", "", "Other directories in which programs of a list may be started"),
+    Setting::many(
+        "commands.variables",
+        "NAME,…",
+        "",
+        "Environment variables that steps may set for programs of a list; APP_* means every name that begins so",
+    ),
+    Setting::derived(
+        "commands.user",
+        "NAME|UID:GID",
+        "the node's own",
+        "The user as which programs run; the node must be root",
+    ),
+    Setting::derived("commands.memory", "SIZE", "no limit", "Memory that each process of a program may use"),
+    Setting::derived("commands.cpu", "DURATION", "no limit", "Processor time that each process of a program may use"),
+    Setting::derived(
+        "commands.processes",
+        "N",
+        "no limit",
+        "Number of processes that commands.user may have, all programs together",
+    ),
     Setting::one(
         "postgres.connections",
         "N",

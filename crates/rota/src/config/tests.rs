@@ -66,6 +66,25 @@ fn every_mistake_is_told_with_its_field_and_source() {
     std::fs::remove_file(path).unwrap();
 }
 
+#[test]
+fn what_cannot_confine_commands_is_refused() {
+    let refused = |arguments: &[&str], expected: &str| {
+        let told = read_with(arguments, &[]).unwrap_err();
+        assert!(told.contains(expected), "{arguments:?}: {told}");
+    };
+    let any = ["--commands-policy", "any"];
+    let with = |more: &[&'static str]| [&any[..], more].concat();
+    refused(&with(&["--commands-variables", "APP_*"]), "has an effect only with commands.policy `listed`");
+    refused(&with(&["--commands-directories", "/srv"]), "has an effect only with commands.policy `listed`");
+    refused(&with(&["--commands-user", "nobody-of-that-name"]), "this machine has no user");
+    refused(&with(&["--commands-processes", "5"]), "so it needs commands.user");
+    refused(&with(&["--commands-memory", "lots"]), "commands.memory");
+    refused(&["--commands-user", "65534:65534"], "commands are off");
+    let (config, _) = read_with(&with(&["--commands-user", "7:8", "--commands-memory", "1MiB"]), &[]).unwrap();
+    assert_eq!(config.commands.user.map(|user| (user.uid, user.gid)), Some((7, 8)));
+    assert_eq!(config.commands.limits.unwrap().memory_bytes, Some(1 << 20));
+}
+
 /// A tier that was mistyped would otherwise be the table's, and nobody would know.
 #[test]
 fn what_tiers_allow_is_read_and_told_with_its_place() {

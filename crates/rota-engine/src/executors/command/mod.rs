@@ -10,20 +10,23 @@
 //!
 //! Output is read line by line and bounded, as a log and as the step's output.
 //!
-//! Users, limits of memory and isolation are not here: a worker that runs
-//! commands of people it does not trust belongs into a container.
+//! A list of programs confines what steps say of their surroundings too: which variables
+//! they set and where they run. Programs may run as a user of their own, and under limits.
+//! Isolation is not here: a worker that runs commands of people it does not trust belongs
+//! into a container.
 
 mod group;
 mod lines;
 mod policy;
 #[cfg(test)]
 mod tests;
+mod user;
 
 use std::{
     collections::{BTreeMap, HashMap},
     io,
     os::unix::process::ExitStatusExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
 };
 
@@ -43,10 +46,14 @@ use rota_core::{
 use serde_json::{Map, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
-pub use self::policy::{AllowedProgram, CommandPolicy};
 use self::{
     group::{Ender, Group},
     lines::Lines,
+    policy::Start,
+};
+pub use self::{
+    policy::{AllowedProgram, AllowedVariable, CommandPolicy},
+    user::CommandUser,
 };
 
 /// Bytes of standard output that the step's output holds.
@@ -63,10 +70,37 @@ pub struct CommandOptions {
     pub policy: CommandPolicy,
     /// Where programs run that name no directory, and where relative ones begin.
     pub directory: PathBuf,
+    /// Where else programs may run if their policy is a list.
+    pub directories: Vec<PathBuf>,
     /// The environment that every program gets.
     pub env: BTreeMap<String, String>,
+    /// What else steps may set if their policy is a list.
+    pub variables: Vec<AllowedVariable>,
+    /// As whom programs run; none is as this process.
+    pub user: Option<CommandUser>,
+    pub limits: Option<CommandLimits>,
     /// Bytes of output that one attempt may log.
     pub log_bytes_max: usize,
+}
+
+/// What one program may use. It is started by another one that takes on the limits first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandLimits {
+    /// Started with a number for each limit (`-` for none): bytes of memory of each process,
+    /// seconds of processor time of each process, processes of the user; and the program
+    /// with its arguments.
+    pub starter: Vec<String>,
+    pub memory_bytes: Option<u64>,
+    pub cpu: Option<Span>,
+    pub processes: Option<u64>,
+}
+
+impl CommandLimits {
+    fn arguments(&self) -> [String; 3] {
+        let number = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        let cpu = self.cpu.map(|span| span.as_millis().div_ceil(1_000));
+        [number(self.memory_bytes), number(cpu), number(self.processes)]
+    }
 }
 
 impl Default for CommandOptions {
@@ -75,6 +109,10 @@ impl Default for CommandOptions {
         Self {
             policy: CommandPolicy::Off,
             directory: std::env::temp_dir(),
+            directories: Vec::new(),
+            variables: Vec::new(),
+            user: None,
+            limits: None,
             env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             log_bytes_max: 1 << 20,
         }
@@ -131,21 +169,61 @@ impl CommandExecutor {
         judged(step, status, &said)
     }
 
+    /// A directory as it really lies, if programs of a list may run there.
+    fn confined(&self, directory: &Path) -> Result<PathBuf, Failure> {
+        let real = |path: &PathBuf| path.canonicalize().ok();
+        let asked = directory.canonicalize().map_err(|error| invalid(format!("command.directory: {error}")))?;
+        let allowed = std::iter::once(&self.options.directory).chain(&self.options.directories);
+        if allowed.filter_map(real).any(|allowed| asked.starts_with(allowed)) {
+            return Ok(asked);
+        }
+        Err(invalid(
+            "command.directory is outside the worker's directory for commands; \
+             its operator can allow others with commands.directories",
+        ))
+    }
+
+    /// The program, or the one that takes on the limits and then becomes it.
+    fn started(&self, start: &Start<'_>) -> Result<tokio::process::Command, Failure> {
+        let plain = || tokio::process::Command::new(&start.file);
+        let limits = self.options.limits.as_ref();
+        let Some((limits, (starter, leading))) = limits.zip(limits.and_then(|limits| limits.starter.split_first()))
+        else {
+            let mut command = plain();
+            command.args(&start.args);
+            return Ok(command);
+        };
+        // The starter can only say by its exit code that there is nothing to become.
+        if !start.file.is_file() {
+            return Err(invalid(format!("could not be started: there is no program {}", start.file.display())));
+        }
+        let mut command = tokio::process::Command::new(starter);
+        command.args(leading).args(limits.arguments()).arg(&start.file).args(&start.args);
+        Ok(command)
+    }
+
     fn prepared(&self, step: &Command, attempt: &Attempt) -> Result<tokio::process::Command, Failure> {
         let options = &self.options;
         let search = options.env.get("PATH").map_or("", String::as_str);
         let start = options.policy.admit(&step.program, search)?;
-        if let Some(name) = step.env.keys().find(|name| !options.policy.admits_variable(name)) {
+        let is_listed = matches!(options.policy, CommandPolicy::Listed(_));
+        let admits = |name: &String| options.variables.iter().any(|variable| variable.admits(name));
+        if let Some(name) = step.env.keys().find(|name| is_listed && !admits(name)) {
+            let name = name.escape_debug();
             return Err(invalid(format!(
-                "command.env.{name} is not allowed, because it could load code into the program"
+                "command.env.{name} is not allowed; the worker's operator can allow it with commands.variables"
             )));
         }
         let directory = options.directory.join(step.directory.as_deref().unwrap_or_default());
         if !directory.is_dir() {
             return Err(invalid("command.directory does not exist"));
         }
-        let mut command = tokio::process::Command::new(start.file);
-        command.args(start.args).current_dir(&directory).env_clear().env("HOME", &options.directory);
+        let directory = if is_listed { self.confined(&directory)? } else { directory };
+        let mut command = self.started(&start)?;
+        command.current_dir(&directory).env_clear().env("HOME", &options.directory);
+        if let Some(CommandUser { uid, gid }) = options.user {
+            command.uid(uid).gid(gid);
+        }
         command.envs(&options.env).envs(&step.env);
         command.env("ROTA_RUN", attempt.lease.run.to_string()).env("ROTA_JOB", attempt.job.to_string());
         command.env("ROTA_ATTEMPT", attempt.number.to_string());

@@ -1,6 +1,9 @@
 //! Which programs a step may start. None, until the operator says otherwise.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    path::{Component, Path, PathBuf},
+    str::FromStr,
+};
 
 use rota_core::job::{
     failure::{ErrorKind, Failure},
@@ -62,13 +65,37 @@ impl CommandPolicy {
             }
         }
     }
+}
 
-    /// Whether a variable could turn an allowed program into another one.
-    pub(super) fn admits_variable(&self, name: &str) -> bool {
+/// Variables that a step may set beside a listed program. Whatever is not listed could turn
+/// the program into another one: so many do (`PATH`, `LD_PRELOAD`, `BASH_ENV`, `PERL5OPT`,
+/// `GIT_SSH_COMMAND`, ...) that nobody knows them all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllowedVariable {
+    Name(String),
+    /// Every name that begins like this.
+    Prefix(String),
+}
+
+impl AllowedVariable {
+    pub(super) fn admits(&self, name: &str) -> bool {
         match self {
-            Self::Off | Self::Any => true,
-            Self::Listed(_) => !name.starts_with("LD_") && !name.starts_with("DYLD_"),
+            Self::Name(allowed) => allowed == name,
+            Self::Prefix(prefix) => name.starts_with(prefix.as_str()),
         }
+    }
+}
+
+impl FromStr for AllowedVariable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, is_prefix) = text.strip_suffix('*').map_or((text, false), |prefix| (prefix, true));
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || !name.chars().all(fits) || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(format!("`{text}` is neither the name of a variable nor the beginning of one, such as APP_*"));
+        }
+        Ok(if is_prefix { Self::Prefix(name.to_owned()) } else { Self::Name(name.to_owned()) })
     }
 }
 

@@ -84,6 +84,12 @@ async fn a_list_allows_its_programs_and_no_way_around_it() {
         (json!({ "program": "" }), false),
         (shell("echo hi"), false),
         (json!({ "program": "/bin/echo", "env": { "LD_PRELOAD": "/evil.so" } }), false),
+        (json!({ "program": "/bin/echo", "env": { "BASH_FUNC_echo%%": "() { id; }" } }), false),
+        (json!({ "program": "/bin/echo", "env": { "PERL5OPT": "-Mevil" } }), false),
+        (json!({ "program": "/bin/echo", "env": { "PATH": "/tmp/evil" } }), false),
+        (json!({ "program": "/bin/echo", "env": { "LEVEL": "1" } }), false),
+        (json!({ "program": "/bin/echo", "directory": "/" }), false),
+        (json!({ "program": "/bin/echo", "directory": "../.." }), false),
     ] {
         let outcome = executor.execute(&attempt(&command), &world().context).await;
         assert_eq!(matches!(outcome, Outcome::Succeeded { .. }), allowed, "{command}: {outcome:?}");
@@ -93,6 +99,63 @@ async fn a_list_allows_its_programs_and_no_way_around_it() {
     }
     let sh = CommandPolicy::Listed(vec![AllowedProgram::Program(PathBuf::from("/bin/sh"))]);
     output(&self::executor(sh).execute(&attempt(&shell("true")), &world().context).await);
+}
+
+/// What the operator allows beside the list is allowed, and what leads out of it is not.
+#[tokio::test]
+async fn a_list_says_what_may_be_set_and_where_programs_may_run() {
+    let (own, other) = (Folder::new("own-place"), Folder::new("other-place"));
+    fs::create_dir(own.path("sub")).unwrap();
+    std::os::unix::fs::symlink("/", own.path("out")).unwrap();
+    let executor = CommandExecutor::new(CommandOptions {
+        policy: CommandPolicy::Listed(vec![AllowedProgram::Program(PathBuf::from("/bin/echo"))]),
+        directory: own.0.clone(),
+        directories: vec![other.0.clone()],
+        variables: ["LEVEL", "APP_*"].map(|name| name.parse().unwrap()).into(),
+        ..CommandOptions::default()
+    });
+    for (rest, allowed) in [
+        (json!({ "env": { "LEVEL": "1", "APP_MODE": "x" } }), true),
+        (json!({ "env": { "LEVELS": "1" } }), false),
+        (json!({ "env": { "XAPP_MODE": "1" } }), false),
+        (json!({ "directory": "sub" }), true),
+        (json!({ "directory": other.path("") }), true),
+        (json!({ "directory": "out" }), false),
+        (json!({ "directory": "out/tmp" }), false),
+        (json!({ "directory": "sub/../.." }), false),
+    ] {
+        let mut command = rest.clone();
+        command["program"] = json!("/bin/echo");
+        let outcome = executor.execute(&attempt(&command), &world().context).await;
+        assert_eq!(matches!(outcome, Outcome::Succeeded { .. }), allowed, "{rest}: {outcome:?}");
+    }
+    for wrong in ["", "*", "A B", "1A", "BASH_FUNC_x%%", "A*B"] {
+        assert!(wrong.parse::<AllowedVariable>().is_err(), "{wrong}");
+    }
+}
+
+/// A program of another user cannot read what the node can: its environment, where secrets
+/// may be, and its files.
+#[tokio::test]
+async fn a_program_runs_as_the_user_that_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else may change users; the settings say so when the node starts.
+        return;
+    }
+    let folder = Folder::new("user");
+    let user = CommandUser { uid: 65_534, gid: 65_534 };
+    std::os::unix::fs::chown(&folder.0, Some(user.uid), Some(user.gid)).unwrap();
+    let executor = CommandExecutor::new(CommandOptions {
+        policy: CommandPolicy::Any,
+        directory: folder.0.clone(),
+        user: Some(user),
+        ..CommandOptions::default()
+    });
+    let own = std::process::id();
+    let command = shell(&format!("id -u; id -G; cat /proc/{own}/environ || echo unread; touch here"));
+    let outcome = executor.execute(&attempt(&command), &world().context).await;
+    assert_eq!(output(&outcome)["stdout"], json!("65534\n65534\nunread\n"));
+    assert!(folder.0.join("here").exists());
 }
 
 #[tokio::test]

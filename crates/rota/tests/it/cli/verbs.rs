@@ -281,6 +281,26 @@ fn a_dead_letter_is_listed_and_made_again() {
     assert!(desk.node.stop().0.success());
 }
 
+/// The limits hold before the program begins, and for what it starts.
+#[test]
+fn a_program_is_started_under_the_limits_of_its_node() {
+    let desk = Desk::open_with(&["--commands-memory", "512MiB", "--commands-cpu", "90s"]);
+    let asks = "ulimit -v; ulimit -t; sh -c 'ulimit -v'; echo \"$0 $1\"";
+    let job = format!(
+        "name: limits\nsteps: [{{ id: s, command: {{ program: sh, args: ['-c', {}, '-x', '--help'] }} }}]\n",
+        serde_json::Value::from(asks)
+    );
+    desk.rota_given(&["job", "save", "-f", "-"], &job).ok();
+    desk.rota(&["job", "trigger", "limits", "--follow"]).ok();
+    let shown = desk.rota(&["run", "show", "limits", "-o", "json"]).json();
+    assert_eq!(shown["output"]["stdout"], "524288\n90\n524288\n-x --help\n", "{shown}");
+    desk.rota(&["job", "create", "--name", "nothing", "--attempts", "1", "--command", "/no/such/program"]).ok();
+    assert_eq!(desk.rota(&["job", "trigger", "nothing", "--follow"]).code, 1);
+    let shown = desk.rota(&["run", "show", "nothing", "-o", "json"]).json();
+    assert_eq!(shown["failure"]["kind"], "invalid_input", "{shown}");
+    assert!(desk.node.stop().0.success());
+}
+
 #[test]
 fn dead_letters_are_put_away_by_id_or_by_filter() {
     let desk = Desk::open();
