@@ -4,6 +4,8 @@
 //! and jitter from a source handed in, and nothing waits, spawns or does I/O.
 //! Stores, engines and servers apply what this crate decides.
 
+#![cfg_attr(test, allow(clippy::too_many_lines, reason = "a test tells its whole story in one place"))]
+
 pub mod access;
 pub mod after;
 pub mod bytes;

@@ -7,11 +7,12 @@
 //!
 //! Nothing here looks anything up: whoever asks brings the facts.
 
+mod text;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    dispatch::WAIT,
     fire::{self, Cursor, Input, SkipReason},
     ids::RunId,
     lane::LaneKey,
@@ -369,107 +370,6 @@ fn next(facts: &ScheduleFacts<'_>, input: &Input<'_>, free: bool, now: Timestamp
         None => {}
     }
     reasons
-}
-
-impl Reason {
-    /// In words.
-    pub fn text(&self) -> String {
-        match self {
-            Self::NotYet { at } => format!("it starts at {at}"),
-            Self::Redrive { at, of } => format!("it is the automatic redrive of the dead run {of}, and starts at {at}"),
-            Self::Backoff { at, attempt, error } => {
-                let error = error.as_ref().map_or(String::new(), |error| format!(" ({error})"));
-                format!("attempt {attempt} failed{error}; it is retried at {at}")
-            }
-            Self::Deferred { at, reason } => format!("it was deferred until {at}, which uses up no attempt: {reason}"),
-            Self::Slot { limit, held, waiting, ahead } => format!(
-                "{held} of {limit} slots of its concurrency key are taken; {waiting} runs wait for one, {} of them before it",
-                shown(*ahead)
-            ),
-            Self::Needs { runs } => {
-                format!("it waits for {runs} other {} to end", if *runs == 1 { "run" } else { "runs" })
-            }
-            Self::Paused { level, until, note, by } => {
-                let by = by.as_ref().map_or(String::new(), |by| format!(" by {by}"));
-                let until = until.map_or(String::new(), |until| format!(" until {until}"));
-                let note = note.as_ref().map_or(String::new(), |note| format!(": {note}"));
-                let whose = if *level == Level::Schedule { "the" } else { "its" };
-                format!("{whose} {} is paused{by}{until}{note}", level.word())
-            }
-            Self::NoWorker { queue, handler, requires } => {
-                let handler = handler.as_ref().map_or(String::new(), |name| format!(" the handler `{name}`"));
-                let traits =
-                    if requires.is_empty() { String::new() } else { format!(" the traits {}", requires.join(", ")) };
-                let and = if !handler.is_empty() && !traits.is_empty() { " and" } else { "" };
-                format!(
-                    "no known worker offers{handler}{and}{traits} on the queue `{queue}`; start one, or change the job"
-                )
-            }
-            Self::RateLimit { at } => format!("its rate limit is used up; the next run may start at {at}"),
-            Self::Quota { quota, limit, at } => {
-                format!("its tenant's quota {quota} ({limit}) is used up until {at}")
-            }
-            Self::Alone { losses } => format!(
-                "its worker was lost {losses} times while it was running, so it runs alone: it waits up to {} s for \
-                 other attempts to end, and runs like it take turns",
-                WAIT.as_millis() / 1_000
-            ),
-            Self::Place { ahead: 0 } => "it is next in its queue and starts as soon as a worker is free".to_owned(),
-            Self::Place { ahead } => format!("{} runs of its queue and tenant come before it", shown(*ahead)),
-            Self::PlaceElsewhere { ahead: 0 } => {
-                "it is next in its queue: the node that owns its partition starts it, or has just started it".to_owned()
-            }
-            Self::PlaceElsewhere { ahead } => format!(
-                "up to {} runs of its queue and tenant come before it, unless the node that owns its partition has \
-                 just started it",
-                shown(*ahead)
-            ),
-            Self::Running { since, attempt } => format!("attempt {attempt} has been running since {since}"),
-            Self::Parked { on, until } => {
-                let until = until.map_or(String::new(), |until| format!(", until {until} at the latest"));
-                format!("it is parked and waits for {on}{until}")
-            }
-            Self::Cancelling { since, grace_until } => {
-                format!(
-                    "its cancel was requested at {since}; if it has not stopped by {grace_until}, it is cancelled without its worker"
-                )
-            }
-            Self::Ended { at, verdict, error } => {
-                let error = error.as_ref().map_or(String::new(), |error| format!(": {error}"));
-                format!("it ended as {} at {at}{error}", verdict.as_str())
-            }
-            Self::Follower { run, at } => {
-                format!("it is redriven automatically: the run {run} starts at {at} or later")
-            }
-            Self::Disabled { level } => format!("the {} is disabled", level.word()),
-            Self::Over { fired } => format!("it has ended: it created {fired} runs, and has no more instants"),
-            Self::NoCalendar { calendar } => format!(
-                "its calendar `{calendar}` is missing or cannot be read, and the schedule does not fire without it; save it \
-                 again, and the catch-up policy decides about the instants owed until then"
-            ),
-            Self::OwnRun => "its last run has not ended, and the next instant is counted from its end".to_owned(),
-            Self::Next { at } => format!("it fires next at {at}"),
-            Self::NextSkipped { at, reason } => format!("the instant {at} will be skipped ({})", reason.as_str()),
-            Self::Overdue { since, scheduler: true } => {
-                format!("it was due at {since}; its scheduler is late or cannot reach the store")
-            }
-            Self::Overdue { since, scheduler: false } => {
-                format!(
-                    "it was due at {since}, but no scheduler owns its partition: start a node with the scheduler role"
-                )
-            }
-            Self::Skipped { from, to, reason, .. } if from == to => {
-                format!("the instant {from} was skipped ({})", reason.as_str())
-            }
-            Self::Skipped { from, to, count, reason } => {
-                format!("{count} instants from {from} to {to} were skipped ({})", reason.as_str())
-            }
-        }
-    }
-}
-
-fn shown(ahead: u32) -> String {
-    if ahead > AHEAD_MAX { format!("{AHEAD_MAX}+") } else { ahead.to_string() }
 }
 
 #[cfg(test)]

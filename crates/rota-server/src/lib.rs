@@ -24,6 +24,8 @@
 //!
 //! No TLS: a proxy does that.
 
+#![cfg_attr(test, allow(clippy::too_many_lines, reason = "a test tells its whole story in one place"))]
+
 mod access;
 mod body;
 mod bounds;

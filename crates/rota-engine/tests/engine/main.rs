@@ -1,6 +1,7 @@
 //! The stages on the real store, pass by pass.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::too_many_lines, reason = "a test tells its whole story in one place")]
 #![allow(clippy::wildcard_imports, reason = "every case uses most of the bed")]
 #![allow(clippy::items_after_statements, reason = "short names belong where they are used")]
 

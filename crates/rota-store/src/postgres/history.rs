@@ -286,8 +286,13 @@ impl PostgresStore {
                 ],
             )
             .await?;
+        self.ended_look(&rows, most)
+    }
+
+    /// Ended runs and the edge of the look, from rows that are followed by the edge's columns.
+    fn ended_look(&self, rows: &[Row], most: i64) -> Result<Look, Fault> {
         let mut found = Look::default();
-        for row in &rows {
+        for row in rows {
             if let Some(at) = row.try_get::<_, Option<i64>>(RECORD_COLUMNS)? {
                 found.edge = Some(RunPlace::Ended(time(at)?, RunId(row.try_get(RECORD_COLUMNS + 1)?)));
             }
@@ -295,7 +300,7 @@ impl PostgresStore {
                 found.records.extend(record(&self.notes, row));
             }
         }
-        if let Some(last) = last_of_full(&rows, &found, most) {
+        if let Some(last) = last_of_full(rows, &found, most) {
             let at = time(last.try_get(RUN_LEN + 1)?)?;
             found.edge = Some(RunPlace::Ended(at, RunId(last.try_get(0)?)));
         }

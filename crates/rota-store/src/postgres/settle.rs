@@ -16,7 +16,7 @@ use rota_core::{
     ids::{LaneId, NodeId, Partition, RunId},
     lane::LaneMode,
     run::{Change, Hold, Run, RunState, Slots, TRAIL_BYTES_MAX},
-    store::{By, Guarded, PartitionStore, SettleStore, Settled, Settlement, StoreError, Woken, Write},
+    store::{By, Epoch, Guarded, PartitionStore, SettleStore, Settled, Settlement, StoreError, Woken, Write},
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -146,91 +146,178 @@ async fn settle_round(
     for (guard, group) in [(Guard::Owner, owned), (Guard::Lease, leased)] {
         if !group.is_empty() {
             tx.now(&std::mem::take(&mut after.owed)).await?;
-            settle_group(tx, now, guard, settlements, &group, answers, after).await?;
+            Settling { tx, now, guard, settlements, answers, after }.settle(&group).await?;
         }
     }
     Ok(())
 }
 
-/// Settles those of one kind of right: the finishes in one statement, with which
-/// the rows of the few moves are locked and read. What the moves come to is owed.
-async fn settle_group(
-    tx: &Tx,
+/// The settlements of a write while those of one kind of right are applied. Groups of them
+/// are named by their places.
+struct Settling<'a> {
+    tx: &'a Tx,
     now: Timestamp,
     guard: Guard,
-    settlements: &[Settlement],
-    group: &[usize],
-    answers: &mut [Guarded],
-    after: &mut Aftermath,
-) -> Result<(), Fault> {
-    let claim = |n: usize| match settlements[n].by {
-        By::Owner(epoch) => Some((settlements[n].part, epoch)),
-        By::Lease => None,
-    };
-    let mut right = Right::of(group.iter().filter_map(|n| claim(*n)));
-    let rightful = |n: usize, right: &BTreeMap<i16, i64>| {
-        claim(n).is_none_or(|(part, epoch)| right.get(&i16::from(part.0)) == Some(&epoch.0))
-    };
-    let (mut finishes, mut moves): (Vec<usize>, Vec<usize>) =
-        group.iter().partition(|n| matches!(settlements[**n].change, Change::Finish(_)));
-    finishes.retain(|n| rightful(*n, &right));
-    let asked = right.len();
-    let (rows, found) = settle_first(tx, guard, &mut right, settlements, (&moves, &finishes), answers, after).await?;
-    if found == 0 && asked > 0 && !finishes.is_empty() {
-        // It may be that one partition was lost: leave it out and settle the
-        // rest.
-        confirm(tx, &mut right).await?;
-        finishes.retain(|n| rightful(*n, &right));
-        if right.len() < asked {
-            settle_finishes(tx, guard, &right, settlements, &finishes, answers, after).await?;
-        }
-    }
-    moves.retain(|n| rightful(*n, &right));
-    settle_moves(tx, now, guard, settlements, &moves, rows, answers, after).await?;
-    let missed: Vec<usize> = finishes.into_iter().filter(|n| answers[*n] != Guarded::Applied).collect();
-    explain(tx, guard, settlements, &missed, answers).await
+    settlements: &'a [Settlement],
+    answers: &'a mut [Guarded],
+    after: &'a mut Aftermath,
 }
 
-/// In one round trip: locks the rows of moves and answers them, drops the
-/// partitions that are not the claimant's any more, and moves the finishes to
-/// history; answers how many of those were found.
-async fn settle_first(
-    tx: &Tx,
-    guard: Guard,
-    right: &mut BTreeMap<i16, i64>,
-    settlements: &[Settlement],
-    (moves, finishes): (&[usize], &[usize]),
-    answers: &mut [Guarded],
-    after: &mut Aftermath,
-) -> Result<(Vec<Locked>, usize), Fault> {
-    if moves.is_empty() {
-        let found = settle_finishes(tx, guard, right, settlements, finishes, answers, after).await?;
-        return Ok((Vec::new(), found));
-    }
-    let asked = Right::from(right);
-    let ids: Vec<Uuid> = moves.iter().map(|n| settlements[*n].lease.run.0).collect();
-    let lock = formatcp!("SELECT {RUN} FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
-    let (owned, locked_ids): ([Param<'_>; 2], [Param<'_>; 1]) = ([&asked.parts, &asked.epochs], [&ids]);
-    let mut statements: Vec<Bound<'_>> = vec![(OWNED_PARTS, &owned), (lock, &locked_ids)];
-    let ended = finishes_of(settlements, finishes);
-    let (columns, parts) = (Finishes::of(&ended)?, parts_of(guard, settlements, finishes));
-    let (leased, most) = (guard.leased(), TRAIL_BYTES_MAX as i32);
-    let params = columns.params(&asked, &leased, &most, &parts);
-    if !ended.is_empty() {
-        statements.extend([(FINISH, &params[..]), (after::WAITED_FOR, &[][..])]);
-    }
-    let brought = tx.pipe(&statements).await?;
-    let held: Vec<i16> = brought[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    right.retain(|part, _| held.contains(part));
-    let rows = brought[1].iter().filter_map(|row| locked(&tx.notes, row)).collect();
-    let found = match &brought[2..] {
-        [ended_rows, waited_for] => {
-            after.heed(waited_for)?;
-            note(finishes, &finished(ended_rows, &ended, after)?, answers)
+impl<'a> Settling<'a> {
+    /// The finishes in one statement, with which the rows of the few moves are locked and
+    /// read. What the moves come to is owed.
+    async fn settle(&mut self, group: &[usize]) -> Result<(), Fault> {
+        let mut right = Right::of(group.iter().filter_map(|n| self.claim(*n)));
+        let (mut finishes, mut moves): (Vec<usize>, Vec<usize>) =
+            group.iter().partition(|n| matches!(self.settlements[**n].change, Change::Finish(_)));
+        finishes.retain(|n| self.rightful(*n, &right));
+        let asked = right.len();
+        let (rows, found) = self.first(&mut right, &moves, &finishes).await?;
+        if found == 0 && asked > 0 && !finishes.is_empty() {
+            // It may be that one partition was lost: leave it out and settle the
+            // rest.
+            confirm(self.tx, &mut right).await?;
+            finishes.retain(|n| self.rightful(*n, &right));
+            if right.len() < asked {
+                self.finish(&right, &finishes).await?;
+            }
         }
-        _ => 0,
-    };
-    Ok((rows, found))
+        moves.retain(|n| self.rightful(*n, &right));
+        self.apply(&moves, rows).await?;
+        let missed: Vec<usize> = finishes.into_iter().filter(|n| self.answers[*n] != Guarded::Applied).collect();
+        self.explain(&missed).await
+    }
+
+    /// The partition that an owner claims; a lease claims none.
+    fn claim(&self, n: usize) -> Option<(Partition, Epoch)> {
+        match self.settlements[n].by {
+            By::Owner(epoch) => Some((self.settlements[n].part, epoch)),
+            By::Lease => None,
+        }
+    }
+
+    fn rightful(&self, n: usize, right: &BTreeMap<i16, i64>) -> bool {
+        self.claim(n).is_none_or(|(part, epoch)| right.get(&i16::from(part.0)) == Some(&epoch.0))
+    }
+
+    /// In one round trip: locks the rows of moves and answers them, drops the
+    /// partitions that are not the claimant's any more, and moves the finishes to
+    /// history; answers how many of those were found.
+    async fn first(
+        &mut self,
+        right: &mut BTreeMap<i16, i64>,
+        moves: &[usize],
+        finishes: &[usize],
+    ) -> Result<(Vec<Locked>, usize), Fault> {
+        if moves.is_empty() {
+            return Ok((Vec::new(), self.finish(right, finishes).await?));
+        }
+        let asked = Right::from(right);
+        let ids: Vec<Uuid> = moves.iter().map(|n| self.settlements[*n].lease.run.0).collect();
+        let lock = formatcp!("SELECT {RUN} FROM run r WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE");
+        let (owned, locked_ids): ([Param<'_>; 2], [Param<'_>; 1]) = ([&asked.parts, &asked.epochs], [&ids]);
+        let mut statements: Vec<Bound<'_>> = vec![(OWNED_PARTS, &owned), (lock, &locked_ids)];
+        let ended = self.ends(finishes);
+        let (columns, parts) = (Finishes::of(&ended)?, self.parts(finishes));
+        let (leased, most) = (self.guard.leased(), TRAIL_BYTES_MAX as i32);
+        let params = columns.params(&asked, &leased, &most, &parts);
+        if !ended.is_empty() {
+            statements.extend([(FINISH, &params[..]), (after::WAITED_FOR, &[][..])]);
+        }
+        let brought = self.tx.pipe(&statements).await?;
+        let held: Vec<i16> = brought[0].iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        right.retain(|part, _| held.contains(part));
+        let rows = brought[1].iter().filter_map(|row| locked(&self.tx.notes, row)).collect();
+        let found = match &brought[2..] {
+            [ended_rows, waited_for] => {
+                self.after.heed(waited_for)?;
+                let found = finished(ended_rows, &ended, self.after)?;
+                self.applied(finishes, &found)
+            }
+            _ => 0,
+        };
+        Ok((rows, found))
+    }
+
+    /// Moves finishes to history, and answers how many were found.
+    async fn finish(&mut self, right: &BTreeMap<i16, i64>, group: &[usize]) -> Result<usize, Fault> {
+        let ends = self.ends(group);
+        if ends.is_empty() {
+            return Ok(0);
+        }
+        let parts = self.parts(group);
+        let found = finish(self.tx, &Right::from(right), self.guard, &ends, &parts, self.after).await?;
+        Ok(self.applied(group, &found))
+    }
+
+    fn ends(&self, group: &[usize]) -> Vec<End<'a>> {
+        let finish = |settlement: &'a Settlement| match &settlement.change {
+            Change::Finish(finish) => Some((settlement.lease.run, settlement.lease.fence.0, finish)),
+            Change::Move(_) => None,
+        };
+        group.iter().filter_map(|n| finish(&self.settlements[*n])).collect()
+    }
+
+    /// The partitions that an owner names; a lease names none.
+    fn parts(&self, group: &[usize]) -> Vec<i16> {
+        match self.guard {
+            Guard::Owner => group.iter().map(|n| i16::from(self.settlements[*n].part.0)).collect(),
+            Guard::Lease | Guard::Locked => Vec::new(),
+        }
+    }
+
+    /// Answers those that were found, and says how many they are.
+    fn applied(&mut self, group: &[usize], found: &[bool]) -> usize {
+        for (n, _) in group.iter().zip(found).filter(|(_, found)| **found) {
+            self.answers[*n] = Guarded::Applied;
+        }
+        found.iter().filter(|found| **found).count()
+    }
+
+    /// Decides on moves by the rows that were locked, and applies those that may be.
+    async fn apply(&mut self, moves: &[usize], rows: Vec<Locked>) -> Result<(), Fault> {
+        let mut found: HashMap<RunId, Locked> = rows.into_iter().map(|row| (row.run.id, row)).collect();
+        let mut changes = Vec::with_capacity(moves.len());
+        for n in moves {
+            let settlement = &self.settlements[*n];
+            let Some(row) = found.remove(&settlement.lease.run) else { continue };
+            let rightful = row.run.fence == settlement.lease.fence && allowed(&row.run, self.guard, settlement.part);
+            self.answers[*n] = match (rightful, &row.run.cancel) {
+                (false, _) => Guarded::Stale,
+                (true, Some(_)) => Guarded::CancelAsked,
+                (true, None) => {
+                    changes.push((row, settlement.change.clone()));
+                    Guarded::Applied
+                }
+            };
+        }
+        apply_moves(self.tx, self.now, &changes, Slots::ToCount, self.after).await
+    }
+
+    /// Says of finishes that did not apply whether they are stale, or no answer to
+    /// a cancel.
+    async fn explain(&mut self, missed: &[usize]) -> Result<(), Fault> {
+        if missed.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = missed.iter().map(|n| self.settlements[*n].lease.run.0).collect();
+        let leased = self.guard == Guard::Lease;
+        let sql =
+            "SELECT id, fence, part FROM run WHERE id = ANY($1) AND cancel IS NOT NULL AND (holder IS NOT NULL) = $2";
+        let rows = self.tx.rows(sql, &[&ids, &leased]).await?;
+        let mut asked = HashMap::with_capacity(rows.len());
+        for row in rows {
+            asked.insert(row.try_get::<_, Uuid>(0)?, (row.try_get::<_, i32>(1)?, row.try_get::<_, i16>(2)?));
+        }
+        for n in missed {
+            let Settlement { lease, part, .. } = &self.settlements[*n];
+            let Some((fence, lies_in)) = asked.get(&lease.run.0) else { continue };
+            if *fence == lease.fence.0 && (leased || *lies_in == i16::from(part.0)) {
+                self.answers[*n] = Guarded::CancelAsked;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Whether a settler of this kind may change the run, its fence apart.
@@ -248,111 +335,6 @@ fn allowed(run: &Run, guard: Guard, part: Partition) -> bool {
         Guard::Owner => executed && !leased && run.part == part,
         Guard::Locked => true,
     }
-}
-
-async fn settle_finishes(
-    tx: &Tx,
-    guard: Guard,
-    right: &BTreeMap<i16, i64>,
-    settlements: &[Settlement],
-    group: &[usize],
-    answers: &mut [Guarded],
-    after: &mut Aftermath,
-) -> Result<usize, Fault> {
-    let finishes = finishes_of(settlements, group);
-    if finishes.is_empty() {
-        return Ok(0);
-    }
-    let parts = parts_of(guard, settlements, group);
-    let found = finish(tx, &Right::from(right), guard, &finishes, &parts, after).await?;
-    Ok(note(group, &found, answers))
-}
-
-fn finishes_of<'a>(settlements: &'a [Settlement], group: &[usize]) -> Vec<End<'a>> {
-    let finish = |settlement: &'a Settlement| match &settlement.change {
-        Change::Finish(finish) => Some((settlement.lease.run, settlement.lease.fence.0, finish)),
-        Change::Move(_) => None,
-    };
-    group.iter().filter_map(|n| finish(&settlements[*n])).collect()
-}
-
-/// The partitions that an owner names; a lease names none.
-fn parts_of(guard: Guard, settlements: &[Settlement], group: &[usize]) -> Vec<i16> {
-    match guard {
-        Guard::Owner => group.iter().map(|n| i16::from(settlements[*n].part.0)).collect(),
-        Guard::Lease | Guard::Locked => Vec::new(),
-    }
-}
-
-/// Answers those that were found, and says how many they are.
-fn note(group: &[usize], found: &[bool], answers: &mut [Guarded]) -> usize {
-    for (n, _) in group.iter().zip(found).filter(|(_, found)| **found) {
-        answers[*n] = Guarded::Applied;
-    }
-    found.iter().filter(|found| **found).count()
-}
-
-#[allow(clippy::too_many_arguments, reason = "one step of `settle_group`, cut out to be read by itself")]
-async fn settle_moves(
-    tx: &Tx,
-    now: Timestamp,
-    guard: Guard,
-    settlements: &[Settlement],
-    group: &[usize],
-    rows: Vec<Locked>,
-    answers: &mut [Guarded],
-    after: &mut Aftermath,
-) -> Result<(), Fault> {
-    let mut found: HashMap<RunId, Locked> = rows.into_iter().map(|row| (row.run.id, row)).collect();
-    let mut changes = Vec::with_capacity(group.len());
-    for n in group {
-        let settlement = &settlements[*n];
-        let Some(row) = found.remove(&settlement.lease.run) else { continue };
-        let rightful = row.run.fence == settlement.lease.fence && allowed(&row.run, guard, settlement.part);
-        answers[*n] = match (rightful, &row.run.cancel) {
-            (false, _) => Guarded::Stale,
-            (true, Some(_)) => Guarded::CancelAsked,
-            (true, None) => {
-                changes.push((row, settlement.change.clone()));
-                Guarded::Applied
-            }
-        };
-    }
-    apply_moves(tx, now, &changes, Slots::ToCount, after).await
-}
-
-/// Says of finishes that did not apply whether they are stale, or no answer to
-/// a cancel.
-async fn explain(
-    tx: &Tx,
-    guard: Guard,
-    settlements: &[Settlement],
-    missed: &[usize],
-    answers: &mut [Guarded],
-) -> Result<(), Fault> {
-    if missed.is_empty() {
-        return Ok(());
-    }
-    let ids: Vec<Uuid> = missed.iter().map(|n| settlements[*n].lease.run.0).collect();
-    let leased = guard == Guard::Lease;
-    let rows = tx
-        .rows(
-            "SELECT id, fence, part FROM run WHERE id = ANY($1) AND cancel IS NOT NULL AND (holder IS NOT NULL) = $2",
-            &[&ids, &leased],
-        )
-        .await?;
-    let mut asked = HashMap::with_capacity(rows.len());
-    for row in rows {
-        asked.insert(row.try_get::<_, Uuid>(0)?, (row.try_get::<_, i32>(1)?, row.try_get::<_, i16>(2)?));
-    }
-    for n in missed {
-        let Settlement { lease, part, .. } = &settlements[*n];
-        let Some((fence, lies_in)) = asked.get(&lease.run.0) else { continue };
-        if *fence == lease.fence.0 && (leased || *lies_in == i16::from(part.0)) {
-            answers[*n] = Guarded::CancelAsked;
-        }
-    }
-    Ok(())
 }
 
 #[async_trait]

@@ -52,6 +52,83 @@ const LOGS_MAX: i64 = 100;
 /// A node's clock may be behind that of the one that made a run by less than this.
 const SKEW_MAX: Span = Span::secs(3_600);
 
+/// The time before which rows go.
+type Before = fn(&Tend) -> Timestamp;
+
+/// What goes by age alone: at most `$2` rows from before `$1`.
+const SLICES: [(&str, Before); 15] = [
+    (
+        "DELETE FROM schedule WHERE id = ANY(ARRAY(SELECT id FROM schedule WHERE deleted AND deleted_at < $1 \
+         LIMIT $2)) AND deleted",
+        Tend::deleted_before,
+    ),
+    (
+        "DELETE FROM notice WHERE (part, run) IN (SELECT n.part, n.run FROM notice n \
+         LEFT JOIN run r ON r.id = n.run WHERE r.id IS NULL LIMIT $2) AND $1::bigint IS NOT NULL",
+        |tend| tend.now,
+    ),
+    (
+        "DELETE FROM node WHERE id = ANY(ARRAY(SELECT id FROM node WHERE until < $1 LIMIT $2)) AND until < $1 \
+         AND NOT EXISTS (SELECT 1 FROM partition p WHERE p.node = node.id)",
+        |tend| Worker::KEPT.before(tend.now),
+    ),
+    (
+        "DELETE FROM open_dead WHERE run = ANY(ARRAY(SELECT run FROM open_dead WHERE ended_at < $1 LIMIT $2)) \
+         AND ended_at < $1",
+        |tend| tend.history_keep.before(tend.now),
+    ),
+    (
+        "DELETE FROM dead_mark WHERE run = ANY(ARRAY(SELECT run FROM dead_mark WHERE at < $1 LIMIT $2)) AND at < $1",
+        |tend| DeadMark::KEPT_BEYOND.before(tend.history_keep.before(tend.now)),
+    ),
+    (
+        "DELETE FROM session WHERE digest = ANY(ARRAY(SELECT digest FROM session WHERE expires_at <= $1 LIMIT $2)) \
+         AND expires_at <= $1",
+        |tend| tend.now,
+    ),
+    ("DELETE FROM audit WHERE ctid = ANY(ARRAY(SELECT ctid FROM audit WHERE at < $1 LIMIT $2)) AND at < $1", |tend| {
+        tend.audit_keep.before(tend.now)
+    }),
+    (
+        "DELETE FROM token WHERE id = ANY(ARRAY(SELECT id FROM token WHERE least(revoked_at, expires_at) < $1 \
+         LIMIT $2)) AND least(revoked_at, expires_at) < $1",
+        |tend| tend.audit_keep.before(tend.now),
+    ),
+    // Ids of batches are by age, so the first ones are the oldest.
+    ("DELETE FROM batch WHERE id = ANY(ARRAY(SELECT id FROM batch ORDER BY id LIMIT $2)) AND at < $1", |tend| {
+        tend.batches_keep.before(tend.now)
+    }),
+    (
+        "DELETE FROM skip WHERE ctid = ANY(ARRAY(SELECT ctid FROM skip WHERE to_at < $1 LIMIT $2)) AND to_at < $1",
+        |tend| tend.skips_keep.before(tend.now),
+    ),
+    (
+        "DELETE FROM request WHERE (tenant, key) IN ( \
+             SELECT tenant, key FROM request WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2) \
+         AND expires_at <= $1",
+        |tend| tend.now,
+    ),
+    (
+        "DELETE FROM unique_key WHERE key = ANY(ARRAY(SELECT key FROM unique_key WHERE until <= $1 LIMIT $2)) \
+         AND until <= $1",
+        |tend| tend.now,
+    ),
+    (
+        "DELETE FROM bucket WHERE key = ANY(ARRAY(SELECT key FROM bucket WHERE full_at <= $1 LIMIT $2)) \
+         AND full_at <= $1",
+        |tend| tend.now,
+    ),
+    (
+        "DELETE FROM slot WHERE key = ANY(ARRAY(SELECT key FROM slot WHERE held = 0 AND waiting = 0 LIMIT $2 \
+         FOR UPDATE SKIP LOCKED)) AND held = 0 AND waiting = 0 AND $1::bigint IS NOT NULL",
+        |tend| tend.now,
+    ),
+    (
+        "DELETE FROM worker WHERE id = ANY(ARRAY(SELECT id FROM worker WHERE until < $1 LIMIT $2)) AND until < $1",
+        |tend| Worker::KEPT.before(tend.now),
+    ),
+];
+
 /// When this process last purged, and whether it found more than it took.
 #[derive(Debug, Default)]
 pub(super) struct Tending {
@@ -122,90 +199,8 @@ impl PostgresStore {
     }
 
     async fn purge(&self, tend: &Tend, tended: &mut Tended) -> Result<(), Fault> {
-        let (now, batches) = (micros(tend.now), micros(tend.batches_keep.before(tend.now)));
-        let skips = micros(tend.skips_keep.before(tend.now));
-        let workers = micros(Worker::KEPT.before(tend.now));
-        let audit = micros(tend.audit_keep.before(tend.now));
-        let history = micros(tend.history_keep.before(tend.now));
-        let marks = micros(DeadMark::KEPT_BEYOND.before(tend.history_keep.before(tend.now)));
-        let deleted = micros(tend.deleted_before());
-        let slices: [(&str, &i64); 15] = [
-            (
-                "DELETE FROM schedule WHERE id = ANY(ARRAY(SELECT id FROM schedule WHERE deleted AND deleted_at < $1 \
-                 LIMIT $2)) AND deleted",
-                &deleted,
-            ),
-            (
-                "DELETE FROM notice WHERE (part, run) IN (SELECT n.part, n.run FROM notice n \
-                 LEFT JOIN run r ON r.id = n.run WHERE r.id IS NULL LIMIT $2) AND $1::bigint IS NOT NULL",
-                &now,
-            ),
-            (
-                "DELETE FROM node WHERE id = ANY(ARRAY(SELECT id FROM node WHERE until < $1 LIMIT $2)) AND until < $1 \
-                 AND NOT EXISTS (SELECT 1 FROM partition p WHERE p.node = node.id)",
-                &workers,
-            ),
-            (
-                "DELETE FROM open_dead WHERE run = ANY(ARRAY(SELECT run FROM open_dead WHERE ended_at < $1 LIMIT $2)) \
-                 AND ended_at < $1",
-                &history,
-            ),
-            (
-                "DELETE FROM dead_mark WHERE run = ANY(ARRAY(SELECT run FROM dead_mark WHERE at < $1 LIMIT $2)) AND at < $1",
-                &marks,
-            ),
-            (
-                "DELETE FROM session WHERE digest = ANY(ARRAY(SELECT digest FROM session WHERE expires_at <= $1 LIMIT $2)) \
-                 AND expires_at <= $1",
-                &now,
-            ),
-            (
-                "DELETE FROM audit WHERE ctid = ANY(ARRAY(SELECT ctid FROM audit WHERE at < $1 LIMIT $2)) AND at < $1",
-                &audit,
-            ),
-            (
-                "DELETE FROM token WHERE id = ANY(ARRAY(SELECT id FROM token WHERE least(revoked_at, expires_at) < $1 \
-                 LIMIT $2)) AND least(revoked_at, expires_at) < $1",
-                &audit,
-            ),
-            // Ids of batches are by age, so the first ones are the oldest.
-            (
-                "DELETE FROM batch WHERE id = ANY(ARRAY(SELECT id FROM batch ORDER BY id LIMIT $2)) AND at < $1",
-                &batches,
-            ),
-            (
-                "DELETE FROM skip WHERE ctid = ANY(ARRAY(SELECT ctid FROM skip WHERE to_at < $1 LIMIT $2)) AND to_at < $1",
-                &skips,
-            ),
-            (
-                "DELETE FROM request WHERE (tenant, key) IN ( \
-                     SELECT tenant, key FROM request WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2) \
-                 AND expires_at <= $1",
-                &now,
-            ),
-            (
-                "DELETE FROM unique_key WHERE key = ANY(ARRAY(SELECT key FROM unique_key WHERE until <= $1 LIMIT $2)) \
-                 AND until <= $1",
-                &now,
-            ),
-            (
-                "DELETE FROM bucket WHERE key = ANY(ARRAY(SELECT key FROM bucket WHERE full_at <= $1 LIMIT $2)) \
-                 AND full_at <= $1",
-                &now,
-            ),
-            (
-                "DELETE FROM slot WHERE key = ANY(ARRAY(SELECT key FROM slot WHERE held = 0 AND waiting = 0 LIMIT $2 \
-                 FOR UPDATE SKIP LOCKED)) AND held = 0 AND waiting = 0 AND $1::bigint IS NOT NULL",
-                &now,
-            ),
-            (
-                "DELETE FROM worker WHERE id = ANY(ARRAY(SELECT id FROM worker WHERE until < $1 LIMIT $2)) AND until < $1",
-                &workers,
-            ),
-        ];
-        for (sql, before) in slices {
-            let params: [Param<'_>; 2] = [before, &PURGE_MAX];
-            let gone = self.execute(sql, &params).await?;
+        for (sql, before) in SLICES {
+            let gone = self.execute(sql, &[&micros(before(tend)), &PURGE_MAX]).await?;
             tended.purged += gone;
             tended.more |= gone as i64 >= PURGE_MAX;
         }

@@ -8,6 +8,7 @@
 //! Cases speak to the port alone. What only one store does is tested beside it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::too_many_lines, reason = "a test tells its whole story in one place")]
 #![allow(clippy::wildcard_imports, reason = "every case uses most of the harness")]
 #![allow(clippy::items_after_statements, reason = "short names belong where they are used")]
 
