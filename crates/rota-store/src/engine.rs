@@ -71,8 +71,10 @@ pub enum Value {
     Text(String),
     Bytes(Vec<u8>),
     Uuid(Uuid),
-    /// A list of numbers, for [`Dialect::any`].
+    /// Lists, for [`Dialect::any`] and [`Dialect::any_id`].
     Ints(Vec<i64>),
+    Texts(Vec<String>),
+    Uuids(Vec<Uuid>),
     /// Something that no column of ours holds; only read.
     Strange(String),
 }
@@ -105,6 +107,8 @@ from! {
     &str => |text| Self::Text(text.to_owned()),
     Vec<u8> => |bytes| Self::Bytes(bytes),
     Vec<i64> => |numbers| Self::Ints(numbers),
+    Vec<String> => |texts| Self::Texts(texts),
+    Vec<Uuid> => |ids| Self::Uuids(ids),
     Uuid => |id| Self::Uuid(id),
     Timestamp => |at| Self::Int(micros(at)),
     SecretDigest => |digest| Self::Bytes(digest.0.to_vec()),
@@ -225,7 +229,9 @@ impl Row {
             Value::Text(text) => text.clone(),
             Value::Uuid(id) => id.to_string(),
             Value::Bytes(bytes) => Uuid::from_slice(bytes).map_or_else(|_| "?".to_owned(), |id| id.to_string()),
-            Value::Null | Value::Bool(_) | Value::Ints(_) | Value::Strange(_) => "?".to_owned(),
+            Value::Null | Value::Bool(_) | Value::Ints(_) | Value::Texts(_) | Value::Uuids(_) | Value::Strange(_) => {
+                "?".to_owned()
+            }
         }
     }
 }
@@ -250,11 +256,27 @@ impl Dialect {
         self.either("", " FOR UPDATE")
     }
 
-    /// `column` is one of the numbers of the `n`th parameter.
+    /// `column` is one of the numbers or texts of the `n`th parameter.
     pub fn any(self, column: &str, n: usize) -> String {
         match self {
             Self::Sqlite => format!("{column} IN (SELECT value FROM json_each(${n}))"),
             Self::Postgres => format!("{column} = ANY(${n})"),
+        }
+    }
+
+    /// `column` is one of the ids of the `n`th parameter.
+    pub fn any_id(self, column: &str, n: usize) -> String {
+        match self {
+            Self::Sqlite => format!("{column} IN {}", self.ids(n)),
+            Self::Postgres => self.any(column, n),
+        }
+    }
+
+    /// The ids of the `n`th parameter as rows with one column.
+    pub fn ids(self, n: usize) -> String {
+        match self {
+            Self::Sqlite => format!("(SELECT unhex(value) AS id FROM json_each(${n}))"),
+            Self::Postgres => format!("(SELECT unnest(${n}::uuid[]) AS id)"),
         }
     }
 
@@ -267,6 +289,9 @@ impl Dialect {
     }
 }
 
+/// What each of some statements answers.
+pub type Answers = Result<Vec<Vec<Row>>, StoreError>;
+
 /// A database.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
@@ -276,21 +301,11 @@ pub trait Engine: Send + Sync + 'static {
     fn notes(&self) -> &Notes;
 
     /// What each statement finds.
-    async fn find_all(
-        &self,
-        way: Way,
-        what: &'static str,
-        statements: Vec<Statement>,
-    ) -> Result<Vec<Vec<Row>>, StoreError>;
+    async fn find_all(&self, way: Way, what: &'static str, statements: Vec<Statement>) -> Answers;
 
     /// Carries out statements in one transaction, each write the same however often it is
     /// made, and answers what they return.
-    async fn change_all(
-        &self,
-        way: Way,
-        what: &'static str,
-        statements: Vec<Statement>,
-    ) -> Result<Vec<Vec<Row>>, StoreError>;
+    async fn change_all(&self, way: Way, what: &'static str, statements: Vec<Statement>) -> Answers;
 
     /// Looks, decides by what it found, and makes the changes, in one transaction.
     async fn decide_all<T: Send + 'static>(
@@ -337,7 +352,7 @@ impl<E: Engine> SqlStore<E> {
         what: &'static str,
         sql: impl Into<Cow<'static, str>> + Send,
         each: Vec<Vec<Value>>,
-    ) -> Result<Vec<Vec<Row>>, StoreError> {
+    ) -> Answers {
         let sql = sql.into();
         self.0.find_all(Way::Work, what, each.into_iter().map(|values| bound(sql.clone(), values)).collect()).await
     }
@@ -349,7 +364,7 @@ impl<E: Engine> SqlStore<E> {
         what: &'static str,
         sql: impl Into<Cow<'static, str>> + Send,
         each: Vec<Vec<Value>>,
-    ) -> Result<Vec<Vec<Row>>, StoreError> {
+    ) -> Answers {
         let sql = sql.into();
         self.0.change_all(way, what, each.into_iter().map(|values| bound(sql.clone(), values)).collect()).await
     }
@@ -362,7 +377,7 @@ impl<E: Engine> SqlStore<E> {
         what: &'static str,
         sql: impl Into<Cow<'static, str>> + Send,
         each: Vec<(K, Vec<Value>)>,
-    ) -> Result<Vec<Vec<Row>>, StoreError> {
+    ) -> Answers {
         let mut each: Vec<(usize, (K, Vec<Value>))> = each.into_iter().enumerate().collect();
         each.sort_by(|(_, (one, _)), (_, (other, _))| one.cmp(other));
         let (places, values): (Vec<usize>, Vec<Vec<Value>>) = each.into_iter().map(|(n, (_, row))| (n, row)).unzip();

@@ -1,25 +1,25 @@
 //! Dead letters: what was done about runs that had ended.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
     store::{DeadFate, DeadMark, DeadStore, OpenDead, StoreError},
 };
+use uuid::Uuid;
 
 use crate::{
     codec::{fate, fate_code},
     engine::{Engine, Row, SqlStore, Way, bound, values},
 };
 
-const MARK: &str = "SELECT run, fate, by_whom, at FROM dead_mark WHERE run = $1";
-
 #[async_trait]
 impl<E: Engine> DeadStore for SqlStore<E> {
     async fn dead_marks(&self, runs: &[RunId]) -> Result<Vec<Option<DeadMark>>, StoreError> {
-        let keys = runs.iter().map(|run| values![*run]).collect();
-        let found = self.find_each("read what became of dead letters", MARK, keys).await?;
-        Ok(found.iter().map(|rows| self.mark(rows)).collect())
+        let rows = self.find("read what became of dead letters", marks_of::<E>(), values![uuids(runs)]).await?;
+        Ok(self.marks(runs, &rows))
     }
 
     async fn open_dead(&self, most: u32) -> Result<OpenDead, StoreError> {
@@ -32,27 +32,45 @@ impl<E: Engine> DeadStore for SqlStore<E> {
 
     async fn discard(&self, runs: &[RunId], by: &str, now: Timestamp) -> Result<Vec<bool>, StoreError> {
         // Rows are taken in one order, whoever writes them.
-        let mut order = runs.to_vec();
-        order.sort_unstable();
-        order.dedup();
-        let put = "INSERT INTO dead_mark (run, at, fate, by_whom) VALUES ($1, $2, $3, $4) ON CONFLICT (run) DO NOTHING";
-        let mark = |run: &RunId| {
-            [
-                bound(put, values![*run, now, fate_code(DeadFate::Discarded), by]),
-                bound("DELETE FROM open_dead WHERE run = $1", values![*run]),
-            ]
-        };
-        let statements = order.iter().flat_map(mark).chain(runs.iter().map(|run| bound(MARK, values![*run])));
-        let answers = self.change_all(Way::Work, "put dead letters away", statements.collect()).await?;
-        let marks = answers[2 * order.len()..].iter().map(|rows| self.mark(rows));
-        Ok(marks.map(|mark| mark.is_some_and(|mark| mark.fate == DeadFate::Discarded)).collect())
+        let put = format!(
+            "INSERT INTO dead_mark (run, at, fate, by_whom) \
+             SELECT u.id, CAST($2 AS bigint), CAST($3 AS smallint), CAST($4 AS text) FROM {} u WHERE true ORDER BY u.id \
+             ON CONFLICT (run) DO NOTHING",
+            E::DIALECT.ids(1)
+        );
+        let ids = uuids(runs);
+        let statements = vec![
+            bound(put, values![ids.clone(), now, fate_code(DeadFate::Discarded), by]),
+            bound(format!("DELETE FROM open_dead WHERE {}", E::DIALECT.any_id("run", 1)), values![ids.clone()]),
+            bound(marks_of::<E>(), values![ids]),
+        ];
+        let answers = self.change_all(Way::Work, "put dead letters away", statements).await?;
+        let marks = self.marks(runs, answers.last().map_or(&[][..], Vec::as_slice));
+        Ok(marks.into_iter().map(|mark| mark.is_some_and(|mark| mark.fate == DeadFate::Discarded)).collect())
     }
 }
 
+/// Each once.
+fn uuids(runs: &[RunId]) -> Vec<Uuid> {
+    let mut ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+fn marks_of<E: Engine>() -> String {
+    format!("SELECT run, fate, by_whom, at FROM dead_mark WHERE {}", E::DIALECT.any_id("run", 1))
+}
+
 impl<E: Engine> SqlStore<E> {
-    fn mark(&self, rows: &[Row]) -> Option<DeadMark> {
-        let row = rows.first()?;
-        let read = || Ok(DeadMark { fate: fate(row.int(1)?)?, by: row.opt(2, Row::text)?, at: row.time(3)? });
-        self.readable("dead_mark", row.shown(0), read())
+    /// The mark of each of these runs.
+    fn marks(&self, runs: &[RunId], rows: &[Row]) -> Vec<Option<DeadMark>> {
+        let read = |row: &Row| {
+            let run = self.readable("dead_mark", row.shown(0), row.uuid(0))?;
+            let mark = || Ok(DeadMark { fate: fate(row.int(1)?)?, by: row.opt(2, Row::text)?, at: row.time(3)? });
+            Some((run, self.readable("dead_mark", row.shown(0), mark())?))
+        };
+        let found: HashMap<Uuid, DeadMark> = rows.iter().filter_map(read).collect();
+        runs.iter().map(|run| found.get(&run.0).cloned()).collect()
     }
 }

@@ -1,5 +1,7 @@
 //! Jobs as they are stored.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
@@ -43,16 +45,26 @@ impl<E: Engine> JobStore for SqlStore<E> {
         let sql = format!("{} WHERE {}", rows_of::<E>(), E::DIALECT.any("j.id", 1));
         let rows = self.find("read jobs", sql, values![ids.iter().map(|id| id.0).collect::<Vec<i64>>()]).await?;
         let found: Vec<JobRecord> = rows.iter().filter_map(|row| self.job(row)).collect();
-        let places: std::collections::HashMap<JobId, &JobRecord> = found.iter().map(|job| (job.id, job)).collect();
+        let places: HashMap<JobId, &JobRecord> = found.iter().map(|job| (job.id, job)).collect();
         Ok(ids.iter().map(|id| places.get(id).copied().cloned()).collect())
     }
 
     async fn find_jobs(&self, names: &[(TenantId, String)]) -> Result<Vec<Option<JobRecord>>, StoreError> {
-        let open = E::DIALECT.not("j.deleted");
-        let sql = format!("{} WHERE j.tenant = $1 AND j.name = $2 AND {open}", rows_of::<E>());
-        let keys = names.iter().map(|(tenant, name)| values![*tenant, name]).collect();
-        let found = self.find_each("find jobs", sql, keys).await?;
-        Ok(found.iter().map(|rows| self.job(rows.first()?)).collect())
+        let (wanted, open) = (E::DIALECT.any("j.name", 2), E::DIALECT.not("j.deleted"));
+        let sql = format!("{} WHERE j.tenant = $1 AND {wanted} AND {open}", rows_of::<E>());
+        let mut sought: BTreeMap<TenantId, BTreeSet<&String>> = BTreeMap::new();
+        for (tenant, name) in names {
+            sought.entry(*tenant).or_default().insert(name);
+        }
+        // One statement, for callers ask for one tenant.
+        let each = sought
+            .into_iter()
+            .map(|(tenant, names)| values![tenant, names.into_iter().cloned().collect::<Vec<String>>()]);
+        let rows = self.find_each("find jobs", sql, each.collect()).await?;
+        let found: Vec<JobRecord> = rows.iter().flatten().filter_map(|row| self.job(row)).collect();
+        let places: HashMap<(TenantId, &str), &JobRecord> =
+            found.iter().map(|job| ((job.tenant, job.name.as_str()), job)).collect();
+        Ok(names.iter().map(|(tenant, name)| places.get(&(*tenant, name.as_str())).copied().cloned()).collect())
     }
 
     async fn list_jobs(&self, query: &JobQuery) -> Result<JobPage, StoreError> {

@@ -17,7 +17,7 @@ use super::{
     tx::{Bound, Ending, Param, Tx},
 };
 use crate::{
-    engine::{Decide, Dialect, Engine, Row, Statement, Value, Way},
+    engine::{Answers, Decide, Dialect, Engine, Row, Statement, Value, Way},
     kept,
     unreadable::Notes,
 };
@@ -36,21 +36,11 @@ impl Engine for Postgres {
         &self.notes
     }
 
-    async fn find_all(
-        &self,
-        way: Way,
-        what: &'static str,
-        statements: Vec<Statement>,
-    ) -> Result<Vec<Vec<Row>>, StoreError> {
+    async fn find_all(&self, way: Way, what: &'static str, statements: Vec<Statement>) -> Answers {
         tried!(what, found(self.connections(way), &statements))
     }
 
-    async fn change_all(
-        &self,
-        way: Way,
-        what: &'static str,
-        statements: Vec<Statement>,
-    ) -> Result<Vec<Vec<Row>>, StoreError> {
+    async fn change_all(&self, way: Way, what: &'static str, statements: Vec<Statement>) -> Answers {
         tried!(what, changed(self.connections(way), &statements))
     }
 
@@ -193,6 +183,8 @@ impl ToSql for Value {
                 }
                 _ => numbers.to_sql(ty, out),
             },
+            Self::Texts(texts) => texts.to_sql(ty, out),
+            Self::Uuids(ids) => ids.to_sql(ty, out),
         }
     }
 

@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{Sqlite, SqliteStore, failed, once::once, writer::Urgency};
 use crate::{
     codec::{corrupt, without_nul},
-    engine::{Decide, Dialect, Engine, Row, Statement, Value, Way},
+    engine::{Answers, Decide, Dialect, Engine, Row, Statement, Value, Way},
     kept,
     unreadable::Notes,
 };
@@ -32,21 +32,11 @@ impl Engine for Sqlite {
         &self.notes
     }
 
-    async fn find_all(
-        &self,
-        _: Way,
-        what: &'static str,
-        statements: Vec<Statement>,
-    ) -> Result<Vec<Vec<Row>>, StoreError> {
+    async fn find_all(&self, _: Way, what: &'static str, statements: Vec<Statement>) -> Answers {
         self.read(what, move |connection| carry_out(connection, &statements)).await
     }
 
-    async fn change_all(
-        &self,
-        way: Way,
-        what: &'static str,
-        statements: Vec<Statement>,
-    ) -> Result<Vec<Vec<Row>>, StoreError> {
+    async fn change_all(&self, way: Way, what: &'static str, statements: Vec<Statement>) -> Answers {
         check_texts(what, &statements)?;
         let urgency = match way {
             Way::Work | Way::Leases => Urgency::Prompt,
@@ -141,6 +131,12 @@ fn value(cell: ValueRef<'_>) -> Value {
     }
 }
 
+/// A list as `json_each` takes it.
+fn json<T: Serialize>(list: &[T]) -> rusqlite::Result<ToSqlOutput<'static>> {
+    let text = serde_json::to_string(list).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    Ok(text.into())
+}
+
 impl ToSql for Value {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         match self {
@@ -150,10 +146,9 @@ impl ToSql for Value {
             Self::Text(text) => text.to_sql(),
             Self::Bytes(bytes) => bytes.to_sql(),
             Self::Uuid(id) => Ok(id.as_bytes().as_slice().into()),
-            Self::Ints(numbers) => {
-                let texts: Vec<String> = numbers.iter().map(i64::to_string).collect();
-                Ok(format!("[{}]", texts.join(",")).into())
-            }
+            Self::Ints(numbers) => json(numbers),
+            Self::Texts(texts) => json(texts),
+            Self::Uuids(ids) => json(&ids.iter().map(|id| id.simple().to_string()).collect::<Vec<_>>()),
         }
     }
 }

@@ -297,6 +297,28 @@ pub async fn an_audit_page_bounds_its_look_and_misses_nothing(h: &Harness) {
     assert_eq!(listed(h, AuditQuery::of(h.tenant, 1_000)).await.len(), many.len());
 }
 
+/// One broken stretch must neither end the log nor be read for ever.
+pub async fn an_audit_page_that_cannot_be_read_goes_on(h: &Harness) {
+    let entries: Vec<AuditEntry> =
+        (0..20).map(|n| entry(h, n, ["ann", "late", "strange", "early"][n as usize / 5], "job.save")).collect();
+    h.store.append_audit(&entries).await.unwrap();
+    // Times that are none, before and behind all others.
+    assert!(h.place.sql("UPDATE audit SET at = 9000000000000000000 WHERE who = 'late'").await);
+    assert!(h.place.sql("UPDATE audit SET at = -9000000000000000000 WHERE who = 'early'").await);
+    let mut readable = entries[..5].to_vec();
+    if h.store.kind() == "sqlite" {
+        assert!(h.place.sql("UPDATE audit SET who = x'ff' WHERE who = 'strange'").await);
+    } else {
+        readable.extend_from_slice(&entries[10..15]);
+    }
+    readable.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+    for limit in [1, 2, 5, 7, 100] {
+        assert_same(&listed(h, AuditQuery::of(h.tenant, limit)).await, &readable, &format!("pages of {limit}"));
+    }
+    let bounded = AuditQuery { from: Some(at(0)), to: Some(at(100)), ..AuditQuery::of(h.tenant, 3) };
+    assert_same(&listed(h, bounded).await, &readable, "within times");
+}
+
 /// What one store takes the other must take.
 pub async fn a_nul_in_a_name_is_refused(h: &Harness) {
     let token = Token { name: "a\0b".into(), ..token(h, "x") };

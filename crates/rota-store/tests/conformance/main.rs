@@ -435,6 +435,7 @@ promises! {
         audit_entries_are_listed_newest_first_with_filters_and_pages,
         an_audit_entry_added_again_is_there_once,
         an_audit_page_bounds_its_look_and_misses_nothing,
+        an_audit_page_that_cannot_be_read_goes_on,
         a_nul_in_a_name_is_refused,
         upkeep_takes_what_no_longer_counts,
     }
