@@ -429,7 +429,7 @@ impl Witness {
     }
 
     /// The right of an owner was accepted: it must have been the right one.
-    fn accepted(&self, seen: &mut Seen, write: &Write, lease: Lease, part: Partition, by: By, what: &str) {
+    fn accepted(&self, seen: &mut Seen, write: &Write, lease: Lease, right: (Partition, By), what: &str) {
         let current = seen.runs.get(&lease.run).and_then(|known| known.run.as_ref()).map(|run| run.fence);
         if current.is_some_and(|fence| fence != lease.fence) {
             seen.wrong(format!(
@@ -437,7 +437,7 @@ impl Witness {
                 lease.run, lease.fence
             ));
         }
-        let By::Owner(epoch) = by else { return };
+        let (part, By::Owner(epoch)) = right else { return };
         let held = self.parts(seen)[usize::from(part.0)];
         if self.planted.bug != Some(Bug::EpochNotRaised) && held.epoch != epoch {
             seen.wrong(format!("{what} under {epoch:?} was accepted where partition {part:?} is at {:?}", held.epoch));
@@ -925,7 +925,7 @@ impl Tap for Witness {
                 return;
             }
             for (ask, _) in asks.iter().zip(&answers).filter(|(_, answer)| **answer == Guarded::Applied) {
-                self.accepted(seen, write, ask.lease, ask.part, By::Owner(ask.epoch), "a lease");
+                self.accepted(seen, write, ask.lease, (ask.part, By::Owner(ask.epoch)), "a lease");
                 let lease = Lease { fence: ask.lease.fence.next(), ..ask.lease };
                 self.leased(seen, lease, worker, ask.lease.fence);
                 self.held(seen, worker, until);
@@ -948,7 +948,7 @@ impl Tap for Witness {
             }
             for (mark, answer) in marks.iter().zip(&answers) {
                 if *answer == Guarded::Applied {
-                    self.accepted(seen, write, mark.lease, mark.part, By::Owner(mark.epoch), "a mark");
+                    self.accepted(seen, write, mark.lease, (mark.part, By::Owner(mark.epoch)), "a mark");
                 }
             }
         });
@@ -970,7 +970,7 @@ impl Tap for Witness {
                 return;
             }
             for (one, _) in attempts.iter().zip(&answers).filter(|(_, answer)| **answer == Guarded::Applied) {
-                self.accepted(seen, write, one.lease, one.part, By::Owner(one.epoch), "a lease of an attempt");
+                self.accepted(seen, write, one.lease, (one.part, By::Owner(one.epoch)), "a lease of an attempt");
                 if let Some((other, _)) = seen.leases.insert(one.lease, (worker, self.weather.now())) {
                     seen.wrong(format!("an attempt at run {} was leased to {other} and to {worker}", one.lease.run));
                 }
@@ -997,7 +997,7 @@ impl Tap for Witness {
             }
             for (item, answer) in settlements.iter().zip(&settled.answers) {
                 if *answer == Guarded::Applied {
-                    self.accepted(seen, write, item.lease, item.part, item.by, "a settlement");
+                    self.accepted(seen, write, item.lease, (item.part, item.by), "a settlement");
                 }
                 let By::Owner(_) = item.by else { continue };
                 let applied = *answer == Guarded::Applied;
