@@ -15,6 +15,7 @@ pub mod clock;
 pub mod cron;
 pub mod dispatch;
 pub mod duration;
+pub mod evaluation;
 pub mod fire;
 pub mod heat;
 pub mod ids;

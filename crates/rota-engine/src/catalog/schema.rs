@@ -20,23 +20,13 @@ use jsonschema::{
     JsonType, PatternOptions, ValidationError, Validator,
     json::{Array, Json, Node, NodeIdentity, Object, SerdeJson},
 };
+use rota_core::evaluation::schemas::{
+    NAME_PATTERNS_MAX, PATTERN_BYTES_MAX, PATTERNS_BYTES_MAX, PATTERNS_MAX, STEPS_AT_ONCE, STEPS_MAX, STEPS_PER_BYTE,
+};
 use serde_json::{Map, Number, Value, json};
 
 use crate::elsewhere::elsewhere;
 
-/// Looks at a part of a payload, all together.
-const STEPS_MAX: u64 = 500_000;
-/// Those that are taken without going elsewhere.
-const STEPS_AT_ONCE: u64 = 5_000;
-/// Steps for a byte of text, where the schema has patterns that read it.
-const STEPS_PER_BYTE: u64 = 4;
-/// Bytes that a pattern may have when it is compiled, and all patterns of a schema together.
-const PATTERN_BYTES_MAX: usize = 1 << 20;
-const PATTERNS_BYTES_MAX: usize = 8 << 20;
-/// Patterns in a schema.
-const PATTERNS_MAX: usize = 200;
-/// Patterns of one `patternProperties`: each is compared with each name.
-const NAME_PATTERNS_MAX: usize = 20;
 /// Characters of a schema's complaint that are shown.
 const MESSAGE_CHARS_MAX: usize = 500;
 

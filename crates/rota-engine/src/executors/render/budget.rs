@@ -8,21 +8,10 @@
 use std::cell::Cell;
 
 use minijinja::{Error, ErrorKind, Value, value::ValueKind};
+use rota_core::evaluation::templates::{ELEMENT, OPERATION, WORK_AT_ONCE, WORK_MAX};
 
 use super::RenderError;
 use crate::elsewhere::elsewhere;
-
-/// Bytes that may be read and copied, nearly: some tens of milliseconds of work.
-const WORK_MAX: usize = 32 << 20;
-/// What is done without going elsewhere.
-const WORK_AT_ONCE: usize = 256 << 10;
-/// What an operation costs whatever it works on. The texts of concatenations are only known in
-/// part.
-pub(super) const OPERATION: usize = 8 << 10;
-/// What a template with a loop costs: its fuel is its own, and there may be many of them.
-pub(super) const LOOP: usize = 512 << 10;
-/// What an element of a list or map costs.
-const ELEMENT: usize = 32;
 
 thread_local! {
     static LEFT: Cell<usize> = const { Cell::new(WORK_MAX) };
@@ -68,29 +57,38 @@ pub(super) fn charge(work: usize) -> Result<(), Error> {
 /// Charges the size of values, with all that is in them.
 pub(super) fn charge_for(values: &[Value]) -> Result<(), Error> {
     let before = LEFT.get();
-    let charged = values.iter().try_for_each(|value| charge_value(value, 0));
+    // A lazy one may have no end in sight, so each element is charged as it is read.
+    let charged = values.iter().try_for_each(|value| walk(value, 0, true, &mut charge));
     LARGEST.set(LARGEST.get().max(before - LEFT.get()));
     charged
 }
 
-fn charge_value(value: &Value, depth: usize) -> Result<(), Error> {
-    charge(ELEMENT)?;
-    match value.kind() {
-        ValueKind::String => charge(value.as_str().map_or(0, str::len)),
-        // Deeper than any value that is yielded: it will be refused.
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map if depth < 64 => {
-            let is_map = value.kind() == ValueKind::Map;
-            // Each is charged as it is read: a lazy one may have no end in sight.
-            for item in value.try_iter()? {
-                charge_value(&item, depth + 1)?;
-                if is_map {
-                    charge_value(&value.get_item(&item)?, depth + 1)?;
-                }
-            }
-            Ok(())
-        }
-        _ => Ok(()),
+/// Spends the size of a value and of all that is in it, part by part, as long as there is
+/// something left to spend. What is lazy is only made for a walk that says so.
+fn walk(
+    value: &Value,
+    depth: usize,
+    lazy: bool,
+    spend: &mut impl FnMut(usize) -> Result<(), Error>,
+) -> Result<(), Error> {
+    spend(ELEMENT + value.as_str().map_or(0, str::len))?;
+    let is_map = match value.kind() {
+        ValueKind::Map => true,
+        ValueKind::Seq => false,
+        ValueKind::Iterable if lazy => false,
+        _ => return Ok(()),
+    };
+    // Deeper than any value that is yielded: it will be refused.
+    if depth >= 64 {
+        return Ok(());
     }
+    for item in value.try_iter()? {
+        walk(&item, depth + 1, lazy, spend)?;
+        if is_map {
+            walk(&value.get_item(&item)?, depth + 1, lazy, spend)?;
+        }
+    }
+    Ok(())
 }
 
 /// Charges for a text that another is added to, which may be as long as any before.
@@ -104,31 +102,22 @@ pub(super) fn charge_addition(length: usize) -> Result<(), Error> {
 pub(super) fn charge_search(values: &[Value]) -> Result<(), Error> {
     let mut largest = LARGEST.get();
     for value in values {
-        let mut left = WORK_MAX;
-        measure(value, 0, &mut left);
-        largest = largest.max(WORK_MAX - left);
+        largest = largest.max(size(value));
     }
     LARGEST.set(largest);
     // A comparison is less work than a copy.
     charge(OPERATION + largest / 4)
 }
 
-/// Takes the size of a value off what is left, and stops where nothing is.
-fn measure(value: &Value, depth: usize, left: &mut usize) {
-    *left = left.saturating_sub(ELEMENT + value.as_str().map_or(0, str::len));
-    if *left == 0 || depth >= 64 || !matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {
-        return;
-    }
-    let is_map = value.kind() == ValueKind::Map;
-    for item in value.try_iter().into_iter().flatten() {
-        if *left == 0 {
-            return;
-        }
-        measure(&item, depth + 1, left);
-        if let Some(field) = is_map.then(|| value.get_item(&item).ok()).flatten() {
-            measure(&field, depth + 1, left);
-        }
-    }
+/// The size of a value as it is charged, up to the whole budget.
+fn size(value: &Value) -> usize {
+    let mut left = WORK_MAX;
+    let walked = walk(value, 0, false, &mut |work| {
+        left = left.checked_sub(work).ok_or_else(exhausted)?;
+        Ok(())
+    });
+    // What cannot be walked to its end may be as large as anything.
+    walked.map_or(WORK_MAX, |()| WORK_MAX - left)
 }
 
 fn exhausted() -> Error {

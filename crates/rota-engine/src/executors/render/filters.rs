@@ -9,8 +9,9 @@ use minijinja::{
     tests,
     value::{FunctionArgs, FunctionResult, Kwargs, Rest, Serde, ValueKind},
 };
+use rota_core::evaluation::templates::{OPERATION, OUTPUT_BYTES_MAX, TEXT_BYTES_MAX};
 
-use super::{OUTPUT_BYTES_MAX, TEXT_BYTES_MAX, budget, value};
+use super::{budget, value};
 
 pub(super) fn add_all(environment: &mut Environment<'static>) {
     add_ours(environment);
@@ -240,7 +241,7 @@ fn compared(values: Rest<Template>) -> Result<Template, Error> {
     let value = values.first().cloned().unwrap_or_default();
     match value.kind() {
         ValueKind::Number | ValueKind::Bool | ValueKind::None | ValueKind::Undefined => {}
-        ValueKind::String => budget::charge(budget::OPERATION / 8 + value.as_str().map_or(0, str::len))?,
+        ValueKind::String => budget::charge(OPERATION / 8 + value.as_str().map_or(0, str::len))?,
         _ => budget::charge_for(std::slice::from_ref(&value))?,
     }
     Ok(value)

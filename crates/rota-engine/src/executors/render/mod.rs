@@ -35,13 +35,6 @@ use serde_json::Value;
 
 use self::sandbox::Sandbox;
 
-/// Bytes of a rendered text, and of a rendered value as JSON.
-pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a text that a template builds from others on the way.
-pub const TEXT_BYTES_MAX: usize = 256 << 10;
-/// Bytes of one template.
-pub const SOURCE_BYTES_MAX: usize = 256 << 10;
-
 /// Why a template could not be filled in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

@@ -23,13 +23,12 @@ use minijinja::{
     syntax::SyntaxConfig,
 };
 use parking_lot::RwLock;
+use rota_core::evaluation::templates::{
+    INSTRUCTIONS_MAX, LOOP, OPERATION, OUTPUT_BYTES_MAX, RECURSION_MAX, SOURCE_BYTES_MAX,
+};
 
-use super::{Filled, OUTPUT_BYTES_MAX, RenderError, SOURCE_BYTES_MAX, budget, filters, value};
+use super::{Filled, RenderError, budget, filters, value};
 
-/// Instructions of one template: a loop over a thousand items with a few
-/// expressions each.
-const FUEL: u64 = 50_000;
-const RECURSION_MAX: usize = 64;
 /// Compiled templates that are kept of each sort, and bytes of their sources. Beyond it all
 /// are forgotten: whoever has that many templates compiles more than a list would save.
 const KEPT_MAX: usize = 4_096;
@@ -89,7 +88,7 @@ fn environment() -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_fuel(Some(FUEL));
+    environment.set_fuel(Some(INSTRUCTIONS_MAX));
     environment.set_recursion_limit(RECURSION_MAX);
     environment.set_formatter(|out, _, value| {
         let json = value::json_of(value).and_then(value::text_of);
@@ -110,7 +109,7 @@ impl Sandbox {
             )));
         }
         let shape = Shape::of(text, false);
-        let work = budget::OPERATION / 32 + text.len() / 16 + if shape.loops { budget::LOOP } else { 0 };
+        let work = OPERATION / 32 + text.len() / 16 + if shape.loops { LOOP } else { 0 };
         budget::charge(work).map_err(|error| explained(&error, text))?;
         shape.charge(text, context)?;
         match self.expression_of(text) {
@@ -348,7 +347,7 @@ fn explained(error: &Error, source: &str) -> RenderError {
     let place = place.filter(|place| error.kind() == ErrorKind::UndefinedError || !ours(place));
     match (error.kind(), place) {
         (ErrorKind::UndefinedError, Some(place)) => RenderError::new(format!("`{place}` has no value")),
-        (ErrorKind::OutOfFuel, _) => RenderError::new(format!("takes more than {FUEL} steps to render")),
+        (ErrorKind::OutOfFuel, _) => RenderError::new(format!("takes more than {INSTRUCTIONS_MAX} steps to render")),
         (kind, Some(place)) => {
             RenderError::new(format!("`{place}`: {}", error.detail().map_or_else(|| kind.to_string(), str::to_owned)))
         }

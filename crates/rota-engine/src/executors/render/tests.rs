@@ -1,4 +1,5 @@
 use rota_core::{
+    evaluation::templates::SOURCE_BYTES_MAX,
     job::{
         document::JobDocument,
         kinds::{Command, Program},

@@ -4,9 +4,10 @@
 //! items to the end before anyone could count them.
 
 use minijinja::{Value as Template, value::ValueKind};
+use rota_core::evaluation::templates::OUTPUT_BYTES_MAX;
 use serde_json::{Map, Number, Value};
 
-use super::{OUTPUT_BYTES_MAX, RenderError};
+use super::RenderError;
 
 /// Levels of lists and maps in a value.
 const DEPTH_MAX: usize = 64;
