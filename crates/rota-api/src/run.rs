@@ -102,6 +102,10 @@ pub struct Run {
     /// The run ends as `timed_out` then, whatever its state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Timestamp>,
+    /// When its first attempt began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_started_at: Option<Timestamp>,
+    /// When its latest attempt began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

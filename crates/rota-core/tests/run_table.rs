@@ -68,6 +68,7 @@ fn run(state: RunState) -> Run {
         attempts_used: 1,
         losses: 1,
         started: true,
+        first_started_at: None,
         fence: Fence(4),
         cancel,
         redrive: None,
@@ -401,6 +402,35 @@ fn counters_and_times_change_only_as_policy_says() {
                 assert_eq!(finish.started_at, before.state.started_at(), "start: {name}");
                 assert_eq!(finish.ended_at, now(), "end: {name}");
             }
+        }
+    }
+}
+
+/// A run that took three attempts would be shown as if it had taken the last one.
+#[test]
+fn the_first_start_outlives_its_attempt() {
+    let executed = RunState::Running { hold: Hold::Owned, started_at: at(-5) };
+    for (known, first) in [(None, at(-5)), (Some(at(-50)), at(-50))] {
+        let run = Run { first_started_at: known, ..run(executed.clone()) };
+        let parked = Outcome::Parked { on: WaitFor::Callback, until: None };
+        let ends = [
+            settle(&run, failed(ErrorKind::Dns)),
+            settle(&run, parked),
+            run.lose(9, now()),
+            run.hand_back(run.lease(), true, now()),
+        ];
+        for change in ends {
+            let mut after = run.clone();
+            after.apply(&change.unwrap());
+            assert_eq!(after.first_start(), Some(first), "{:?}", after.state);
+            assert_eq!(after.first_started_at, Some(first), "{:?}", after.state);
+        }
+        let deferred = settle(&run, Outcome::Deferred { until: at(60), reason: "down".into() }).unwrap();
+        let handed_back = run.hand_back(run.lease(), false, now()).unwrap();
+        for change in [deferred, handed_back] {
+            let mut after = run.clone();
+            after.apply(&change);
+            assert_eq!(after.first_started_at, known, "one that did not begin is none: {:?}", after.state);
         }
     }
 }

@@ -117,6 +117,7 @@ pub fn failure(failure: failure::Failure) -> Failure {
 }
 
 pub fn run(record: RunRecord, names: &Names) -> Run {
+    let first_started_at = record.first_started_at();
     let run = record.run;
     let worker = match &run.state {
         RunState::Running { hold: Hold::Leased(worker), .. }
@@ -145,6 +146,7 @@ pub fn run(record: RunRecord, names: &Names) -> Run {
         ready_at: run.ready_at,
         expires_at: run.expires_at,
         deadline_at: run.deadline_at,
+        first_started_at,
         started_at: record.started_at,
         ended_at,
         attempts_used: run.attempts_used,

@@ -353,6 +353,8 @@ pub struct RunRow {
     pub created_at: i64,
     pub expires_at: Option<i64>,
     pub started_at: Option<i64>,
+    /// Null where it is `started_at`, and in what a release before schema 19 wrote.
+    pub first_started_at: Option<i64>,
     pub attempt: i16,
     pub losses: i16,
     pub fence: i32,
@@ -464,6 +466,7 @@ impl RunRow {
             attempts_used: self.attempt.max(0) as u16,
             losses: self.losses.max(0) as u16,
             started: self.flags & flag::STARTED != 0,
+            first_started_at: time_opt(self.first_started_at)?,
             fence: Fence(self.fence),
             cancel: self
                 .cancel

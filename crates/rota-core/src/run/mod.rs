@@ -277,6 +277,8 @@ pub struct Run {
     pub losses: u16,
     /// An attempt at it had begun before the one that may be under way.
     pub started: bool,
+    /// When the first attempt began, once that one is over; see [`Run::first_start`].
+    pub first_started_at: Option<Timestamp>,
     pub fence: Fence,
     pub cancel: Option<CancelRequest>,
     /// Makes it again by itself if it dies.
@@ -321,6 +323,11 @@ impl Run {
         self.deadline_at.is_some_and(|deadline| deadline <= at)
     }
 
+    /// When its first attempt began, that under way included.
+    pub fn first_start(&self) -> Option<Timestamp> {
+        self.first_started_at.or(self.state.started_at())
+    }
+
     /// This run after `change`.
     pub fn apply(&mut self, change: &Change) {
         match change {
@@ -335,6 +342,7 @@ impl Run {
                 self.attempts_used = next.attempts_used;
                 self.losses = next.losses;
                 self.started = next.started;
+                self.first_started_at = next.first_started_at;
                 self.fence = next.fence;
                 self.cancel.clone_from(&next.cancel);
             }
@@ -359,6 +367,7 @@ pub struct Move {
     pub attempts_used: u16,
     pub losses: u16,
     pub started: bool,
+    pub first_started_at: Option<Timestamp>,
     pub fence: Fence,
     pub cancel: Option<CancelRequest>,
     pub trail: Option<TrailEntry>,
@@ -507,6 +516,7 @@ impl NewRun {
             attempts_used: 0,
             losses: 0,
             started: false,
+            first_started_at: None,
             fence: Fence::FIRST,
             cancel: None,
             redrive: self.redrive,

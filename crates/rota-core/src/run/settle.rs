@@ -89,7 +89,7 @@ impl Run {
                 // A wait that outlasts the deadline has no other end.
                 let until = until.filter(|until| !self.is_over_at(*until));
                 let started_at = self.state.started_at().unwrap_or(now);
-                Change::Move(Move { started: true, ..self.to(RunState::Waiting { on, until, started_at }) })
+                Change::Move(self.begun(RunState::Waiting { on, until, started_at }))
             }
             Outcome::Deferred { until, reason } => {
                 let until = until.max(now);
@@ -136,7 +136,7 @@ impl Run {
             let end = self.finish(Verdict::TimedOut, now);
             return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..end }));
         }
-        Ok(Change::Move(Move { losses, trail, ready_at, started: true, ..self.to(RunState::Scheduled) }))
+        Ok(Change::Move(Move { losses, trail, ready_at, ..self.begun(RunState::Scheduled) }))
     }
 
     /// Hands the run back, at no cost. `began` says that its attempt was under way.
@@ -145,7 +145,8 @@ impl Run {
             return Ok(Change::Finish(self.finish(Verdict::Cancelled, now)));
         }
         let trail = Some(TrailEntry { at: now, kind: TrailKind::HandedBack { fence: Some(lease.fence) } });
-        Ok(Change::Move(Move { trail, started: self.started || began, ..self.to(RunState::Queued) }))
+        let next = if began { self.begun(RunState::Queued) } else { self.to(RunState::Queued) };
+        Ok(Change::Move(Move { trail, ..next }))
     }
 
     /// Whether the run is executed under `lease`, and if so whether it was
@@ -191,10 +192,14 @@ impl Run {
         Change::Move(Move {
             attempts_used: attempt,
             ready_at: retry_at,
-            started: true,
             trail: Some(TrailEntry { at: now, kind }),
-            ..self.to(RunState::Scheduled)
+            ..self.begun(RunState::Scheduled)
         })
+    }
+
+    /// This run in another state, after an attempt that had begun.
+    fn begun(&self, state: RunState) -> Move {
+        Move { started: true, first_started_at: self.first_start(), ..self.to(state) }
     }
 
     /// This run in another state, with a raised fence and nothing else changed.
@@ -205,6 +210,7 @@ impl Run {
             attempts_used: self.attempts_used,
             losses: self.losses,
             started: self.started,
+            first_started_at: self.first_started_at,
             fence: self.fence.next(),
             cancel: self.cancel.clone(),
             trail: None,

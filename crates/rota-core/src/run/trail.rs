@@ -75,6 +75,21 @@ impl TrailEntry {
         line
     }
 
+    /// When the attempt began that it speaks of.
+    pub fn attempt_started_at(&self) -> Option<Timestamp> {
+        match &self.kind {
+            TrailKind::AttemptFailed { started_at, .. } => *started_at,
+            TrailKind::Deferred { .. }
+            | TrailKind::WorkerLost { .. }
+            | TrailKind::HandedBack { .. }
+            | TrailKind::CancelRequested { .. }
+            | TrailKind::GraceOver
+            | TrailKind::Displaced { .. }
+            | TrailKind::Skipped { .. }
+            | TrailKind::ParentEnded { .. } => None,
+        }
+    }
+
     /// Reads a stored trail. A line that cannot be read (written by a newer
     /// release) is left out rather than hiding the rest.
     pub fn read(stored: &str) -> Vec<Self> {

@@ -18,6 +18,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunRecord {
     pub run: Run,
+    /// When the latest attempt began.
     pub started_at: Option<Timestamp>,
     pub failure: Option<Failure>,
     /// JSON.
@@ -25,6 +26,15 @@ pub struct RunRecord {
     /// JSON.
     pub progress: Option<Box<str>>,
     pub trail: Vec<TrailEntry>,
+}
+
+impl RunRecord {
+    /// When the first attempt began. Of a run that a release before schema 19 has moved on,
+    /// the first that is known.
+    pub fn first_started_at(&self) -> Option<Timestamp> {
+        let failed = || self.trail.iter().find_map(TrailEntry::attempt_started_at);
+        self.run.first_started_at.or_else(failed).or(self.started_at)
+    }
 }
 
 /// What stands before a live run. Counts stop beyond [`AHEAD_MAX`](crate::why::AHEAD_MAX).

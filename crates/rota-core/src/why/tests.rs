@@ -38,6 +38,7 @@ fn run_in(state: RunState) -> Run {
         attempts_used: 0,
         losses: 0,
         started: false,
+        first_started_at: None,
         fence: Fence(1),
         cancel: None,
         redrive: None,

@@ -26,11 +26,13 @@ use crate::codec::{cancel_text, duties, micros, small, state_columns};
 pub(super) const MOVE: &str = "UPDATE run r SET status = u.status, flags = u.flags, pending = u.pending, holder = u.holder, \
      started_at = u.started_at, due_at = u.due_at, ready_at = u.ready_at, order_key = u.order_key, \
      attempt = u.attempt, losses = u.losses, fence = u.fence, cancel = u.cancel, \
-     trail = CASE WHEN u.line IS NULL OR octet_length(r.trail) >= $15 THEN r.trail ELSE concat(r.trail, u.line) END \
+     first_started_at = u.first_started_at, \
+     trail = CASE WHEN u.line IS NULL OR octet_length(r.trail) >= $16 THEN r.trail ELSE concat(r.trail, u.line) END \
      FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::uuid[], $6::bigint[], $7::bigint[], \
-                 $8::bigint[], $9::bigint[], $10::smallint[], $11::smallint[], $12::int[], $13::text[], $14::text[]) \
+                 $8::bigint[], $9::bigint[], $10::smallint[], $11::smallint[], $12::int[], $13::text[], $14::text[], \
+                 $15::bigint[]) \
           u (id, status, flags, pending, holder, started_at, due_at, ready_at, order_key, attempt, losses, fence, \
-             cancel, line) \
+             cancel, line, first_started_at) \
      WHERE r.id = ANY(ARRAY[u.id])";
 
 /// A locked run on its way to another state.
@@ -46,7 +48,7 @@ fn write_moves(moved: &[Moved<'_>]) -> Late {
     let mut ids = Vec::with_capacity(moved.len());
     let (mut statuses, mut flags, mut pending, mut holders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut started, mut due, mut ready, mut orders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut attempts, mut losses, mut fences) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut attempts, mut losses, mut fences, mut first) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut cancels, mut lines) = (Vec::new(), Vec::new());
     for Moved { after: run, flags: row_flags, line, .. } in moved {
         let Some(columns) = state_columns(run, *row_flags) else { continue };
@@ -64,14 +66,16 @@ fn write_moves(moved: &[Moved<'_>]) -> Late {
         fences.push(run.fence.0);
         cancels.push(cancel_text(run.cancel.as_ref()));
         lines.push(line.clone());
+        first.push(run.first_started_at.map(micros));
     }
     for column in [&mut cancels, &mut lines] {
         empty_if_null(column);
     }
+    empty_if_null(&mut first);
     let most = TRAIL_BYTES_MAX as i32;
     let params = params![
         ids, statuses, flags, pending, holders, started, due, ready, orders, attempts, losses, fences, cancels, lines,
-        most
+        first, most
     ];
     Late { sql: MOVE, params }
 }

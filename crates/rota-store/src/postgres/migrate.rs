@@ -5,6 +5,7 @@
 //! release has used is used where it says that this one may, and otherwise refused.
 
 use deadpool_postgres::Object;
+use tokio_postgres::error::SqlState;
 
 use super::open::{OpenError, quoted};
 use crate::schema::may_use;
@@ -28,11 +29,19 @@ const STEPS: &[(i32, &str)] = &[
     (15, include_str!("migrations/0015_set_aside.sql")),
     (16, include_str!("migrations/0016_bounds.sql")),
     (18, include_str!("migrations/0018_compatibility.sql")),
+    (19, include_str!("migrations/0019_flows.sql")),
 ];
 
 /// Names the lock; the schema is added, so that tests do not wait for each
 /// other.
 const LOCK: &str = "rota migrations of ";
+
+/// So long a step waits for a table that is in use, because everybody else waits behind it;
+/// then it lets them pass and asks again.
+const LOCK_WAIT: &str = "2s";
+
+/// So often it asks.
+const LOCK_TRIES: u32 = 150;
 
 /// The newest schema that this release knows.
 pub(super) fn known() -> i64 {
@@ -80,10 +89,17 @@ async fn apply(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
     }
     for (version, sql) in STEPS.iter().filter(|(version, _)| !applied.contains(version)) {
         let sum = checksum(sql);
-        let step = format!("BEGIN; {sql}; INSERT INTO migration (version, checksum) VALUES ({version}, {sum}); COMMIT");
-        if let Err(source) = client.batch_execute(&step).await {
+        let step = format!(
+            "BEGIN; SET LOCAL lock_timeout = '{LOCK_WAIT}'; {sql}; \
+             INSERT INTO migration (version, checksum) VALUES ({version}, {sum}); COMMIT"
+        );
+        let mut tries = 0;
+        while let Err(source) = client.batch_execute(&step).await {
             client.batch_execute("ROLLBACK").await.map_err(prepare)?;
-            return Err(OpenError::Migration { version: *version, source });
+            tries += 1;
+            if source.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) || tries == LOCK_TRIES {
+                return Err(OpenError::Migration { version: *version, source });
+            }
         }
     }
     Ok(())

@@ -13,10 +13,11 @@ use crate::{
 /// The columns of `run` in the order that [`run_row`] reads them.
 pub(super) const RUN: &str = "r.id, r.tenant, r.job, r.version, r.lane, r.part, r.status, r.flags, r.order_key, \
      r.ready_at, r.created_at, r.expires_at, r.started_at, r.attempt, r.losses, r.fence, r.source, r.schedule, \
-     r.planned_at, r.slot, r.slot_limit, r.parent, r.step, r.pending, r.holder, r.due_at, r.payload, r.extra, r.cancel";
+     r.planned_at, r.slot, r.slot_limit, r.parent, r.step, r.pending, r.holder, r.due_at, r.payload, r.extra, r.cancel, \
+     r.first_started_at";
 
 /// How many columns that is: what a query adds comes after them.
-pub(super) const RUN_LEN: usize = 29;
+pub(super) const RUN_LEN: usize = 30;
 
 pub(super) fn run_row(row: &Row) -> Result<RunRow, Fault> {
     Ok(RunRow {
@@ -49,6 +50,7 @@ pub(super) fn run_row(row: &Row) -> Result<RunRow, Fault> {
         payload: row.try_get(26)?,
         extra: row.try_get(27)?,
         cancel: row.try_get(28)?,
+        first_started_at: row.try_get(29)?,
     })
 }
 

@@ -146,7 +146,7 @@ impl<'c> Work<'c> {
             return Err(codec::corrupt("a move to an ended state", row.id));
         };
         let sql = "UPDATE run SET status = ?2, flags = ?3, pending = ?4, holder = ?5, started_at = ?6, due_at = ?7, \
-             ready_at = ?8, order_key = ?9, attempt = ?10, losses = ?11, fence = ?12, cancel = ?13, \
+             ready_at = ?8, order_key = ?9, attempt = ?10, losses = ?11, fence = ?12, cancel = ?13, first_started_at = ?16, \
              trail = CASE WHEN ?14 IS NULL OR length(coalesce(trail, '')) >= ?15 THEN trail \
                           ELSE coalesce(trail, '') || ?14 END \
              WHERE id = ?1";
@@ -166,6 +166,7 @@ impl<'c> Work<'c> {
             codec::cancel_text(after.cancel.as_ref()),
             next.trail.as_ref().map(rota_core::run::TrailEntry::line),
             TRAIL_BYTES_MAX as i64,
+            after.first_started_at.map(micros),
         ];
         change(self.connection, sql, values)?;
         if comes_to_wait(before, after).is_some() {

@@ -72,7 +72,8 @@ pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
            expires_at INTEGER, started_at INTEGER, ended_at INTEGER NOT NULL, verdict INTEGER NOT NULL, \
            attempt INTEGER NOT NULL, losses INTEGER NOT NULL, fence INTEGER NOT NULL, source INTEGER NOT NULL, \
            schedule INTEGER, planned_at INTEGER, slot INTEGER, slot_limit INTEGER, parent BLOB, step INTEGER, \
-           payload TEXT, extra TEXT, cancel TEXT, failure TEXT, output TEXT, progress TEXT, trail TEXT); \
+           payload TEXT, extra TEXT, cancel TEXT, failure TEXT, output TEXT, progress TEXT, trail TEXT, \
+           first_started_at INTEGER); \
          CREATE TABLE {name}_job (job INTEGER NOT NULL, ended_at INTEGER NOT NULL, id BLOB NOT NULL, \
            seq INTEGER NOT NULL, PRIMARY KEY (job, ended_at, id)) WITHOUT ROWID; \
          CREATE TABLE {name}_end (ended_at INTEGER NOT NULL, id BLOB NOT NULL, seq INTEGER NOT NULL, \
@@ -81,6 +82,24 @@ pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
          INSERT INTO history_day (day) VALUES ({day});"
     );
     connection.execute_batch(&sql).map_err(failed)
+}
+
+/// Columns that later schemas added to a day's table.
+const ADDED: &[(&str, &str)] = &[("first_started_at", "INTEGER")];
+
+/// Adds the columns that some days lack: those of before, and those that a release before
+/// this one has made since. Nothing is rewritten.
+pub fn extend_days(connection: &Connection) -> rusqlite::Result<()> {
+    let mut select = connection.prepare("SELECT day FROM history_day")?;
+    let days: Vec<i64> = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for name in days.into_iter().map(table) {
+        for (column, kind) in ADDED {
+            if !connection.column_exists(None, name.as_str(), *column)? {
+                connection.execute_batch(&format!("ALTER TABLE {name} ADD COLUMN {column} {kind}"))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Moves live runs to history, each into the day on which it ended.
@@ -103,12 +122,12 @@ fn copy_into(day: i64) -> Many {
     let head = format!(
         "INSERT OR FAIL INTO {} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
            started_at, ended_at, verdict, attempt, losses, fence, source, schedule, planned_at, slot, slot_limit, \
-           parent, step, payload, extra, cancel, failure, output, progress, trail) \
+           parent, step, payload, extra, cancel, failure, output, progress, trail, first_started_at) \
          SELECT id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
            coalesce(column2, started_at), column3, column4, column5, column6, fence, source, schedule, planned_at, \
            slot, slot_limit, parent, step, payload, extra, cancel, column7, column8, progress, \
            CASE WHEN column9 IS NULL OR length(coalesce(trail, '')) >= {TRAIL_BYTES_MAX} THEN trail \
-                ELSE coalesce(trail, '') || column9 END \
+                ELSE coalesce(trail, '') || column9 END, first_started_at \
          FROM (VALUES ",
         table(day)
     );

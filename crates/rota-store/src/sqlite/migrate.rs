@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::{OpenError, dead};
+use super::{OpenError, dead, history};
 use crate::schema::may_use;
 
 /// Every step, in order. Never edited once released, only added to.
@@ -28,6 +28,7 @@ const STEPS: &[(i64, &str)] = &[
     (16, include_str!("migrations/0016_set_aside.sql")),
     (17, include_str!("migrations/0017_bounds.sql")),
     (18, include_str!("migrations/0018_compatibility.sql")),
+    (19, include_str!("migrations/0019_flows.sql")),
 ];
 
 /// Before this step dead letters were found in history alone.
@@ -67,7 +68,7 @@ pub fn up(connection: &Connection, path: &Path) -> Result<(), OpenError> {
         }
         connection.execute_batch(&format!("PRAGMA user_version = {number}; COMMIT;")).map_err(sqlite)?;
     }
-    Ok(())
+    history::extend_days(connection).map_err(sqlite)
 }
 
 #[cfg(test)]
@@ -78,10 +79,7 @@ mod tests {
         store::{Enqueued, Request},
     };
 
-    use super::{
-        super::{history, once::known_request},
-        *,
-    };
+    use super::{super::once::known_request, *};
     use crate::kept;
 
     /// A file as it was before a step.
@@ -145,6 +143,25 @@ mod tests {
         let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         let found: Vec<(i64, Option<i64>)> = found.collect::<Result<_, _>>().unwrap();
         assert_eq!(found, [(3, None), (3, Some(99))], "one that nothing arms keeps what is behind it");
+    }
+
+    /// A release before this one makes days as it knows them; their runs are to be read.
+    #[test]
+    fn days_that_the_release_before_has_made_get_the_columns_they_lack() {
+        let connection = before(19);
+        let day = |day| {
+            history::ensure_day(&connection, day).unwrap();
+            let table = history::table(day);
+            connection.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN first_started_at")).unwrap();
+            table
+        };
+        let has = |table: &str| connection.column_exists(None, table, "first_started_at").unwrap();
+        let first = day(20_000);
+        up(&connection, Path::new("x")).unwrap();
+        assert!(has(&first), "a day from before the step");
+        let second = day(20_001);
+        up(&connection, Path::new("x")).unwrap();
+        assert!(has(&second), "a day that was made after it");
     }
 
     /// What slept until the end of time wakes, and a job that was off has its schedules

@@ -279,6 +279,9 @@ promises! {
     }
     settle {
         a_settled_run_moves_to_history_with_its_verdict,
+        the_first_start_of_a_leased_run_stays_known,
+        the_first_start_of_an_owned_run_stays_known,
+        the_first_failed_attempt_tells_what_the_release_before_did_not_write,
         a_lease_that_was_reaped_cannot_settle,
         a_lease_that_was_replaced_cannot_settle,
         a_lease_settles_once,

@@ -1,10 +1,11 @@
 //! Settling: by the current right only, once, with everything that hangs on it.
 
+use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
     job::failure::{ErrorKind, Failure},
     run::{Change, Fence, Lease, Outcome, RunState, Status, TrailKind, Verdict, WaitFor},
-    store::{By, Epoch, Guarded, OwnLease, RunningMark, Settlement},
+    store::{By, Epoch, Guarded, OwnLease, RunQuery, RunningMark, Settlement},
 };
 use uuid::Uuid;
 
@@ -283,4 +284,58 @@ pub async fn many_settling_one_lease_at_once_give_one_verdict(h: &Harness) {
     assert_eq!(applied.len(), 1, "{answers:?}");
     let verdict = if applied[0].0 % 2 == 0 { Verdict::Succeeded } else { Verdict::Failed };
     assert_eq!(h.status(run.id).await, Status::Ended(verdict), "the answer is what is stored");
+}
+
+async fn starts(h: &Harness, id: RunId) -> (Option<Timestamp>, Option<Timestamp>) {
+    let record = h.record(id).await;
+    let listed = h.list(RunQuery { limit: 10, ..RunQuery::default() }).await;
+    let listed = listed.into_iter().find(|record| record.run.id == id).unwrap();
+    assert_same(&listed, &record, "a run in a list");
+    (record.first_started_at(), record.started_at)
+}
+
+/// A run of three attempts over six seconds was shown as if it had taken the seven
+/// milliseconds of the last one.
+pub async fn the_first_start_of_a_leased_run_stays_known(h: &Harness) {
+    let (_, run) = h.leased(at(5)).await;
+    assert_eq!(starts(h, run.id).await, (Some(at(5)), Some(at(5))));
+    assert_eq!(h.settle(&run, failed(), at(10)).await, Guarded::Applied);
+    assert_eq!(starts(h, run.id).await, (Some(at(5)), None));
+    h.store.promote(&h.write(at(2_000)), &all_parts(), 10).await.unwrap();
+    let run = h.claim(h.worker(), 1, at(2_000)).await.remove(0);
+    assert_eq!(starts(h, run.id).await, (Some(at(5)), Some(at(2_000))));
+    h.reap(at(9_000), at(9_000)).await;
+    h.store.promote(&h.write(at(20_000)), &all_parts(), 10).await.unwrap();
+    let run = h.claim(h.worker(), 1, at(20_000)).await.remove(0);
+    h.succeed(&run, at(20_007)).await;
+    assert_eq!(starts(h, run.id).await, (Some(at(5)), Some(at(20_000))));
+}
+
+/// The same where the start is in its owner's memory.
+pub async fn the_first_start_of_an_owned_run_stays_known(h: &Harness) {
+    let owner = h.owner(at(0)).await;
+    let id = h.make(h.new_run(h.owned), at(0)).await;
+    let run = h.own(&owner.parts(), 10).await.remove(0);
+    h.settle_as(&owner, &[owner.executes(&run, failed(), at(5))], at(5)).await;
+    h.store.promote(&h.write_of(owner.node, at(2_000)), &owner.parts(), 10).await.unwrap();
+    let run = h.own(&owner.parts(), 10).await.remove(0);
+    let (lease, part, epoch) = (run.lease(), run.part, owner.epoch(run.part));
+    let mark = RunningMark { lease, part, epoch, started_at: at(2_001) };
+    h.store.mark_running(&h.write_of(owner.node, at(2_300)), &[mark]).await.unwrap();
+    assert_eq!(starts(h, id).await, (Some(at(5)), Some(at(2_001))));
+    let run = h.record(id).await.run;
+    h.settle_as(&owner, &[owner.executes(&run, succeeded(), at(2_400))], at(2_400)).await;
+    assert_eq!(starts(h, id).await, (Some(at(5)), Some(at(2_001))));
+}
+
+/// A release that does not know the first start moves a run on during an upgrade.
+pub async fn the_first_failed_attempt_tells_what_the_release_before_did_not_write(h: &Harness) {
+    let (_, run) = h.leased(at(5)).await;
+    assert_eq!(h.settle(&run, failed(), at(10)).await, Guarded::Applied);
+    assert!(h.place.sql("UPDATE run SET first_started_at = NULL").await);
+    assert_eq!(starts(h, run.id).await, (Some(at(5)), None));
+    h.store.promote(&h.write(at(2_000)), &all_parts(), 10).await.unwrap();
+    let run = h.claim(h.worker(), 1, at(2_000)).await.remove(0);
+    h.succeed(&run, at(2_001)).await;
+    assert_eq!(starts(h, run.id).await, (Some(at(5)), Some(at(2_000))));
 }

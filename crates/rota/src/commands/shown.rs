@@ -50,9 +50,9 @@ pub fn status(status: Status) -> Cell {
     Cell::toned(word(&status), tone)
 }
 
-/// How long a run has executed, or did.
+/// How long a run has taken since its first attempt began, or took.
 pub fn duration(run: &Run, now: Timestamp) -> String {
-    let Some(started) = run.started_at else { return String::new() };
+    let Some(started) = run.first_started_at.or(run.started_at) else { return String::new() };
     let until = run.ended_at.unwrap_or(now);
     times::span(until.duration_since(started).as_millis().max(0) as u64)
 }

@@ -106,7 +106,9 @@ fn whole(run: &Run, now: Timestamp, printer: &mut Printer) -> io::Result<()> {
     fields.field("labels", labels.join(" "));
     fields.field("payload", shown::json(run.payload.as_ref()));
     fields.field("created", at(Some(run.created_at)));
-    fields.field("started", at(run.started_at));
+    let first = run.first_started_at.or(run.started_at);
+    fields.field("started", at(first));
+    fields.field("last attempt", at(run.started_at.filter(|at| Some(*at) != first)));
     fields.field("ended", at(run.ended_at));
     fields.field("took", shown::duration(run, now));
     fields.field("failed attempts", if run.attempts_used > 0 { run.attempts_used.to_string() } else { String::new() });
