@@ -78,7 +78,7 @@ pub enum Reason {
         ahead: u32,
     },
     Needs {
-        runs: u16,
+        runs: u32,
     },
     Paused {
         level: Level,

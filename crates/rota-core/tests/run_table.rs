@@ -20,7 +20,7 @@ use rota_core::{
     order::Priority,
     run::{
         Block, CancelAsk, CancelRequest, Change, Fence, Hold, Labels, Lease, NewRun, Outcome, Parent, Redrive, Refusal,
-        Run, RunState, SettlePolicy, Source, Status, Trigger, Verdict, WaitFor,
+        Run, RunState, SettlePolicy, Source, Status, Trigger, Verdict, WAITS_MAX, WaitFor,
     },
     slot::Entry,
 };
@@ -406,6 +406,22 @@ fn counters_and_times_change_only_as_policy_says() {
     }
 }
 
+/// More than a store can count would be lost on its way there.
+#[test]
+fn a_run_waits_for_no_more_steps_than_can_be_counted() {
+    let running = run(RunState::Running { hold: Hold::Owned, started_at: at(-5) });
+    let parked = |steps| settle(&running, Outcome::Parked { on: WaitFor::Children(steps), until: None }).unwrap();
+    let Change::Move(most) = parked(WAITS_MAX) else { panic!("as many as can be counted are waited for") };
+    assert!(matches!(most.state, RunState::Waiting { on: WaitFor::Children(WAITS_MAX), .. }));
+    let Change::Finish(refused) = parked(WAITS_MAX + 1) else { panic!("one more is a failure") };
+    let failure = refused.failure.unwrap();
+    assert_eq!((refused.verdict, failure.kind), (Verdict::Failed, ErrorKind::InvalidInput));
+    assert_eq!(failure.message, "it has 32768 steps to wait for; a run waits for at most 32767");
+    let blocked = run(RunState::Blocked(Block::Needs(WAITS_MAX - 1)));
+    let Change::Move(more) = blocked.wait_for_more(9).unwrap() else { panic!("it goes on waiting") };
+    assert_eq!(more.state, RunState::Blocked(Block::Needs(WAITS_MAX)));
+}
+
 /// A run that took three attempts would be shown as if it had taken the last one.
 #[test]
 fn the_first_start_outlives_its_attempt() {
@@ -597,6 +613,6 @@ fn only_a_dead_letter_is_followed() {
     let asked = Run { state: stopping, ..redriven(1) };
     assert_eq!(follower(settle_under(&asked, asked.lease(), 2, failed(ErrorKind::Handler)).unwrap()), None);
     assert_eq!(follower(asked.lose(2, now()).unwrap()), None);
-    let step = Run { parent: Some(Parent { run: run.id, step: 0 }), ..redriven(1) };
+    let step = Run { parent: Some(Parent { run: run.id, step: 0, item: None }), ..redriven(1) };
     assert_eq!(follower(step.lose(2, now()).unwrap()), None);
 }

@@ -13,7 +13,7 @@ use rota_core::{
     quota::Delay,
     run::{
         Block, CancelRequest, Duties, Ending, Fence, Hold, Labels, NewRun, Parent, Redrive, Run, RunState, SlotClaim,
-        SlotUse, Source, Trigger, Verdict, WaitFor,
+        SlotUse, Source, Trigger, Verdict, WAITS_MAX, WaitFor,
     },
     slot::SlotKey,
     store::{DeadFate, StoreError, Tier, WorkerInfo},
@@ -121,6 +121,11 @@ pub fn small(count: u16) -> i16 {
     count.min(i16::MAX as u16) as i16
 }
 
+/// How many runs one waits for, in a two-byte column: nobody waits for more.
+fn waits(left: u32) -> i16 {
+    left.min(WAITS_MAX) as i16
+}
+
 pub const fn verdict_code(verdict: Verdict) -> i16 {
     match verdict {
         Verdict::Succeeded => 0,
@@ -224,14 +229,14 @@ pub fn skip_reason_named(name: &str) -> Result<SkipReason, StoreError> {
     found.ok_or_else(|| corrupt("a reason to skip", name))
 }
 
-const fn wait_code(wait: WaitFor) -> i16 {
+fn wait_code(wait: WaitFor) -> i16 {
     match wait {
         WaitFor::Callback => 0,
         WaitFor::Approval => 1,
         WaitFor::Sleep => 2,
         WaitFor::Signal => 3,
         // Below zero: how many steps are left.
-        WaitFor::Children(left) => -(left as i16) - 1,
+        WaitFor::Children(left) => -waits(left) - 1,
     }
 }
 
@@ -241,7 +246,7 @@ fn wait(code: i16) -> Result<WaitFor, StoreError> {
         1 => WaitFor::Approval,
         2 => WaitFor::Sleep,
         3 => WaitFor::Signal,
-        left if left < 0 => WaitFor::Children((-(left + 1)) as u16),
+        left if left < 0 => WaitFor::Children((-(left + 1)).unsigned_abs().into()),
         _ => return Err(corrupt("a wait", code)),
     })
 }
@@ -365,6 +370,7 @@ pub struct RunRow {
     pub slot_limit: Option<i32>,
     pub parent: Option<Uuid>,
     pub step: Option<i16>,
+    pub item: Option<i32>,
     /// Of a run blocked for others: how many. Of a waiting run: what for.
     pub pending: Option<i16>,
     pub holder: Option<Uuid>,
@@ -411,7 +417,7 @@ pub fn columns_of(state: &RunState, due_at: Option<Timestamp>, flags: i16) -> Op
         RunState::Scheduled => status::SCHEDULED,
         RunState::Blocked(Block::Slot) => status::BLOCKED,
         RunState::Blocked(Block::Needs(left)) => {
-            columns.pending = Some(left as i16);
+            columns.pending = Some(waits(left));
             status::NEEDS
         }
         RunState::Queued => status::QUEUED,
@@ -462,7 +468,11 @@ impl RunRow {
             labels: extra.labels,
             payload: self.payload.as_deref().map(Into::into),
             slot: slot_claim(self.slot, self.slot_limit),
-            parent: self.parent.map(|run| Parent { run: RunId(run), step: self.step.unwrap_or(0) }),
+            parent: self.parent.map(|run| Parent {
+                run: RunId(run),
+                step: self.step.unwrap_or(0),
+                item: self.item.map(i32::cast_unsigned),
+            }),
             attempts_used: self.attempt.max(0) as u16,
             losses: self.losses.max(0) as u16,
             started: self.flags & flag::STARTED != 0,
@@ -493,7 +503,7 @@ impl RunRow {
         Ok(match self.status {
             status::SCHEDULED => RunState::Scheduled,
             status::BLOCKED => RunState::Blocked(Block::Slot),
-            status::NEEDS => RunState::Blocked(Block::Needs(pending.max(0) as u16)),
+            status::NEEDS => RunState::Blocked(Block::Needs(pending.max(0).unsigned_abs().into())),
             status::QUEUED => RunState::Queued,
             status::RUNNING => RunState::Running {
                 hold: self.hold().ok_or_else(|| missing("a running run without a holder"))?,
@@ -572,6 +582,16 @@ mod tests {
 
     fn sorted(codes: &str) -> String {
         set(codes.split(", ").map(|code| code.parse().unwrap()))
+    }
+
+    /// A count that wrapped around would open a join too early, or never.
+    #[test]
+    fn as_many_as_a_run_may_wait_for_are_stored() {
+        for left in [1, 10_000, WAITS_MAX] {
+            assert_eq!(wait(wait_code(WaitFor::Children(left))).unwrap(), WaitFor::Children(left));
+            let columns = columns_of(&RunState::Blocked(Block::Needs(left)), None, 0).unwrap();
+            assert_eq!(columns.pending.map(u32::try_from), Some(Ok(left)));
+        }
     }
 
     /// What a statement takes for granted is what the core decides by.

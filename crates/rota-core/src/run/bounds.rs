@@ -13,6 +13,10 @@ pub const METADATA_BYTES_MAX: usize = 4 << 10;
 /// Runs that one may wait for.
 pub const AFTER_MAX: usize = 100;
 
+/// Runs that one waits for, its steps included: what both stores can count, also where the
+/// release before this one counts with them.
+pub const WAITS_MAX: u32 = i16::MAX as u32;
+
 /// What is out of bounds of what a caller says about a run that it asks for.
 pub fn out_of_bounds(labels: &Labels, metadata: Option<&Value>, after: usize) -> Vec<Problem> {
     let mut problems = Vec::new();

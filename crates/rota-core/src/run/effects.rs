@@ -92,7 +92,7 @@ pub struct Effects {
     /// Ended runs that others wait for.
     pub needed: Vec<RunId>,
     /// How many steps of each parent have ended.
-    pub parents: BTreeMap<RunId, u16>,
+    pub parents: BTreeMap<RunId, u32>,
     pub rearm: Vec<Rearm>,
     pub rollups: BTreeMap<(JobId, i64), Rollup>,
     pub over: Vec<Over>,
@@ -180,16 +180,16 @@ impl Effects {
 
     /// How many of its steps a run waits for in vain, `live` being those that are left: they
     /// ended while it was on its way to wait. It is told of them by this, and no more.
-    pub fn missed(&mut self, before: &Run, after: &Run, live: u64) -> u16 {
+    pub fn missed(&mut self, before: &Run, after: &Run, live: u64) -> u32 {
         let Some(asked) = comes_to_wait(before, after) else { return 0 };
         // Those that ended in this transaction are not among the live ones.
         self.parents.remove(&after.id);
-        asked.saturating_sub(u16::try_from(live).unwrap_or(u16::MAX))
+        asked.saturating_sub(u32::try_from(live).unwrap_or(u32::MAX))
     }
 }
 
 /// For how many steps a run comes to wait by a change, if it does.
-pub fn comes_to_wait(before: &Run, after: &Run) -> Option<u16> {
+pub fn comes_to_wait(before: &Run, after: &Run) -> Option<u32> {
     match after.state {
         RunState::Waiting { on: WaitFor::Children(asked), .. } if before.state.status() != after.state.status() => {
             Some(asked)
@@ -240,7 +240,7 @@ mod tests {
             labels: Labels::new(),
             payload: None,
             slot: Some(SlotClaim { key: SlotKey(7), limit: 3 }),
-            parent: Some(Parent { run: id(5), step: 0 }),
+            parent: Some(Parent { run: id(5), step: 0, item: None }),
             attempts_used: 0,
             losses: 0,
             started: false,

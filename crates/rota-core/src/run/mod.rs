@@ -24,13 +24,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    bounds::{AFTER_MAX, METADATA_BYTES_MAX, out_of_bounds},
+    bounds::{AFTER_MAX, METADATA_BYTES_MAX, WAITS_MAX, out_of_bounds},
     cancel::{CancelAsk, CancelRequest},
     effects::{Duties, Effects, Ending, Over, Rearm, Slots, comes_to_wait, leaves_a_place},
     redrive::Redrive,
     report::Report,
     settle::{Outcome, SettlePolicy, WaitFor},
-    ties::{Tie, inherited},
+    ties::{Tie, inherited, keep_newest},
     trail::{TRAIL_BYTES_MAX, TrailEntry, TrailKind},
 };
 use crate::{
@@ -110,6 +110,9 @@ pub struct Parent {
     pub run: RunId,
     /// The step's place in the job's list of steps.
     pub step: i16,
+    /// Of a step that is executed for each item of a list: which one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
 }
 
 /// The slot a run holds or waits for.
@@ -177,8 +180,8 @@ pub enum Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Block {
     Slot,
-    /// This many runs before it.
-    Needs(u16),
+    /// This many runs before it, at most [`WAITS_MAX`].
+    Needs(u32),
 }
 
 /// Where a run stands. Each state carries only what is true in that state.
@@ -457,7 +460,7 @@ impl NewRun {
 
     /// Whether the run asks for its slot as it is made. One that is delayed or
     /// waits for others asks when its time has come.
-    pub fn enters_now(&self, needs: u16, now: Timestamp) -> Option<&SlotAsk> {
+    pub fn enters_now(&self, needs: u32, now: Timestamp) -> Option<&SlotAsk> {
         if needs == 0 && self.ready_at <= now { self.slot.as_ref() } else { None }
     }
 
@@ -480,7 +483,7 @@ impl NewRun {
 
     /// The run's first state, given how many it waits for and what its slot
     /// answered; none where there is no room for it.
-    pub fn first_state(&self, needs: u16, entry: Option<Entry>, now: Timestamp) -> Option<RunState> {
+    pub fn first_state(&self, needs: u32, entry: Option<Entry>, now: Timestamp) -> Option<RunState> {
         if needs > 0 {
             return Some(RunState::Blocked(Block::Needs(needs)));
         }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, TrailEntry, TrailKind, Verdict};
+use super::{Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, TrailEntry, TrailKind, Verdict, WAITS_MAX};
 use crate::{
     duration::Span,
     job::{
@@ -41,8 +41,8 @@ pub enum WaitFor {
     Callback,
     Approval,
     Sleep,
-    /// So many of its steps have not ended.
-    Children(u16),
+    /// So many of its steps have not ended, at most [`WAITS_MAX`].
+    Children(u32),
     Signal,
 }
 
@@ -85,6 +85,10 @@ impl Run {
                 Change::Finish(self.finish(Verdict::Cancelled, now))
             }
             Outcome::Failed(failure) => self.failed(failure, &policy.retry, jitter, now),
+            Outcome::Parked { on: WaitFor::Children(steps), .. } if steps > WAITS_MAX => {
+                let message = format!("it has {steps} steps to wait for; a run waits for at most {WAITS_MAX}");
+                self.failed(Failure::new(ErrorKind::InvalidInput, message), &policy.retry, jitter, now)
+            }
             Outcome::Parked { on, until } => {
                 // A wait that outlasts the deadline has no other end.
                 let until = until.filter(|until| !self.is_over_at(*until));

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::WAITS_MAX;
 use crate::ids::RunId;
 
 /// A run that another waits for.
@@ -39,6 +40,14 @@ pub fn inherited(ended: &BTreeSet<RunId>, ahead: &[Tie], behind: &[Tie]) -> BTre
         }
     }
     inherited
+}
+
+/// Leaves out the oldest where one would wait for more runs than can be counted: a run that
+/// follows all live ones of its schedule may find any number of them.
+pub fn keep_newest<T: Ord>(needed: &mut BTreeSet<T>) {
+    while needed.len() > WAITS_MAX as usize {
+        needed.pop_first();
+    }
 }
 
 #[cfg(test)]

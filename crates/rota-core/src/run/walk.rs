@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     Block, Change, Finish, Hold, Lease, Move, Refusal, Run, RunState, SlotClaim, TrailEntry, TrailKind, Verdict,
-    WaitFor,
+    WAITS_MAX, WaitFor,
 };
 use crate::{
     ids::{RunId, WorkerId},
@@ -34,7 +34,7 @@ impl Run {
     /// answer, to be had where [`Run::enters_on_join`] names one. A run that
     /// is also delayed goes on to wait for its time; a parent that waits for
     /// its steps kept its slot and is ready.
-    pub fn join(&self, done: u16, entry: Option<Entry>, now: Timestamp) -> Result<Change, Refusal> {
+    pub fn join(&self, done: u32, entry: Option<Entry>, now: Timestamp) -> Result<Change, Refusal> {
         match self.state {
             RunState::Blocked(Block::Needs(left)) if left > done => {
                 Ok(Change::Move(self.walk(RunState::Blocked(Block::Needs(left - done)))))
@@ -59,10 +59,11 @@ impl Run {
     }
 
     /// It waits for others besides, whose place before it became vacant.
-    pub fn wait_for_more(&self, more: u16) -> Result<Change, Refusal> {
+    pub fn wait_for_more(&self, more: u32) -> Result<Change, Refusal> {
         match self.state {
             RunState::Blocked(Block::Needs(left)) => {
-                Ok(Change::Move(self.walk(RunState::Blocked(Block::Needs(left.saturating_add(more))))))
+                let left = left.saturating_add(more).min(WAITS_MAX);
+                Ok(Change::Move(self.walk(RunState::Blocked(Block::Needs(left)))))
             }
             RunState::Finished { .. } => Err(Refusal::Ended),
             _ => Err(Refusal::WrongState),
@@ -71,7 +72,7 @@ impl Run {
 
     /// The slot this run must ask for now that `done` of those it waits for
     /// have ended: none while others are left, or while its time has not come.
-    pub fn enters_on_join(&self, done: u16, now: Timestamp) -> Option<SlotClaim> {
+    pub fn enters_on_join(&self, done: u32, now: Timestamp) -> Option<SlotClaim> {
         match self.state {
             RunState::Blocked(Block::Needs(left)) if left <= done && self.ready_at <= now => self.slot,
             _ => None,

@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use const_format::formatcp;
 use jiff::Timestamp;
 use rota_core::{
     ids::RunId,
-    run::{Change, Run, Slots, TRAIL_BYTES_MAX, Tie, TrailEntry, comes_to_wait, inherited, leaves_a_place},
+    run::{Change, Run, Slots, TRAIL_BYTES_MAX, Tie, TrailEntry, WAITS_MAX, comes_to_wait, inherited, leaves_a_place},
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -132,11 +133,13 @@ async fn vacate(tx: &Tx, changes: &[(Locked, Change)]) -> Result<(), Fault> {
 }
 
 /// Ties to runs that are still there, and those who are tied wait for so many more.
-const INHERIT: &str = "WITH tied AS (INSERT INTO need (needed, waiter) \
+const INHERIT: &str = formatcp!(
+    "WITH tied AS (INSERT INTO need (needed, waiter) \
          SELECT u.needed, u.waiter FROM unnest($1::uuid[], $2::uuid[]) u (needed, waiter) \
          JOIN run r ON r.id = u.needed ON CONFLICT DO NOTHING RETURNING waiter) \
-     UPDATE run r SET pending = r.pending + t.more \
-     FROM (SELECT waiter, count(*)::smallint AS more FROM tied GROUP BY waiter) t WHERE r.id = t.waiter";
+     UPDATE run r SET pending = least(r.pending + t.more, {WAITS_MAX})::smallint \
+     FROM (SELECT waiter, count(*)::int AS more FROM tied GROUP BY waiter) t WHERE r.id = t.waiter"
+);
 
 /// The moves among these changes: what follows from them is taken in, and they are owed
 /// to the store.

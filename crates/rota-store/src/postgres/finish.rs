@@ -118,17 +118,17 @@ WITH own AS MATERIALIZED (
     RETURNING u.n, u.verdict, u.ended_at, u.started_at, u.attempt, u.losses, u.failure, u.output, u.line,
               r.id, r.job, r.order_key, r.ready_at, r.created_at, r.expires_at, r.schedule, r.planned_at, r.slot,
               r.tenant, r.version, r.lane, r.fence, r.slot_limit, r.part, r.source, r.step, r.parent, r.payload,
-              r.extra, r.cancel, r.progress, r.trail, r.status, r.flags, r.first_started_at
+              r.extra, r.cancel, r.progress, r.trail, r.status, r.flags, r.first_started_at, r.item
 ), kept AS (
     INSERT INTO history (id, job, ended_at, order_key, ready_at, created_at, started_at, expires_at, schedule,
                          planned_at, slot, tenant, version, lane, fence, slot_limit, part, verdict, attempt, losses,
                          source, step, parent, payload, extra, cancel, progress, trail, failure, output,
-                         first_started_at)
+                         first_started_at, item)
     SELECT id, job, ended_at, order_key, ready_at, created_at, started_at, expires_at, schedule,
            planned_at, slot, tenant, version, lane, fence, slot_limit, part, verdict, attempt, losses,
            source, step, parent, payload, extra, cancel, progress,
            CASE WHEN line IS NULL OR octet_length(trail) >= $14 THEN trail ELSE concat(trail, line) END,
-           failure, output, first_started_at
+           failure, output, first_started_at, item
     FROM ended
 )
 SELECT array_agg(n), array_agg(job), array_agg(ready_at), array_agg(flags), array_agg(schedule), array_agg(parent),

@@ -135,7 +135,7 @@ pub(super) const NOTIFY: &str = "WITH held AS MATERIALIZED (SELECT part FROM par
 /// so of two last siblings the second sees the first's count.
 async fn join(tx: &Tx, now: Timestamp, after: &mut Aftermath) -> Result<(), Fault> {
     let parents = std::mem::take(&mut after.effects.parents);
-    let mut done: HashMap<Uuid, u16> = parents.into_iter().map(|(parent, ended)| (parent.0, ended)).collect();
+    let mut done: HashMap<Uuid, u32> = parents.into_iter().map(|(parent, ended)| (parent.0, ended)).collect();
     let needed: Vec<Uuid> = std::mem::take(&mut after.effects.needed).into_iter().map(|run| run.0).collect();
     if !needed.is_empty() {
         for row in tx.rows("DELETE FROM need WHERE needed = ANY($1) RETURNING waiter", &[&needed]).await? {

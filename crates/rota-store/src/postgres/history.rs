@@ -50,7 +50,7 @@ const LIVE: &str = formatcp!(
 const ENDED: &str = "r.id, r.tenant, r.job, r.version, r.lane, r.part, 2::smallint, 0::smallint, r.order_key, \
      r.ready_at, r.created_at, r.expires_at, r.started_at, r.attempt, r.losses, r.fence, r.source, r.schedule, \
      r.planned_at, r.slot, r.slot_limit, r.parent, r.step, NULL::smallint, NULL::uuid, NULL::bigint, r.payload, \
-     r.extra, r.cancel, r.first_started_at, r.verdict, r.ended_at, r.progress, r.trail, r.failure, r.output";
+     r.extra, r.cancel, r.first_started_at, r.item, r.verdict, r.ended_at, r.progress, r.trail, r.failure, r.output";
 
 /// How many columns [`record`] reads.
 const RECORD_COLUMNS: usize = RUN_LEN + 6;

@@ -20,7 +20,7 @@ use rota_core::{
     ids::{RunId, ScheduleId, TenantId},
     lane::LaneMode,
     order::OrderKey,
-    run::{Block, CancelAsk, NewRun, Run, RunState, Slots as Count, Status, UniqueAsk},
+    run::{Block, CancelAsk, NewRun, Run, RunState, Slots as Count, Status, UniqueAsk, keep_newest},
     slot::Entry,
     store::{EnqueueStore, Enqueued, StoreError, Write},
 };
@@ -368,8 +368,8 @@ impl<'a> Plan<'a> {
 
     /// How many runs this one waits for: live ones, and those made before it in
     /// its own batch.
-    fn needs(&self, n: usize, batch: &HashMap<RunId, usize>) -> u16 {
-        self.needed(n, batch).len().min(i16::MAX as usize) as u16
+    fn needs(&self, n: usize, batch: &HashMap<RunId, usize>) -> u32 {
+        self.needed(n, batch).len() as u32
     }
 
     fn needed(&self, n: usize, batch: &HashMap<RunId, usize>) -> BTreeSet<RunId> {
@@ -382,6 +382,7 @@ impl<'a> Plan<'a> {
             }
         }
         needed.retain(|id| self.lives(n, *id, batch));
+        keep_newest(&mut needed);
         needed
     }
 
@@ -415,7 +416,7 @@ impl<'a> Plan<'a> {
             // One that waits for a live run, or is not made at all, asks for no
             // slot, and must not make one with its limit either.
             let waits = self.duplicates.contains_key(&n) || self.waits_for_live(run);
-            if let Some(ask) = run.enters_now(u16::from(waits), self.write.now) {
+            if let Some(ask) = run.enters_now(u32::from(waits), self.write.now) {
                 asked.entry(ask.key.0).or_insert(ask.limit);
             }
             let part = i16::from(run.part.0);
@@ -596,16 +597,16 @@ WITH held AS MATERIALIZED (
 ), made AS (
     INSERT INTO run (id, job, order_key, ready_at, created_at, expires_at, schedule, planned_at, slot, due_at, tenant,
                      version, lane, fence, slot_limit, part, status, flags, attempt, losses, source, step, pending,
-                     parent, payload, extra)
+                     parent, payload, extra, item)
     SELECT id, job, order_key, ready_at, $3, expires_at, schedule, planned_at, slot, due_at, tenant,
            version, lane, 0, slot_limit, part, status, flags, 0, 0, source, step, pending,
-           parent, payload, extra
+           parent, payload, extra, item
     FROM unnest($4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[],
                 $11::bigint[], $12::bigint[], $13::int[], $14::int[], $15::int[], $16::int[], $17::smallint[],
                 $18::smallint[], $19::smallint[], $20::smallint[], $21::smallint[], $22::smallint[], $23::uuid[],
-                $24::text[], $25::text[])
+                $24::text[], $25::text[], $26::int[])
          u (id, job, order_key, ready_at, expires_at, schedule, planned_at, slot, due_at, tenant, version, lane,
-            slot_limit, part, status, flags, source, step, pending, parent, payload, extra)
+            slot_limit, part, status, flags, source, step, pending, parent, payload, extra, item)
 )
 SELECT part FROM held";
 
@@ -634,6 +635,7 @@ struct Columns<'a> {
     parents: Vec<Option<Uuid>>,
     payloads: Vec<Option<Cow<'a, str>>>,
     extras: Vec<Option<String>>,
+    items: Vec<Option<i32>>,
 }
 
 impl<'a> Columns<'a> {
@@ -663,6 +665,7 @@ impl<'a> Columns<'a> {
         self.parents.push(run.parent.map(|parent| parent.run.0));
         self.payloads.push(run.payload.as_deref().map(Cow::Borrowed));
         self.extras.push(extra_text(run));
+        self.items.push(run.parent.and_then(|parent| parent.item).map(u32::cast_signed));
     }
 
     fn thin(&mut self) {
@@ -676,6 +679,7 @@ impl<'a> Columns<'a> {
         empty_if_null(&mut self.parents);
         empty_if_null(&mut self.payloads);
         empty_if_null(&mut self.extras);
+        empty_if_null(&mut self.items);
     }
 
     /// The same columns, to be sent later.
@@ -707,12 +711,13 @@ impl<'a> Columns<'a> {
             self.pending,
             self.parents,
             payloads,
-            self.extras
+            self.extras,
+            self.items
         ]
     }
 
     #[allow(clippy::ref_option, reason = "the driver binds a reference to what it sends")]
-    fn params<'b>(&'b self, parts: &'b Vec<i16>, node: &'b Option<Uuid>, now: &'b i64) -> [Param<'b>; 25] {
+    fn params<'b>(&'b self, parts: &'b Vec<i16>, node: &'b Option<Uuid>, now: &'b i64) -> [Param<'b>; 26] {
         [
             parts,
             node,
@@ -739,6 +744,7 @@ impl<'a> Columns<'a> {
             &self.parents,
             &self.payloads,
             &self.extras,
+            &self.items,
         ]
     }
 }

@@ -50,7 +50,7 @@ impl PostgresStore {
         let found = tx.pipe(&[locked, (UNTIED, &[&Some(&untied)])]).await?;
         for row in &found[1] {
             let more: i16 = row.try_get(1)?;
-            after.effects.parents.insert(RunId(row.try_get(0)?), more.max(0) as u16);
+            after.effects.parents.insert(RunId(row.try_get(0)?), more.max(0).unsigned_abs().into());
         }
         let wrong = (after.effects.needed.len() + after.effects.parents.len()) as u32;
         self.follow(&tx, write.now, &mut after).await?;

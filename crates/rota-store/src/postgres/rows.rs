@@ -14,10 +14,10 @@ use crate::{
 pub(super) const RUN: &str = "r.id, r.tenant, r.job, r.version, r.lane, r.part, r.status, r.flags, r.order_key, \
      r.ready_at, r.created_at, r.expires_at, r.started_at, r.attempt, r.losses, r.fence, r.source, r.schedule, \
      r.planned_at, r.slot, r.slot_limit, r.parent, r.step, r.pending, r.holder, r.due_at, r.payload, r.extra, r.cancel, \
-     r.first_started_at";
+     r.first_started_at, r.item";
 
 /// How many columns that is: what a query adds comes after them.
-pub(super) const RUN_LEN: usize = 30;
+pub(super) const RUN_LEN: usize = 31;
 
 pub(super) fn run_row(row: &Row) -> Result<RunRow, Fault> {
     Ok(RunRow {
@@ -51,6 +51,7 @@ pub(super) fn run_row(row: &Row) -> Result<RunRow, Fault> {
         extra: row.try_get(27)?,
         cancel: row.try_get(28)?,
         first_started_at: row.try_get(29)?,
+        item: row.try_get(30)?,
     })
 }
 

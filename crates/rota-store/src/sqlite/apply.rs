@@ -126,7 +126,7 @@ impl<'c> Work<'c> {
         let ties = inherited(&BTreeSet::from([gone]), &ahead, &behind);
         tie(self.connection, ties.iter().map(|tie| (tie.needed.0, tie.waiter.0)))?;
         for waiter in waiters {
-            let more = ties.iter().filter(|tie| tie.waiter.0 == waiter).count() as u16;
+            let more = ties.iter().filter(|tie| tie.waiter.0 == waiter).count() as u32;
             if let Some(row) = self.row(waiter)? {
                 let run = row.run.clone();
                 if let Ok(change) = run.wait_for_more(more) {

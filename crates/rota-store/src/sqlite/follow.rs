@@ -135,7 +135,7 @@ impl Work<'_> {
     }
 
     /// So many of those that a run waits for have ended.
-    pub fn count_down(&mut self, waiter: RunId, ended: u16) -> Result<(), StoreError> {
+    pub fn count_down(&mut self, waiter: RunId, ended: u32) -> Result<(), StoreError> {
         let Some(row) = self.row(waiter.0)? else { return Ok(()) };
         let run = row.run.clone();
         let entry = match run.enters_on_join(ended, self.now) {

@@ -73,7 +73,7 @@ pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
            attempt INTEGER NOT NULL, losses INTEGER NOT NULL, fence INTEGER NOT NULL, source INTEGER NOT NULL, \
            schedule INTEGER, planned_at INTEGER, slot INTEGER, slot_limit INTEGER, parent BLOB, step INTEGER, \
            payload TEXT, extra TEXT, cancel TEXT, failure TEXT, output TEXT, progress TEXT, trail TEXT, \
-           first_started_at INTEGER); \
+           first_started_at INTEGER, item INTEGER); \
          CREATE TABLE {name}_job (job INTEGER NOT NULL, ended_at INTEGER NOT NULL, id BLOB NOT NULL, \
            seq INTEGER NOT NULL, PRIMARY KEY (job, ended_at, id)) WITHOUT ROWID; \
          CREATE TABLE {name}_end (ended_at INTEGER NOT NULL, id BLOB NOT NULL, seq INTEGER NOT NULL, \
@@ -85,7 +85,7 @@ pub fn ensure_day(connection: &Connection, day: i64) -> Result<(), StoreError> {
 }
 
 /// Columns that later schemas added to a day's table.
-const ADDED: &[(&str, &str)] = &[("first_started_at", "INTEGER")];
+const ADDED: &[(&str, &str)] = &[("first_started_at", "INTEGER"), ("item", "INTEGER")];
 
 /// Adds the columns that some days lack: those of before, and those that a release before
 /// this one has made since. Nothing is rewritten.
@@ -122,12 +122,12 @@ fn copy_into(day: i64) -> Many {
     let head = format!(
         "INSERT OR FAIL INTO {} (id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
            started_at, ended_at, verdict, attempt, losses, fence, source, schedule, planned_at, slot, slot_limit, \
-           parent, step, payload, extra, cancel, failure, output, progress, trail, first_started_at) \
+           parent, step, payload, extra, cancel, failure, output, progress, trail, first_started_at, item) \
          SELECT id, tenant, job, version, lane, part, order_key, ready_at, created_at, expires_at, \
            coalesce(column2, started_at), column3, column4, column5, column6, fence, source, schedule, planned_at, \
            slot, slot_limit, parent, step, payload, extra, cancel, column7, column8, progress, \
            CASE WHEN column9 IS NULL OR length(coalesce(trail, '')) >= {TRAIL_BYTES_MAX} THEN trail \
-                ELSE coalesce(trail, '') || column9 END, first_started_at \
+                ELSE coalesce(trail, '') || column9 END, first_started_at, item \
          FROM (VALUES ",
         table(day)
     );

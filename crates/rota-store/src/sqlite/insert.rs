@@ -7,7 +7,7 @@ use const_format::formatcp;
 use rota_core::{
     ids::RunId,
     order::OrderKey,
-    run::{CancelAsk, NewRun, Parent, Run, RunState, Slots},
+    run::{CancelAsk, NewRun, Parent, Run, RunState, Slots, keep_newest},
     slot::{Entry, SlotAsk},
     store::{EnqueueStore, Enqueued, StoreError, Write},
 };
@@ -73,8 +73,7 @@ pub fn make(work: &mut Work<'_>, new: &NewRun, version: i32) -> Result<Enqueued,
         return Ok(Enqueued::Duplicate { of });
     }
     let needed = needed(work, new)?;
-    let needs = u16::try_from(needed.len())
-        .map_err(|_| super::not_applied("enqueue runs", "a run waits for too many others"))?;
+    let needs = needed.len() as u32;
     let entry = match new.enters_now(needs, work.now) {
         Some(ask) => {
             let entry = work.slot(ask.key.0, Some(ask.limit))?.enter(ask);
@@ -145,6 +144,7 @@ fn needed(work: &mut Work<'_>, new: &NewRun) -> Result<BTreeSet<Uuid>, StoreErro
             live.insert(id);
         }
     }
+    keep_newest(&mut live);
     Ok(live)
 }
 
@@ -264,8 +264,8 @@ static INSERT: LazyLock<Many> = LazyLock::new(|| {
     Many::new(
         "INSERT OR FAIL INTO run (id, tenant, job, version, lane, part, status, flags, order_key, ready_at, \
          created_at, attempt, losses, fence, source, schedule, planned_at, expires_at, due_at, slot, slot_limit, \
-         parent, step, pending, payload, extra) VALUES ",
-        "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         parent, step, pending, payload, extra, item) VALUES ",
+        "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         "",
     )
 });
@@ -294,7 +294,8 @@ pub fn insert_rows(connection: &Connection, rows: &[NewRow]) -> Result<(), Store
         values.put(row.parent.map(|parent| parent.step))?;
         values.put(row.pending)?;
         values.put(row.payload.as_deref())?;
-        values.put(row.extra.as_deref())
+        values.put(row.extra.as_deref())?;
+        values.put(row.parent.and_then(|parent| parent.item).map(u32::cast_signed))
     };
     INSERT.execute(connection, rows, put).map_err(failed)
 }

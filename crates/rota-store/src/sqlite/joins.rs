@@ -26,7 +26,7 @@ const UNTIED: &str = formatcp!(
 
 fn mend(connection: &Connection, write: &Write) -> Result<u32, StoreError> {
     let gone = list(connection, GONE, |row| uuid_at(row, 0))?;
-    let untied: Vec<(Uuid, u16)> = list(connection, UNTIED, |row| Ok((uuid_at(row, 0)?, row.get(1)?)))?;
+    let untied: Vec<(Uuid, u32)> = list(connection, UNTIED, |row| Ok((uuid_at(row, 0)?, row.get(1)?)))?;
     let mut work = Work::new(connection, write);
     for needed in &gone {
         work.join(RunId(*needed))?;

@@ -148,14 +148,17 @@ mod tests {
     /// A release before this one makes days as it knows them; their runs are to be read.
     #[test]
     fn days_that_the_release_before_has_made_get_the_columns_they_lack() {
+        const ADDED: [&str; 2] = ["first_started_at", "item"];
         let connection = before(19);
         let day = |day| {
             history::ensure_day(&connection, day).unwrap();
             let table = history::table(day);
-            connection.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN first_started_at")).unwrap();
+            for column in ADDED {
+                connection.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {column}")).unwrap();
+            }
             table
         };
-        let has = |table: &str| connection.column_exists(None, table, "first_started_at").unwrap();
+        let has = |table: &str| ADDED.iter().all(|column| connection.column_exists(None, table, *column).unwrap());
         let first = day(20_000);
         up(&connection, Path::new("x")).unwrap();
         assert!(has(&first), "a day from before the step");

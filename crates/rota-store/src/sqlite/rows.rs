@@ -16,10 +16,10 @@ use crate::{
 pub const RUN: &str = "run.id, run.tenant, run.job, run.version, run.lane, run.part, run.status, run.flags, \
      run.order_key, run.ready_at, run.created_at, run.expires_at, run.started_at, run.attempt, run.losses, run.fence, \
      run.source, run.schedule, run.planned_at, run.slot, run.slot_limit, run.parent, run.step, run.pending, \
-     run.holder, run.due_at, run.payload, run.extra, run.cancel, run.first_started_at";
+     run.holder, run.due_at, run.payload, run.extra, run.cancel, run.first_started_at, run.item";
 
 /// How many columns [`RUN`] has.
-pub const RUN_LEN: usize = 30;
+pub const RUN_LEN: usize = 31;
 
 /// Where [`run_row`] has the status.
 pub const STATUS: usize = 6;
@@ -56,6 +56,7 @@ pub fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         extra: row.get(27)?,
         cancel: row.get(28)?,
         first_started_at: row.get(29)?,
+        item: row.get(30)?,
     })
 }
 

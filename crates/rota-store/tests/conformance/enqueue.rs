@@ -35,7 +35,7 @@ fn rich(h: &Harness) -> NewRun {
         labels: BTreeMap::from([("scope".into(), "user".into()), ("ключ".into(), "значение \u{1f600}".into())]),
         payload: Some("{\"report\":\"sales\",\"text\":\"a 'quoted' \\\"line\\\" \\u0000\"}".into()),
         slot: Some(slot(i64::MIN, 9)),
-        parent: Some(Parent { run: h.run_id(), step: 3 }),
+        parent: Some(Parent { run: h.run_id(), step: 3, item: Some(u32::MAX) }),
         redrive: Some(Redrive { after: Span::secs(90), left: 2, start_within: Some(Span::secs(1)), end_within: None }),
         ..h.new_run(h.claimed)
     }

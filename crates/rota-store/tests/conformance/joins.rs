@@ -2,7 +2,7 @@
 
 use rota_core::{
     ids::RunId,
-    run::{NewRun, Outcome, Parent, Status, Verdict, WaitFor},
+    run::{NewRun, Outcome, Parent, RunState, Status, Verdict, WaitFor},
     store::{CancelAnswer, Guarded},
 };
 
@@ -212,10 +212,10 @@ pub async fn a_need_that_ends_while_the_join_is_made_is_not_missed(h: &Harness) 
 }
 
 fn child(h: &Harness, parent: RunId) -> NewRun {
-    NewRun { parent: Some(Parent { run: parent, step: 0 }), ..h.new_run(h.claimed) }
+    NewRun { parent: Some(Parent { run: parent, step: 0, item: None }), ..h.new_run(h.claimed) }
 }
 
-fn for_children(count: u16) -> Outcome {
+fn for_children(count: u32) -> Outcome {
     Outcome::Parked { on: WaitFor::Children(count), until: None }
 }
 
@@ -232,6 +232,30 @@ pub async fn a_parent_is_ready_when_its_last_child_ends(h: &Harness) {
     let settled = h.settle_all(&[by_lease(&runs[1], succeeded(), at(4))], at(4)).await;
     assert_eq!(settled.woken.iter().map(|woken| woken.run.id).collect::<Vec<_>>(), [parent.id]);
     assert_eq!(h.status(parent.id).await, Status::Queued);
+}
+
+/// A list of 10,000 items is a step for each.
+pub async fn a_parent_waits_for_ten_thousand_children(h: &Harness) {
+    let (_, parent) = h.leased(at(0)).await;
+    let item =
+        |item| NewRun { parent: Some(Parent { run: parent.id, step: 2, item: Some(item) }), ..child(h, parent.id) };
+    let children: Vec<NewRun> = (0..10_000).map(item).collect();
+    for batch in children.chunks(1_000) {
+        h.enqueue(batch, at(0)).await;
+    }
+    assert_eq!(h.settle(&parent, for_children(10_000), at(1)).await, Guarded::Applied);
+    for left in (0..10).rev() {
+        let runs = h.claim(h.worker(), 1_000, at(1)).await;
+        let ends: Vec<_> = runs.iter().map(|run| by_lease(run, succeeded(), at(2))).collect();
+        assert_eq!(h.settle_all(&ends, at(2)).await.answers, vec![Guarded::Applied; 1_000]);
+        let on = WaitFor::Children(left * 1_000);
+        match h.record(parent.id).await.run.state {
+            RunState::Waiting { on: found, .. } => assert_eq!(found, on),
+            state => assert_eq!((left, state), (0, RunState::Queued)),
+        }
+    }
+    let last = h.record(children[9_999].id).await.run;
+    assert_eq!(last.parent, Some(Parent { run: parent.id, step: 2, item: Some(9_999) }), "which item it was");
 }
 
 /// A child may end before its parent has parked; a parent that is not told

@@ -346,6 +346,7 @@ promises! {
         last_siblings_settling_at_once_open_the_join_once,
         a_need_that_ends_while_the_join_is_made_is_not_missed,
         a_parent_is_ready_when_its_last_child_ends,
+        a_parent_waits_for_ten_thousand_children,
         a_child_that_ends_before_its_parent_parks_is_counted,
         a_child_that_ends_in_the_write_that_parks_its_parent_counts_once,
         children_ending_while_their_parent_parks_are_counted,

@@ -190,7 +190,7 @@ impl Model {
             waiters.remove(&ended.id);
             for heir in &heirs {
                 let more = self.needs.entry(needed).or_default().insert(*heir);
-                if let Some(change) = self.live_run(*heir).and_then(|run| run.wait_for_more(u16::from(more)).ok()) {
+                if let Some(change) = self.live_run(*heir).and_then(|run| run.wait_for_more(u32::from(more)).ok()) {
                     self.change(work, *heir, &change);
                 }
             }
@@ -214,7 +214,7 @@ impl Model {
             return;
         }
         let children = self.live().filter(|run| run.parent.is_some_and(|parent| parent.run == after.id));
-        let live = u16::try_from(children.count()).expect("few children");
+        let live = u32::try_from(children.count()).expect("few children");
         if live < asked
             && let Ok(change) = after.join(asked - live, None, work.now)
         {
@@ -332,7 +332,7 @@ impl Model {
         if let Some(schedule) = new.trigger.schedule.filter(|_| new.follows) {
             needed.extend(self.last_of_chain(schedule));
         }
-        let needs = u16::try_from(needed.len()).expect("few needs");
+        let needs = u32::try_from(needed.len()).expect("few needs");
         let entry = new.enters_now(needs, work.now).copied().map(|ask| {
             let entry = self.slots.entry(ask.key).or_insert(Slot::empty(ask.limit)).enter(&ask);
             work.freed.push(ask.key);

@@ -228,7 +228,8 @@ impl<'h> Play<'h> {
         }
         if self.dice.chance(15) {
             let parent = self.live_where(|run| matches!(run.state, RunState::Running { .. }));
-            run.parent = parent.map(|parent| Parent { run: parent.id, step: 0 });
+            run.parent =
+                parent.map(|parent| Parent { run: parent.id, step: 0, item: (parent.fence.0 % 2 == 0).then_some(7) });
         }
         if self.dice.chance(30) {
             let (after, left) = (Span::millis(1 + self.dice.below(3_000) as u64), 1 + self.dice.below(2) as u16);
@@ -263,7 +264,7 @@ impl<'h> Play<'h> {
                 let on = match self.dice.below(3) {
                     0 => WaitFor::Sleep,
                     1 => WaitFor::Callback,
-                    _ => WaitFor::Children(1 + self.dice.below(2) as u16),
+                    _ => WaitFor::Children(1 + self.dice.below(2) as u32),
                 };
                 Outcome::Parked { on, until: self.dice.chance(60).then_some(later) }
             }

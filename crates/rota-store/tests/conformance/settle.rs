@@ -297,15 +297,16 @@ async fn starts(h: &Harness, id: RunId) -> (Option<Timestamp>, Option<Timestamp>
 /// A run of three attempts over six seconds was shown as if it had taken the seven
 /// milliseconds of the last one.
 pub async fn the_first_start_of_a_leased_run_stays_known(h: &Harness) {
+    let owner = h.owner(at(0)).await;
     let (_, run) = h.leased(at(5)).await;
     assert_eq!(starts(h, run.id).await, (Some(at(5)), Some(at(5))));
     assert_eq!(h.settle(&run, failed(), at(10)).await, Guarded::Applied);
     assert_eq!(starts(h, run.id).await, (Some(at(5)), None));
-    h.store.promote(&h.write(at(2_000)), &all_parts(), 10).await.unwrap();
+    h.store.promote(&h.write_of(owner.node, at(2_000)), &owner.parts(), 10).await.unwrap();
     let run = h.claim(h.worker(), 1, at(2_000)).await.remove(0);
     assert_eq!(starts(h, run.id).await, (Some(at(5)), Some(at(2_000))));
     h.reap(at(9_000), at(9_000)).await;
-    h.store.promote(&h.write(at(20_000)), &all_parts(), 10).await.unwrap();
+    h.store.promote(&h.write_of(owner.node, at(20_000)), &owner.parts(), 10).await.unwrap();
     let run = h.claim(h.worker(), 1, at(20_000)).await.remove(0);
     h.succeed(&run, at(20_007)).await;
     assert_eq!(starts(h, run.id).await, (Some(at(5)), Some(at(20_000))));
@@ -330,11 +331,12 @@ pub async fn the_first_start_of_an_owned_run_stays_known(h: &Harness) {
 
 /// A release that does not know the first start moves a run on during an upgrade.
 pub async fn the_first_failed_attempt_tells_what_the_release_before_did_not_write(h: &Harness) {
+    let owner = h.owner(at(0)).await;
     let (_, run) = h.leased(at(5)).await;
     assert_eq!(h.settle(&run, failed(), at(10)).await, Guarded::Applied);
     assert!(h.place.sql("UPDATE run SET first_started_at = NULL").await);
     assert_eq!(starts(h, run.id).await, (Some(at(5)), None));
-    h.store.promote(&h.write(at(2_000)), &all_parts(), 10).await.unwrap();
+    h.store.promote(&h.write_of(owner.node, at(2_000)), &owner.parts(), 10).await.unwrap();
     let run = h.claim(h.worker(), 1, at(2_000)).await.remove(0);
     h.succeed(&run, at(2_001)).await;
     assert_eq!(starts(h, run.id).await, (Some(at(5)), Some(at(2_000))));
