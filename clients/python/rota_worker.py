@@ -136,6 +136,8 @@ class Call:
         self.planned_at: Optional[str] = attempt.get("planned_at")
         self.idempotency_key: str = attempt["idempotency_key"]
         self.alone: bool = attempt.get("alone", False)
+        #: W3C trace context, for the requests that the handler makes.
+        self.traceparent: Optional[str] = attempt.get("traceparent")
         #: Set when the run was cancelled, was lost, has timed out, or the worker goes.
         self.cancelled = threading.Event()
         timeout = attempt.get("timeout_ms")

@@ -38,6 +38,8 @@ export interface Attempt extends Lease {
   planned_at?: string;
   timeout_ms?: number;
   deadline_at?: string;
+  /** W3C trace context, for the requests that the handler makes. */
+  traceparent?: string;
   cancelable: boolean;
   idempotency_key: string;
   alone?: boolean;

@@ -37,13 +37,16 @@ pub struct TriggerLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Value>,
+    /// W3C trace context of version 00; one that is not valid is ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 impl TriggerLine {
-    /// The job, and what is asked of it.
-    pub fn split(self) -> (String, TriggerRequest) {
-        let Self { job, payload, labels, run_at, priority, after, metadata } = self;
-        (job, TriggerRequest { payload, labels, run_at, priority, after, metadata })
+    /// The job, what is asked of it, and the trace that this is part of.
+    pub fn split(self) -> (String, TriggerRequest, Option<String>) {
+        let Self { job, payload, labels, run_at, priority, after, metadata, traceparent } = self;
+        (job, TriggerRequest { payload, labels, run_at, priority, after, metadata }, traceparent)
     }
 }
 

@@ -318,6 +318,10 @@ pub struct Attempt {
     /// True if it may have killed workers before: execute nothing else at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
+    /// W3C trace context, if the run was requested with one: the same trace, and a span of
+    /// this attempt's own, for the requests that it makes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 fn yes() -> bool {

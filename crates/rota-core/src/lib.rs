@@ -36,4 +36,5 @@ pub mod slot;
 pub mod store;
 pub mod stored;
 pub mod timing;
+pub mod trace;
 pub mod why;

@@ -210,8 +210,17 @@ pub(crate) fn prepare(node: &Node, run: &Run, job: &JobVersion, now: Timestamp) 
     let timeout_at = policy.timeout.map(|timeout| timeout.after(now));
     let deadline_at = [timeout_at, run.deadline_at].into_iter().flatten().min();
     let (lease, tenant) = (run.lease(), run.tenant);
-    let attempt =
-        Attempt { lease, number, tenant, job: run.job, version: run.version, step: kind, payload, deadline_at };
+    let attempt = Attempt {
+        lease,
+        number,
+        tenant,
+        job: run.job,
+        version: run.version,
+        step: kind,
+        payload,
+        deadline_at,
+        traceparent: run.trigger.traceparent.map(|trace| trace.attempt(lease)),
+    };
     Ok(Prepared { attempt, step_id: step.id.clone() })
 }
 

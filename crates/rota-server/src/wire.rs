@@ -139,6 +139,7 @@ pub fn run(record: RunRecord, names: &Names) -> Run {
             planned_at: trigger.planned_at,
             by: trigger.by,
             metadata: trigger.metadata,
+            traceparent: trigger.traceparent.map(String::from),
         },
         labels: run.labels,
         payload: run.payload.as_deref().map(shown),

@@ -18,6 +18,7 @@ use rota_core::{
     slot::SlotKey,
     store::{DeadFate, StoreError, Tier, WorkerInfo},
     stored,
+    trace::TraceParent,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
@@ -267,12 +268,22 @@ pub struct Extra {
     pub delay: Option<Delay>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Timestamp>,
+    /// Not the type itself: a text that some release takes for valid must not make the row
+    /// unreadable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+}
+
+impl Extra {
+    fn trace(&self) -> Option<TraceParent> {
+        self.traceparent.as_deref().and_then(TraceParent::parse)
+    }
 }
 
 pub fn extra_text(run: &NewRun) -> Option<String> {
     let NewRun { labels, trigger, redrive, deadline_at, .. } = run;
-    let Trigger { by, metadata, delay, .. } = trigger;
-    let plain = labels.is_empty() && by.is_none() && metadata.is_none();
+    let Trigger { by, metadata, delay, traceparent, .. } = trigger;
+    let plain = labels.is_empty() && by.is_none() && metadata.is_none() && traceparent.is_none();
     if plain && redrive.is_none() && delay.is_none() && deadline_at.is_none() {
         return None;
     }
@@ -283,6 +294,7 @@ pub fn extra_text(run: &NewRun) -> Option<String> {
         redrive: *redrive,
         delay: *delay,
         deadline_at: *deadline_at,
+        traceparent: traceparent.map(String::from),
     };
     serde_json::to_string(&extra).ok()
 }
@@ -458,6 +470,7 @@ impl RunRow {
             expires_at: time_opt(self.expires_at)?,
             deadline_at: extra.deadline_at,
             trigger: Trigger {
+                traceparent: extra.trace(),
                 source: source(self.source)?,
                 schedule: self.schedule.map(ScheduleId),
                 planned_at: time_opt(self.planned_at)?,
@@ -582,6 +595,17 @@ mod tests {
 
     fn sorted(codes: &str) -> String {
         set(codes.split(", ").map(|code| code.parse().unwrap()))
+    }
+
+    /// A trace is not worth a run that nobody can read.
+    #[test]
+    fn a_traceparent_that_is_not_valid_is_left_out() {
+        let read = |text: &str| extra(Some(text)).unwrap();
+        assert_eq!(read("{\"traceparent\":\"00-other\"}").trace(), None);
+        let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let found = read(&format!("{{\"traceparent\":\"{valid}\"}}")).trace();
+        assert_eq!(found.map(String::from).as_deref(), Some(valid));
+        assert_eq!(read("{\"by\":\"ann\"}").trace(), None);
     }
 
     /// A count that wrapped around would open a join too early, or never.

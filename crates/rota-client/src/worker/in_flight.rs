@@ -463,6 +463,7 @@ mod tests {
             cancelable: true,
             idempotency_key: run.to_string(),
             alone: false,
+            traceparent: None,
         }
     }
 

@@ -12,6 +12,7 @@ use crate::{
     ids::{JobId, TenantId},
     job::step::StepKind,
     run::{Lease, Outcome},
+    trace::TraceParent,
 };
 
 /// Executes attempts of one kind of step.
@@ -48,6 +49,8 @@ pub struct Attempt {
     pub payload: Value,
     /// When the stage will stop it; none for a step that only parks.
     pub deadline_at: Option<Timestamp>,
+    /// The trace that its run is part of, with a span of this attempt's own.
+    pub traceparent: Option<TraceParent>,
 }
 
 /// What an attempt may use while it is under way.

@@ -41,6 +41,7 @@ use crate::{
     order::{OrderKey, Priority},
     quota::Delay,
     slot::{Entry, SlotAsk, SlotKey, UniqueKey},
+    trace::TraceParent,
 };
 
 /// Free metadata, searchable.
@@ -96,11 +97,14 @@ pub struct Trigger {
     pub metadata: Option<serde_json::Value>,
     /// Its tenant's rate allowed it only later.
     pub delay: Option<Delay>,
+    /// The trace that whoever asked for the run is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
 }
 
 impl Trigger {
     pub fn plain(source: Source) -> Self {
-        Self { source, schedule: None, planned_at: None, by: None, metadata: None, delay: None }
+        Self { source, schedule: None, planned_at: None, by: None, metadata: None, delay: None, traceparent: None }
     }
 }
 

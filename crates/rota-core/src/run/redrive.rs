@@ -76,7 +76,7 @@ impl Run {
             ready_at,
             expires_at: redrive.start_within.map(|within| within.after(ready_at)),
             deadline_at: redrive.end_within.map(|within| within.after(ready_at)),
-            trigger: Trigger::redrive(self.id, None),
+            trigger: Trigger { traceparent: self.trigger.traceparent, ..Trigger::redrive(self.id, None) },
             labels: self.labels.clone(),
             payload: self.payload.clone(),
             slot: self.slot.map(|claim| SlotAsk {

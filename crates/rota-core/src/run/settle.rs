@@ -140,7 +140,7 @@ impl Run {
             let end = self.finish(Verdict::TimedOut, now);
             return Ok(Change::Finish(Finish { losses, failure: Some(failure), trail, ..end }));
         }
-        Ok(Change::Move(Move { losses, trail, ready_at, ..self.begun(RunState::Scheduled) }))
+        Ok(Change::Move(Move { ready_at, losses, trail, ..self.begun(RunState::Scheduled) }))
     }
 
     /// Hands the run back, at no cost. `began` says that its attempt was under way.

@@ -27,6 +27,7 @@ use rota_core::{
     },
     ports::{Attempt, Context, Executor, Progress, Stream},
     run::{Lease, Outcome},
+    trace::TraceParent,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -89,6 +90,8 @@ pub struct Call {
     pub payload: Value,
     /// When it will be stopped.
     pub deadline_at: Option<Timestamp>,
+    /// The trace it is part of, with a span of its own: for what it calls.
+    pub traceparent: Option<TraceParent>,
     context: Context,
     stops: Stops,
     /// Whether there is anything to take back at the end.
@@ -206,6 +209,7 @@ impl Executor for Handlers {
             attempt: attempt.number,
             tenant: attempt.tenant,
             job: attempt.job,
+            traceparent: attempt.traceparent,
             payload: step.payload.clone().unwrap_or_else(|| attempt.payload.clone()),
             deadline_at: attempt.deadline_at,
             context: context.clone(),

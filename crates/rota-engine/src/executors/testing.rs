@@ -36,6 +36,7 @@ pub fn attempt(kind: &Value) -> Attempt {
         step: step.kind,
         payload: Value::Null,
         deadline_at: None,
+        traceparent: None,
     }
 }
 

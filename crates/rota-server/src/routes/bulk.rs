@@ -30,6 +30,7 @@ use rota_core::{
     job::read,
     run::Source,
     store::{JobQuery, PauseTarget, RunQuery},
+    trace::TraceParent,
 };
 use rota_engine::{CancelledMany, Made, Redrive, RedrivenMany, RunAsk};
 use serde::{Deserialize, Serialize};
@@ -141,8 +142,10 @@ async fn trigger_batch(may: &May<JobExecute>, batch: Batch, refused_only: bool) 
 
 fn ask_of(may: &May<JobExecute>, text: &[u8]) -> Result<RunAsk, Problem> {
     let line: TriggerLine = parsed(text)?;
-    let (job, request) = line.split();
-    run_ask(may.caller.tenant, job_ref(&job), request, Source::Api, &may.caller.who)
+    let (job, request, traceparent) = line.split();
+    let mut ask = run_ask(may.caller.tenant, job_ref(&job), request, Source::Api, &may.caller.who)?;
+    ask.trigger.traceparent = traceparent.as_deref().and_then(TraceParent::parse);
+    Ok(ask)
 }
 
 /// Read straight into its type, which is what makes 100,000 lines a second

@@ -1,5 +1,7 @@
 //! Jobs: saved, read, triggered, paused, deleted.
 
+use std::convert::Infallible;
+
 use axum::{
     Json,
     body::Bytes,
@@ -26,6 +28,7 @@ use rota_core::{
     schedule::ScheduleSpec,
     store::{Deletion, Expect, JobQuery, JobRecord, PauseTarget, Request, ScheduleQuery},
     stored, timing,
+    trace::{self, TraceParent},
 };
 use rota_engine::{Engine, JobRef, Made, RunAsk};
 use serde::{Deserialize, Serialize};
@@ -118,6 +121,21 @@ impl Once {
     pub fn request(self, tenant: TenantId, engine: &Engine, body: &[u8]) -> Option<Request> {
         let fingerprint = self.said.chain_update("\n").chain_update(body).finalize().into();
         Some(Request { tenant, key: self.key?, fingerprint, expires_at: KEY_KEPT.after(engine.now()) })
+    }
+}
+
+/// The trace that a request is part of; none where it says none, or what is not valid, or
+/// says it twice.
+pub struct Traced(Option<TraceParent>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Traced {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let mut said = parts.headers.get_all(trace::HEADER).iter();
+        let (first, second) = (said.next(), said.next());
+        let text = first.filter(|_| second.is_none()).and_then(|value| value.to_str().ok());
+        Ok(Self(text.and_then(TraceParent::parse)))
     }
 }
 
@@ -429,17 +447,20 @@ pub async fn versions(may: May<JobRead>, JobPath(job): JobPath) -> Result<Json<V
 /// concurrency key are taken, or if a run with the same unique key exists.
 #[utoipa::path(post, path = "/jobs/{job}/trigger", tag = "jobs",
     params(("job" = String, Path, description = "The id or the name of the job"),
-        ("Idempotency-Key" = Option<String>, Header, description = "If the request is repeated with the same key within 24 hours, it gets the same answer")),
+        ("Idempotency-Key" = Option<String>, Header, description = "If the request is repeated with the same key within 24 hours, it gets the same answer"),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context of version 00: stored with the run, and given to each of its attempts with a span id of its own. One that is not valid is ignored")),
     request_body = TriggerRequest, responses((status = ACCEPTED, body = RunMade)))]
 pub async fn trigger(
     may: May<JobExecute>,
     JobPath(job): JobPath,
     once: Once,
+    Traced(traceparent): Traced,
     bytes: TriggerBody,
 ) -> Result<Response, Problem> {
     let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
     let request = once.request(may.caller.tenant, &may.engine, &bytes.bytes);
-    let ask = run_ask(may.caller.tenant, JobRef::Id(record.id), bytes.request, Source::Manual, &may.caller.who)?;
+    let mut ask = run_ask(may.caller.tenant, JobRef::Id(record.id), bytes.request, Source::Manual, &may.caller.who)?;
+    ask.trigger.traceparent = traceparent;
     let made = may.engine.enqueue_once(vec![ask], request).await?;
     let made = made_run(made.into_iter().next().unwrap_or(Made::NoJob), may.engine.now())?;
     may.changed("job.trigger", format_args!("job/{}", record.id), None, kept(&made));

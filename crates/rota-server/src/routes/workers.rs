@@ -361,6 +361,7 @@ fn attempt(work: Work) -> Attempt {
         cancelable: work.cancelable,
         idempotency_key: run.to_string(),
         alone: work.alone,
+        traceparent: work.attempt.traceparent.map(String::from),
     }
 }
 

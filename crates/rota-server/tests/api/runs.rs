@@ -2,7 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
+use axum::http::Method;
+use rota_engine::executors::{
+    egress::{Egress, Reach},
+    http::{HttpExecutor, HttpOptions},
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::bed::{Bed, job};
 
@@ -224,4 +230,81 @@ async fn a_run_without_a_slot_says_so_and_a_full_key_refuses() {
     let why = bed.get(&format!("/runs/{waits}/why")).await.ok();
     assert_eq!((&why["reasons"][0]["code"], &why["reasons"][0]["data"]["limit"]), (&json!("slot"), &json!(1)));
     assert_eq!(bed.post("/jobs/train/trigger", json!({})).await.problem(), (409, "full".to_owned()));
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// Answers each request in turn with one of these statuses, and tells its head.
+async fn target(statuses: &'static [&'static str]) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for status in statuses {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            sender.send(String::from_utf8(head).unwrap()).unwrap();
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (url, requests)
+}
+
+fn traced(head: &str) -> Option<&str> {
+    head.lines().find_map(|line| line.strip_prefix("traceparent: "))
+}
+
+/// Whoever follows a request through their systems finds what it caused here, and each
+/// attempt by itself.
+#[tokio::test]
+async fn a_trace_goes_on_to_the_target_of_every_attempt() {
+    let egress = Egress { reach: Reach::Public, allow: vec!["127.0.0.0/8".parse().unwrap()] };
+    let http = HttpExecutor::new(HttpOptions { egress, ..HttpOptions::default() });
+    let store = std::sync::Arc::new(rota_store::sqlite::SqliteStore::memory().unwrap());
+    let bed = Bed::of(rota_engine::Engine::builder(store).executor(std::sync::Arc::new(http))).await;
+    let (url, mut requests) = target(&["503 Down", "200 OK", "200 OK", "200 OK"]).await;
+    let job = json!({ "name": "call", "retry": { "max_attempts": 2, "initial": "10ms", "jitter": 0 },
+        "steps": [{ "id": "s", "http": { "url": url } }] });
+    bed.put("/jobs/call", job).await.ok();
+    let made = bed.send_json(Method::POST, "/jobs/call/trigger", &json!({}), &[("traceparent", CALLER)]).await.ok();
+    let run = bed.ended(made["id"].as_str().unwrap()).await;
+    assert_eq!((&run["status"], &run["trigger"]["traceparent"]), (&json!("succeeded"), &json!(CALLER)));
+    let heads = [requests.recv().await.unwrap(), requests.recv().await.unwrap()];
+    let [first, second] = heads.each_ref().map(|head| traced(head).expect("a traceparent is sent"));
+    for sent in [first, second] {
+        assert!(sent.starts_with(&format!("00-{TRACE}-")) && sent.ends_with("-01"), "{sent}");
+    }
+    assert!(first != second && first != CALLER, "each attempt is a span of its own: {first} {second}");
+
+    let line = json!({ "job": "call", "traceparent": CALLER }).to_string();
+    let lines = [("content-type", "application/x-ndjson")];
+    let made = bed.send(Method::POST, "/bulk/runs", &lines, line).await.lines().remove(0);
+    bed.ended(made["id"].as_str().unwrap()).await;
+    let head = requests.recv().await.unwrap();
+    assert!(traced(&head).unwrap().contains(TRACE), "{head}");
+
+    let upper = CALLER.to_uppercase();
+    let made = bed.send_json(Method::POST, "/jobs/call/trigger", &json!({}), &[("traceparent", &upper)]).await.ok();
+    let run = bed.ended(made["id"].as_str().unwrap()).await;
+    assert_eq!(run["trigger"]["traceparent"], Value::Null, "one that is not valid is ignored");
+    assert_eq!(traced(&requests.recv().await.unwrap()), None);
+}
+
+/// A remote worker hands the trace on just as well.
+#[tokio::test]
+async fn a_remote_worker_is_given_the_trace_of_its_attempt() {
+    let bed = Bed::new().await;
+    bed.job("far", "far").await;
+    let made = bed.send_json(Method::POST, "/jobs/far/trigger", &json!({}), &[("traceparent", CALLER)]).await.ok();
+    let worker = json!({ "id": uuid::Uuid::from_u128(7), "name": "w", "handlers": ["far"], "slots": 1 });
+    let answer = bed.post("/workers/sync", json!({ "worker": worker, "free": 1, "wait_ms": 20_000 })).await.ok();
+    let attempt = &answer["attempts"][0];
+    assert_eq!(attempt["run"], made["id"]);
+    let given = attempt["traceparent"].as_str().unwrap();
+    assert!(given.starts_with(&format!("00-{TRACE}-")) && given != CALLER, "{given}");
 }

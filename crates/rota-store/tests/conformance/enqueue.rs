@@ -11,6 +11,7 @@ use rota_core::{
     run::{NewRun, Parent, Redrive, RunState, Source, Status, Trigger, UniqueAsk, Verdict},
     slot::UniqueKey,
     store::{Enqueued, RunQuery, StoreError, Write},
+    trace::TraceParent,
 };
 use serde_json::json;
 
@@ -31,6 +32,7 @@ fn rich(h: &Harness) -> NewRun {
             by: Some("ann".into()),
             metadata: Some(json!({ "ip": "::1", "n": [1, 2.5, null] })),
             delay: Some(Delay { until: at(7), runs_per_minute: 100 }),
+            traceparent: TraceParent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
         },
         labels: BTreeMap::from([("scope".into(), "user".into()), ("ключ".into(), "значение \u{1f600}".into())]),
         payload: Some("{\"report\":\"sales\",\"text\":\"a 'quoted' \\\"line\\\" \\u0000\"}".into()),

@@ -27,7 +27,7 @@ enum Language {
 
 /// What the suite's job does: begins, waits for a gate, ends.
 fn job(language: Language) -> Value {
-    let script = "echo begun $RUN $PPID >> $LEDGER; until [ -e $GATE ]; do sleep 0.02; done; \
+    let script = "echo trace $RUN $TRACEPARENT >> $LEDGER; echo begun $RUN $PPID >> $LEDGER; until [ -e $GATE ]; do sleep 0.02; done; \
          echo ended $RUN $PPID >> $LEDGER; head -c $SIZE /dev/zero | tr '\\0' x; \
          if [ $FAILS = true ]; then head -c $SIZE /dev/zero | tr '\\0' e >&2; exit 3; fi";
     let env = json!({ "RUN": "{{ run.id }}", "LEDGER": "{{ payload.ledger }}", "GATE": "{{ payload.gate }}",
@@ -44,6 +44,9 @@ fn job(language: Language) -> Value {
     document.extend(step.as_object().unwrap().clone());
     Value::Object(document)
 }
+
+/// The trace that every request of the suite is part of.
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// A worker as a process of its own; one that a failed test leaves is killed.
 struct Worker(Child);
@@ -180,6 +183,7 @@ impl Suite {
         write!(
             stream,
             "{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )
@@ -245,6 +249,8 @@ fn drains(language: Language) {
     let mut worker = suite.worker("one", 30.0);
     let first = suite.trigger(1, "gate");
     suite.wait_for("the attempt to begin", |suite| suite.wrote("begun", &first).len() == 1);
+    let [trace] = &suite.wrote("trace", &first)[..] else { panic!("one attempt has one trace") };
+    assert!(trace.starts_with(&format!("00-{TRACE}-")) && !trace.contains("00f067aa0ba902b7"), "{trace}");
     suite.wait_for("the worker to be listed", |suite| {
         suite
             .workers()

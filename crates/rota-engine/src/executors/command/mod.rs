@@ -227,6 +227,12 @@ impl CommandExecutor {
         command.envs(&options.env).envs(&step.env);
         command.env("ROTA_RUN", attempt.lease.run.to_string()).env("ROTA_JOB", attempt.job.to_string());
         command.env("ROTA_ATTEMPT", attempt.number.to_string());
+        if let Some(trace) = attempt.traceparent {
+            // The first is what libraries for traces read, and a step may have its own.
+            let given = step.env.contains_key("TRACEPARENT");
+            command.envs((!given).then(|| ("TRACEPARENT", trace.to_string())));
+            command.env("ROTA_TRACEPARENT", trace.to_string());
+        }
         command.stdin(if step.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(command)

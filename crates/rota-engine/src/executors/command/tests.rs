@@ -1,5 +1,6 @@
 use std::{fs, time::Duration};
 
+use rota_core::trace::TraceParent;
 use serde_json::{Value, json};
 
 use super::*;
@@ -185,6 +186,19 @@ async fn a_program_gets_its_own_small_environment_input_and_directory() {
     assert_eq!(rest, format!("{}\ngiven", real.display()));
     let failed = failure(run(&json!({ "program": "true", "directory": "/no/such/place" })).await);
     assert_eq!(failed.kind, ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn a_program_is_told_the_trace_of_its_attempt() {
+    let traceparent = TraceParent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    for (env, own) in [(json!({}), "00-4bf"), (json!({ "TRACEPARENT": "mine", "ROTA_TRACEPARENT": "mine" }), "mine")] {
+        let attempt =
+            Attempt { traceparent, ..attempt(&json!({ "shell": "echo $TRACEPARENT $ROTA_TRACEPARENT", "env": env })) };
+        let outcome = executor(CommandPolicy::Any).execute(&attempt, &world().context).await;
+        let said = output(&outcome)["stdout"].as_str().unwrap().to_owned();
+        let (standard, ours) = said.split_once(' ').unwrap();
+        assert!(standard.starts_with(own) && ours.starts_with("00-4bf"), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -4,14 +4,17 @@ use reqwest::{
     Method, Response, StatusCode,
     header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_LANGUAGE, CONTENT_TYPE, HeaderMap, HeaderName, LOCATION, USER_AGENT},
 };
-use rota_core::job::failure::{Failure, RetryAdvice};
+use rota_core::{
+    job::failure::{Failure, RetryAdvice},
+    trace,
+};
 use url::Url;
 
 use super::request::{Call, is_too_long};
 
 /// What goes along to another origin: nothing that could open a door there.
 /// Any header of the step may hold a key, so the list names what stays.
-const GO_ALONG: [&str; 4] = ["idempotency-key", "x-rota-run", "x-rota-job", "x-rota-attempt"];
+const GO_ALONG: [&str; 5] = ["idempotency-key", "x-rota-run", "x-rota-job", "x-rota-attempt", trace::HEADER];
 
 pub(super) enum Hop {
     /// `call` now asks the next URL.

@@ -18,6 +18,7 @@ use rota_core::{
         kinds::{Http, HttpAuth, HttpBody, Signature, is_of_the_connection},
     },
     ports::Attempt,
+    trace,
 };
 use serde_json::Value;
 use sha2::Sha256;
@@ -238,6 +239,9 @@ fn add_ours(headers: &mut HeaderMap, attempt: &Attempt) -> Result<(), Failure> {
     headers.insert("x-rota-run", run);
     headers.insert("x-rota-job", HeaderValue::from(attempt.job.0));
     headers.insert("x-rota-attempt", HeaderValue::from(attempt.number));
+    if let Some(trace) = attempt.traceparent {
+        headers.entry(trace::HEADER).or_insert(header_value(trace::HEADER, &trace.to_string())?);
+    }
     Ok(())
 }
 

@@ -19,6 +19,7 @@ use rota_core::{
     },
     ports::{Attempt, Context, Executor, Progress, Reports, Stream},
     run::{Fence, Lease, Outcome},
+    trace::TraceParent,
 };
 use rota_engine::clock::SystemClock;
 use serde_json::{Value, json};
@@ -151,6 +152,7 @@ async fn execute(executor: Arc<dyn Executor>, clock: Arc<SystemClock>, call: Cal
         step: step.kind,
         payload: call.payload.clone(),
         deadline_at: call.deadline_at,
+        traceparent: call.traceparent.as_deref().and_then(TraceParent::parse),
     };
     let context = Context { clock, reports: Arc::new(Said(call)) };
     match executor.execute(&attempt, &context).await {

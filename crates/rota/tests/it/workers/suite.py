@@ -15,6 +15,8 @@ def write(call: Call, word: str) -> None:
 
 @worker.handler("suite")
 def suite(call: Call) -> object:
+    with open(call.payload["ledger"], "a") as ledger:
+        ledger.write(f"trace {call.run} {call.traceparent}\n")
     write(call, "begun")
     call.log("begun")
     call.progress(percent=50)

@@ -20,6 +20,7 @@ const worker = new Worker({ server, name, drainLimitMs: Number(drain) * 1_000, s
 worker.handler("suite", async (call: Call) => {
   const { ledger, gate, n, size, fails } = call.payload as Payload;
   const write = (word: string): void => appendFileSync(ledger, `${word} ${call.attempt.run} ${process.pid}\n`);
+  appendFileSync(ledger, `trace ${call.attempt.run} ${call.attempt.traceparent}\n`);
   write("begun");
   call.log("begun");
   call.progress({ percent: 50 });
