@@ -194,6 +194,11 @@ impl Row {
         }
     }
 
+    /// A code where there is one: a number, also where a column of text holds it.
+    pub fn code(&self, index: usize) -> Option<i16> {
+        self.int(index).ok().or_else(|| self.str(index).ok()?.parse().ok())
+    }
+
     pub fn text(&self, index: usize) -> Result<String, StoreError> {
         self.str(index).map(str::to_owned)
     }

@@ -157,8 +157,9 @@ fn cursor(row: &Row) -> Result<DueCursor, StoreError> {
     })
 }
 
-/// A stretch of instants. Why they were skipped is a code, or a name.
+/// A stretch of instants. Why they were skipped is a code, or a name, which is what a release
+/// of schema 18 reads in SQLite.
 fn skip(row: &Row) -> Result<SkipRange, StoreError> {
-    let reason = row.int(3).map_or_else(|_| row.str(3).and_then(skip_reason_named), skip_reason)?;
+    let reason = row.code(3).map_or_else(|| row.str(3).and_then(skip_reason_named), skip_reason)?;
     Ok(SkipRange { from: row.time(0)?, to: row.time(1)?, count: row.count(2)?, reason })
 }

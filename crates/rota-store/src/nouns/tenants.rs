@@ -46,7 +46,7 @@ fn tenant(row: &Row) -> Result<Tenant, StoreError> {
     Ok(Tenant { id: TenantId(row.int(0)?), name: row.text(1)?, tier: tier_at(row, 2)?, quotas: row.opt(3, Row::text)? })
 }
 
-/// A tier: a code, or its name as JSON.
+/// A tier: a code, or its name as JSON, which is what a release of schema 18 reads in SQLite.
 fn tier_at(row: &Row, index: usize) -> Result<Tier, StoreError> {
-    row.int(index).map_or_else(|_| row.json(index), tier)
+    row.code(index).map_or_else(|| row.json(index), tier)
 }

@@ -26,7 +26,7 @@ use super::{
     writer::Urgency,
 };
 use crate::{
-    codec::{micros, time},
+    codec::{micros, skip_reason_code, time},
     fired::leaves,
     kept,
     unreadable::readable,
@@ -227,8 +227,10 @@ pub fn record_skip(
     let (reason, fired) = (skip.reason.as_str(), made_before as i64);
     let sql = "UPDATE skip SET to_at = ?2, count = count + ?3 WHERE schedule = ?1 \
          AND from_at = (SELECT max(from_at) FROM skip WHERE schedule = ?1) \
-         AND reason = ?4 AND fired = ?5 AND to_at < ?6";
-    let row = params![schedule.0, micros(skip.to), skip.count as i64, reason, fired, micros(skip.from)];
+         AND reason IN (?4, ?7) AND fired = ?5 AND to_at < ?6";
+    // A later release writes the code.
+    let code = skip_reason_code(skip.reason);
+    let row = params![schedule.0, micros(skip.to), skip.count as i64, reason, fired, micros(skip.from), code];
     let lengthened = change(connection, sql, row)?;
     if lengthened == 0 {
         let sql = "INSERT INTO skip (schedule, from_at, to_at, count, reason, fired) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \

@@ -114,6 +114,7 @@ promises! {
     }
     schedules {
         a_saved_schedule_is_found_by_id_and_job,
+        codes_are_read_where_names_are_written,
         reserved_ids_are_apart,
         an_edit_is_guarded_by_what_its_saver_read,
         an_edit_after_a_fire_is_stale,

@@ -6,7 +6,7 @@ use rota_core::{
     ids::{Partition, ScheduleId},
     store::{
         DueCursor, Guarded, JobSaved, ReviewPage, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleRecord,
-        ScheduleSaved, StoreError,
+        ScheduleSaved, StoreError, Tier,
     },
 };
 
@@ -381,4 +381,22 @@ pub async fn schedules_due_in_a_second_are_counted_up_to_a_bound(h: &Harness) {
     assert_eq!(h.store.count_due(&seconds, 100).await.unwrap(), [8, 12, 0]);
     assert_eq!(h.store.count_due(&seconds, 10).await.unwrap(), [8, 10, 0]);
     assert!(h.store.count_due(&[], 10).await.unwrap().is_empty());
+}
+
+/// From the next release on both stores write codes, and this one runs beside it.
+pub async fn codes_are_read_where_names_are_written(h: &Harness) {
+    let put = h.schedule_put("daily").await;
+    h.save_schedule(&put, at(0)).await;
+    for n in 0..2 {
+        let stored = h.store.schedules(&[put.id]).await.unwrap().remove(0).unwrap();
+        let guard = Some(stored.guard(h.cursors(&[put.id]).await[0]));
+        let skips = vec![SkipRange { from: at(n), to: at(n), count: 1, reason: SkipReason::Edited }];
+        let moved = SchedulePut { stored: armed(Some(cursor(at(9_000 + n), 0))), guard, skips, ..put.clone() };
+        assert!(matches!(h.save_schedule(&moved, at(n)).await, ScheduleSaved::Saved { .. }));
+        assert!(h.place.sql("UPDATE skip SET reason = 6; UPDATE tenant SET tier = 1").await);
+    }
+    let skips = h.store.skips(put.id, None, 10).await.unwrap();
+    let both = SkipRange { from: at(0), to: at(1), count: 2, reason: SkipReason::Edited };
+    assert_eq!(skips.iter().map(|skip| skip.range).collect::<Vec<_>>(), [both], "a stretch goes on");
+    assert_eq!(h.store.tenants().await.unwrap().remove(0).tier, Tier::Pro);
 }
