@@ -299,10 +299,46 @@ struct Batch {
     is_end: bool,
 }
 
+/// What was read of a body, from which lines are taken. Each byte is searched once, however
+/// many chunks a line comes in and however many batches a chunk is taken in.
+#[derive(Default)]
+struct Unread {
+    bytes: Vec<u8>,
+    /// The lines that end before this were taken.
+    taken: usize,
+    /// No line that is left ends before this.
+    searched: usize,
+}
+
+impl Unread {
+    fn push(&mut self, chunk: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.searched -= self.taken;
+        self.taken = 0;
+        self.bytes.extend_from_slice(chunk);
+    }
+
+    /// Takes the next whole line.
+    fn line(&mut self) -> Option<&[u8]> {
+        let Some(length) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.bytes.len();
+            return None;
+        };
+        let (start, end) = (self.taken, self.searched + length);
+        self.taken = end + 1;
+        self.searched = self.taken;
+        Some(self.bytes[start..end].trim_ascii())
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+}
+
 /// The lines of a body, a batch at a time.
 struct Lines {
     chunks: axum::body::BodyDataStream,
-    rest: Vec<u8>,
+    unread: Unread,
     line: u64,
     ended: bool,
     /// The next line must have come within this time.
@@ -321,7 +357,16 @@ impl Lines {
         let stream = place.as_ref().map(Place::stream).transpose()?;
         let recheck = Recheck::begin::<P>(node, asked, tenant);
         let chunks = body.into_data_stream();
-        Ok(Self { chunks, rest: Vec::new(), line: 0, ended: false, line_time, place, recheck, _stream: stream })
+        Ok(Self {
+            chunks,
+            unread: Unread::default(),
+            line: 0,
+            ended: false,
+            line_time,
+            place,
+            recheck,
+            _stream: stream,
+        })
     }
 
     /// A place among the requests in work, for one batch: between batches the
@@ -350,9 +395,9 @@ impl Lines {
                 line_by = Instant::now() + self.line_time;
             }
             if lines.len() >= LINES || bytes >= BATCH_BYTES_MAX || self.ended {
-                return Batch { lines, broken: None, is_end: self.ended && self.rest.is_empty() };
+                return Batch { lines, broken: None, is_end: self.ended && self.unread.len() == 0 };
             }
-            if self.rest.len() > LINE_BYTES_MAX {
+            if self.unread.len() > LINE_BYTES_MAX {
                 return self.broken_off(lines, Problem::too_large(LINE_BYTES_MAX));
             }
             let read = tokio::select! {
@@ -366,11 +411,11 @@ impl Lines {
                 read = timeout_at(line_by, self.chunks.next()) => read,
             };
             match read {
-                Ok(Some(Ok(chunk))) => self.rest.extend_from_slice(&chunk),
+                Ok(Some(Ok(chunk))) => self.unread.push(&chunk),
                 Ok(None) => {
                     self.ended = true;
-                    if !self.rest.is_empty() {
-                        self.rest.push(b'\n');
+                    if self.unread.len() > 0 {
+                        self.unread.push(b"\n");
                     }
                 }
                 Ok(Some(Err(_))) => return self.broken_off(lines, Problem::bad_request("the body ended early")),
@@ -381,26 +426,22 @@ impl Lines {
 
     fn broken_off(&mut self, lines: Vec<(u64, Bytes)>, problem: Problem) -> Batch {
         self.ended = true;
-        self.rest.clear();
+        self.unread = Unread::default();
         Batch { lines, broken: Some((self.line + 1, problem)), is_end: true }
     }
 
     /// Takes whole lines off what was read. Empty ones are counted and left out.
     fn split(&mut self, lines: &mut Vec<(u64, Bytes)>, bytes: &mut usize) {
-        let mut start = 0;
         while lines.len() < LINES
             && *bytes < BATCH_BYTES_MAX
-            && let Some(length) = self.rest[start..].iter().position(|byte| *byte == b'\n')
+            && let Some(text) = self.unread.line()
         {
-            let text = self.rest[start..start + length].trim_ascii();
             self.line += 1;
             if !text.is_empty() {
                 *bytes += text.len();
                 lines.push((self.line, Bytes::copy_from_slice(text)));
             }
-            start += length + 1;
         }
-        self.rest.drain(..start);
     }
 }
 
@@ -537,4 +578,48 @@ async fn next_jobs(
         None => *query = None,
     }
     Ok(Some(page.jobs.into_iter().map(|job| PauseTarget::Job(job.id)).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of a megabyte, sent byte by byte, was searched from its beginning for each.
+    #[test]
+    fn what_was_searched_for_the_end_of_a_line_is_not_searched_again() {
+        let mut unread = Unread::default();
+        unread.push(b"one\n");
+        assert_eq!(unread.line(), Some(&b"one"[..]));
+        for chunk in [&b"tw"[..], b"o, three", b", four"] {
+            unread.push(chunk);
+            assert_eq!(unread.line(), None);
+            assert_eq!(unread.searched, unread.bytes.len());
+            // It would find these if it looked.
+            let searched = unread.searched;
+            unread.bytes[..searched].fill(b'\n');
+        }
+        unread.push(b"!\nlast");
+        assert_eq!(unread.line(), Some(&b"!"[..]));
+        assert_eq!(unread.line(), None);
+        assert_eq!(unread.len(), 4);
+    }
+
+    #[test]
+    fn lines_are_the_same_however_they_are_cut_into_chunks() {
+        let body = b"one\n\n  two \r\n\nthree\nfour";
+        for size in 1..=body.len() {
+            let (mut unread, mut lines) = (Unread::default(), Vec::new());
+            for chunk in body.chunks(size) {
+                unread.push(chunk);
+                while let Some(line) = unread.line() {
+                    lines.push(String::from_utf8(line.to_vec()).unwrap());
+                }
+            }
+            assert_eq!(
+                (lines, unread.len()),
+                (["one", "", "two", "", "three"].map(str::to_owned).to_vec(), 4),
+                "{size}"
+            );
+        }
+    }
 }
