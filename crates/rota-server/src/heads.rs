@@ -3,6 +3,8 @@
 //! The lines of a head end with CR and LF. The parser also takes a lone LF, and a proxy in
 //! front that does not would see one request where this node sees two. So a lone LF in a
 //! head is made a character that the parser refuses, and the request is answered with 400.
+//! So is the end of a line that says the length of a body whose other line says that it comes
+//! in chunks: two readers may believe one each.
 //!
 //! To tell heads from bodies the length of each body is read here. After a body that does
 //! not say its length nothing more is looked at, and nothing more is answered: whoever
@@ -26,8 +28,8 @@ pub struct Heads {
     /// The beginning of the line that is being read.
     line: Vec<u8>,
     before: u8,
-    /// Of the body that follows the head.
-    length: u64,
+    /// Of the body that follows the head, if the head says one.
+    length: Option<u64>,
     /// A line of this head was not empty.
     has_begun: bool,
     open_ended: Arc<AtomicBool>,
@@ -72,22 +74,24 @@ impl Heads {
     fn take(&mut self, byte: &mut u8) {
         let before = std::mem::replace(&mut self.before, *byte);
         if *byte == b'\n' {
-            if before != b'\r' {
-                *byte = REFUSED;
-                self.at = At::Beyond;
-                return;
+            if before != b'\r' || !self.end_line() {
+                self.refuse(byte);
             }
-            self.end_line();
         } else if self.line.len() < LINE_BYTES_MAX {
             self.line.push(*byte);
         } else if *byte != b'\r' && self.line.len() > LENGTH.len() && is_named(&self.line, LENGTH) {
             // A length that is padded until nobody but the parser reads it.
-            *byte = REFUSED;
-            self.at = At::Beyond;
+            self.refuse(byte);
         }
     }
 
-    fn end_line(&mut self) {
+    fn refuse(&mut self, byte: &mut u8) {
+        *byte = REFUSED;
+        self.at = At::Beyond;
+    }
+
+    /// Whether the line may stand where it does.
+    fn end_line(&mut self) -> bool {
         let line = std::mem::take(&mut self.line);
         let line = line.trim_ascii();
         if !line.is_empty() {
@@ -96,19 +100,23 @@ impl Heads {
             let (name, value) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default().trim_ascii());
             if name.eq_ignore_ascii_case(FRAMING) {
                 self.open_ended.store(true, Ordering::Relaxed);
-            } else if name.eq_ignore_ascii_case(LENGTH) {
+                return self.length.is_none();
+            }
+            if name.eq_ignore_ascii_case(LENGTH) {
                 // One that cannot be read is refused by the parser.
-                self.length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+                let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                self.length = Some(length.unwrap_or_default());
+                return !self.open_ended.load(Ordering::Relaxed);
             }
         } else if self.has_begun {
             self.has_begun = false;
-            let length = std::mem::take(&mut self.length);
-            self.at = match length {
+            self.at = match self.length.take() {
                 _ if self.open_ended.load(Ordering::Relaxed) => At::Beyond,
-                0 => At::Head,
-                length => At::Body(length),
+                None | Some(0) => At::Head,
+                Some(length) => At::Body(length),
             };
         }
+        true
     }
 }
 
@@ -146,6 +154,9 @@ mod tests {
             (format!("\n{get}"), true, false),
             (format!("POST / HTTP/1.1\r\nContent-Length: {}4\r\n\r\nabcd", " ".repeat(80)), true, false),
             (format!("{post}GET / HTTP/1.1\nHost: a\r\n\r\n"), true, false),
+            (format!("{post}{stream}"), false, true),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n".to_owned(), true, true),
+            ("POST / HTTP/1.1\r\ncontent-length: 0\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), true, true),
             (format!("{}\nX: {}\r\n\r\n", get.trim_end(), "x".repeat(1_000)), true, false),
         ] {
             for step in [1, 3, 1_000] {

@@ -342,6 +342,40 @@ async fn a_lone_line_feed_in_a_head_is_refused() {
     bed.close().await;
 }
 
+/// A proxy that believes one of two lines would see a body where this node sees a request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_whose_length_is_said_in_two_ways_is_refused() {
+    let bed = bed(Bounds::default()).await;
+    let good = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let chunks = "5\r\nabcde\r\n0\r\n\r\n";
+    let padded = format!("Content-Length: {}5", " ".repeat(80));
+    for lines in [
+        "Transfer-Encoding: chunked\r\nContent-Length: 5",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked",
+        "content-length: 0\r\nX: y\r\ntransfer-encoding: Chunked",
+        "Content-Length: 5\r\nTransfer-Encoding: identity",
+        "Content-Length: 5\r\nContent-Length: 6",
+        "Content-Length: 5, 5",
+        "Content-Length: +5",
+        &padded,
+    ] {
+        let mut stream = bed.connect().await;
+        let bad = format!("POST /healthz HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n{chunks}");
+        stream.write_all(format!("{good}{bad}{good}").as_bytes()).await.unwrap();
+        let said = rest(&mut stream).await;
+        let count = |status: &str| said.matches(&format!("HTTP/1.1 {status} ")).count();
+        assert_eq!((count("200"), count("400"), said.matches("HTTP/1.1 ").count()), (1, 1, 2), "{lines}: {said}");
+    }
+    // The same length said twice is one length.
+    let mut stream = bed.connect().await;
+    let twice = "POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nabcde";
+    let last = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(format!("{twice}{last}").as_bytes()).await.unwrap();
+    let said = rest(&mut stream).await;
+    assert!(said.starts_with("HTTP/1.1 405 ") && said.contains("HTTP/1.1 200 "), "{said}");
+    bed.close().await;
+}
+
 /// Slowloris: a head that never ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_comes_a_letter_at_a_time_is_given_up() {
