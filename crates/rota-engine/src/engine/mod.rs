@@ -2,6 +2,7 @@
 
 mod builder;
 mod many;
+mod newest;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

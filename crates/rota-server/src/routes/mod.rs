@@ -110,6 +110,7 @@ fn described() -> OpenApiRouter<Node> {
         .routes(routes!(jobs::stats))
         .routes(routes!(jobs::check))
         .routes(routes!(runs::of_job))
+        .routes(routes!(runs::newest_of_job))
         .routes(routes!(runs::list))
         .routes(routes!(runs::read))
         .routes(routes!(runs::cancel))

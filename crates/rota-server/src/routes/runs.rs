@@ -102,6 +102,19 @@ pub async fn of_job(
     page(&may.engine, &listing, RunQuery { job: Some(record.id), ..query }).await
 }
 
+/// Read the newest run of a job.
+///
+/// The one that was created last, live or ended. The answer is 404 if the job has no runs.
+#[utoipa::path(get, path = "/jobs/{job}/runs/newest", tag = "runs", params(("job" = String, Path, description = "The id or the name of the job")),
+    responses((status = OK, body = Run)))]
+pub async fn newest_of_job(may: May<RunRead>, JobPath(job): JobPath) -> Result<Json<Run>, Problem> {
+    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let query = RunQuery { job: Some(record.id), ..query(&RunsFilter::default(), &may).await? };
+    let newest = may.engine.newest_run(&query).await?.ok_or_else(|| Problem::no_such("run"))?;
+    let mut shown = shown(&may.engine, vec![newest]).await?;
+    Ok(Json(shown.pop().ok_or_else(|| Problem::no_such("run"))?))
+}
+
 async fn page(
     engine: &Engine,
     listing: &Listing<RunsFilter, true>,

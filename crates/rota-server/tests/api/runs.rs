@@ -308,3 +308,35 @@ async fn a_remote_worker_is_given_the_trace_of_its_attempt() {
     let given = attempt["traceparent"].as_str().unwrap();
     assert!(given.starts_with(&format!("00-{TRACE}-")) && given != CALLER, "{given}");
 }
+
+/// Whoever looks at a job by its name wants the run that was just created, however many others
+/// wait, and however long others took to end.
+#[tokio::test]
+async fn the_newest_run_of_a_job_is_the_one_that_was_created_last() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let newest = async || bed.get("/jobs/mail/runs/newest").await;
+    assert_eq!(newest().await.problem(), (404, "not_found".to_owned()));
+    assert_eq!(bed.get("/jobs/nobody/runs/newest").await.problem(), (404, "not_found".to_owned()));
+    let first = bed.trigger("mail", json!({})).await;
+    bed.ended(&first).await;
+    let found = newest().await.ok();
+    assert_eq!((&found["id"], &found["status"]), (&json!(first), &json!("succeeded")), "{found}");
+    let line = json!({ "job": "mail", "run_at": "2100-01-01T00:00:00Z" }).to_string() + "\n";
+    let lines = [("content-type", "application/x-ndjson")];
+    let made = bed.send(axum::http::Method::POST, "/bulk/runs", &lines, line.repeat(450)).await.lines();
+    assert_eq!(made.len(), 450);
+    let waiting = newest().await.ok()["id"].clone();
+    assert!(made.iter().any(|line| line["id"] == waiting), "one of those that wait: {waiting}");
+    let last = bed.trigger("mail", json!({})).await;
+    bed.ended(&last).await;
+    assert_eq!(newest().await.ok()["id"], json!(last));
+    // One that was created before it ends later.
+    bed.post(&format!("/runs/{}/cancel", waiting.as_str().unwrap()), json!({})).await.ok();
+    assert_eq!(newest().await.ok()["id"], json!(last));
+    // It is of this job alone.
+    bed.job("other", "hello").await;
+    let other = bed.trigger("other", json!({})).await;
+    bed.ended(&other).await;
+    assert_eq!(newest().await.ok()["id"], json!(last));
+}

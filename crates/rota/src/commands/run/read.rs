@@ -4,7 +4,7 @@ use std::io;
 
 use jiff::Timestamp;
 use rota_api::{
-    page::Page,
+    job::Job,
     run::{Run, RunEvent, Why},
 };
 use rota_client::Client;
@@ -31,9 +31,6 @@ pub async fn list(session: &mut Session<'_>, kind: &str, args: &ListRunsArgs) ->
     session.list(&args.list, &[kind], &query, shown::runs).await
 }
 
-/// How many of a job's runs are compared to find the one that was created last.
-const LOOKED_AT: &str = "200";
-
 impl RunName {
     /// The run's id: as given, or that of the job's newest run.
     pub async fn find(&self, client: &Client) -> Result<String, Failure> {
@@ -46,32 +43,22 @@ impl RunName {
         if self.run.parse::<Uuid>().is_ok() {
             return Ok(Some(self.run.clone()));
         }
-        match self.newest(client).await {
-            Ok(run) => Ok(run),
+        let newest: Result<Run, _> = client.get(&["jobs", &self.run, "runs", "newest"], &[]).await;
+        match newest {
+            Ok(run) => Ok(Some(run.id.to_string())),
+            Err(error) if error.is_not_found() => self.no_run(client).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Why there is no newest run.
+    async fn no_run(&self, client: &Client) -> Result<Option<String>, Failure> {
+        match client.get::<Job>(&["jobs", &self.run], &[]).await {
+            Ok(_) => Ok(None),
             Err(error) if error.is_not_found() => {
                 Err(Failure::not_found(format!("`{}` is neither the id of a run nor the name of a job", self.run)))
             }
             Err(error) => Err(error.into()),
-        }
-    }
-}
-
-impl RunName {
-    /// Live ones come first and the others by their ends, so the newest may be behind others;
-    /// and a page may be empty that has a next one.
-    async fn newest(&self, client: &Client) -> Result<Option<String>, rota_client::Error> {
-        let mut query = vec![("limit", LOOKED_AT.to_owned())];
-        loop {
-            let page = client.get::<Page<Run>>(&["jobs", &self.run, "runs"], &query).await?;
-            let newest = page.items.iter().max_by_key(|run| (run.created_at, run.id));
-            match (newest, page.next) {
-                (Some(run), _) => return Ok(Some(run.id.to_string())),
-                (None, None) => return Ok(None),
-                (None, Some(next)) => {
-                    query.truncate(1);
-                    query.push(("after", next));
-                }
-            }
         }
     }
 }
