@@ -274,6 +274,8 @@ async fn a_trace_goes_on_to_the_target_of_every_attempt() {
     let made = bed.send_json(Method::POST, "/jobs/call/trigger", &json!({}), &[("traceparent", CALLER)]).await.ok();
     let run = bed.ended(made["id"].as_str().unwrap()).await;
     assert_eq!((&run["status"], &run["trigger"]["traceparent"]), (&json!("succeeded"), &json!(CALLER)));
+    let began = |field: &str| run[field].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    assert!(began("first_started_at") < began("started_at"), "it has taken two attempts: {run}");
     let heads = [requests.recv().await.unwrap(), requests.recv().await.unwrap()];
     let [first, second] = heads.each_ref().map(|head| traced(head).expect("a traceparent is sent"));
     for sent in [first, second] {

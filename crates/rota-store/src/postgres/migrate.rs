@@ -36,12 +36,14 @@ const STEPS: &[(i32, &str)] = &[
 /// other.
 const LOCK: &str = "rota migrations of ";
 
-/// So long a step waits for a table that is in use, because everybody else waits behind it;
-/// then it lets them pass and asks again.
-const LOCK_WAIT: &str = "2s";
+/// So long a step waits for a table that is in use, because everybody else waits behind it.
+const LOCK_WAIT: &str = "300ms";
 
-/// So often it asks.
-const LOCK_TRIES: u32 = 150;
+/// Then it lets them pass, and asks again.
+const PASS: &str = "SELECT pg_sleep(2)";
+
+/// So often it asks: for about five minutes.
+const LOCK_TRIES: u32 = 130;
 
 /// The newest schema that this release knows.
 pub(super) fn known() -> i64 {
@@ -100,6 +102,7 @@ async fn apply(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
             if source.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) || tries == LOCK_TRIES {
                 return Err(OpenError::Migration { version: *version, source });
             }
+            client.batch_execute(PASS).await.map_err(prepare)?;
         }
     }
     Ok(())

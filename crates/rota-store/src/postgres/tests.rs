@@ -862,3 +862,35 @@ async fn a_connection_lives_where_its_store_was_opened() {
     drop(held);
     std::sync::Arc::into_inner(bed).unwrap().done().await;
 }
+
+async fn raw(schema: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&format!("SET search_path = {schema}; SET statement_timeout = '20s'")).await.unwrap();
+    client
+}
+
+/// A node of the new release that starts would stop the old ones for as long as somebody's
+/// longest query takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_waits_for_a_table_lets_others_pass() {
+    let schema = format!("t_{}", Uuid::now_v7().simple());
+    let open = || PostgresStore::open(&url(), Options { schema: Some(schema.clone()), ..Options::default() });
+    drop(open().await.unwrap());
+    let (reader, other) = (raw(&schema).await, raw(&schema).await);
+    let back = "ALTER TABLE run DROP COLUMN first_started_at, DROP COLUMN item; \
+         ALTER TABLE history DROP COLUMN first_started_at, DROP COLUMN item; DELETE FROM migration WHERE version = 19";
+    other.batch_execute(back).await.unwrap();
+    reader.batch_execute("BEGIN; SELECT count(*) FROM history").await.unwrap();
+    let opened = async {
+        let store = open().await.unwrap();
+        store.drop_schema().await.unwrap();
+    };
+    let meanwhile = async {
+        let waits = "SELECT 1 FROM pg_locks WHERE relation = 'history'::regclass AND NOT granted";
+        while other.query(waits, &[]).await.unwrap().is_empty() {}
+        other.query("SELECT count(*) FROM history", &[]).await.expect("others read while the step waits");
+        reader.batch_execute("COMMIT").await.unwrap();
+    };
+    tokio::join!(opened, meanwhile);
+}
