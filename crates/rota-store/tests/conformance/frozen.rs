@@ -3,8 +3,8 @@
 //!
 //! `tests/frozen/<schema>` holds a sample in the form of either store and what was in it.
 //! A sample is taken once, when its schema is released, and never changed: see
-//! `scripts/freeze`. What is read of it is written down field by field, so that a field
-//! that comes later changes nothing here.
+//! `scripts/freeze`. What is read of it is written down field by field, and a field that came
+//! later only where it is there, so that it changes nothing here.
 
 use std::{fmt::Write as _, path::PathBuf};
 
@@ -18,13 +18,14 @@ use rota_core::{
     job::{After, AfterEnd, Match},
     order::OrderKey,
     rate::Rate,
-    run::{NewRun, Run, RunState, Status, UniqueAsk},
+    run::{NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk},
     slot::UniqueKey,
     store::{
         AuditEntry, AuditQuery, CalendarPut, Claim, Enqueued, FireItem, Fired, FollowEnds, Guarded, JobPut, JobQuery,
         LogChunk, LogQuery, Pause, PauseTarget, RunQuery, SchedulePut, ScheduleQuery, Session, TenantPut, Tier, Token,
         TokenAsk, TokenQuery, UserPut, UserQuery, UserWish, WorkerBeat, WorkerInfo,
     },
+    trace::TraceParent,
 };
 
 use crate::{dead::dies, harness::*, play, upkeep::tend_all};
@@ -34,7 +35,7 @@ const DAY: i64 = 86_400_000;
 const TAKEN: i64 = 3 * DAY;
 
 /// The schemas that have a sample.
-pub const SCHEMAS: &[i64] = &[18];
+pub const SCHEMAS: &[i64] = &[18, 19];
 
 /// Where the samples are.
 pub fn folder(schema: i64) -> PathBuf {
@@ -86,7 +87,9 @@ async fn leased(h: &Harness, now: Timestamp) -> Run {
 fn keyed(h: &Harness) -> NewRun {
     let labels = [("scope".to_owned(), "user".to_owned())].into_iter().collect();
     let unique = Some(UniqueAsk { key: UniqueKey(77), until: at(9 * DAY) });
-    NewRun { labels, unique, payload: Some("{\"a\":1}".into()), ready_at: at(TAKEN), ..h.new_run(h.owned) }
+    let traceparent = TraceParent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    let trigger = Trigger { traceparent, ..Trigger::plain(Source::Api) };
+    NewRun { labels, unique, trigger, payload: Some("{\"a\":1}".into()), ready_at: at(TAKEN), ..h.new_run(h.owned) }
 }
 
 fn log(run: &Run, seq: i32) -> LogChunk {
@@ -198,6 +201,16 @@ async fn runs(h: &Harness, text: &mut String) {
             run.payload,
         )
         .unwrap();
+        let (first, item) = (run.first_started_at, run.parent.and_then(|parent| parent.item));
+        if let Some(first) = first {
+            writeln!(text, "  first started {first}").unwrap();
+        }
+        if let Some(item) = item {
+            writeln!(text, "  item {item}").unwrap();
+        }
+        if let Some(trace) = run.trigger.traceparent {
+            writeln!(text, "  traceparent {trace}").unwrap();
+        }
         let query = LogQuery { run: run.id, attempt: None, after: None, limit: 100 };
         for chunk in h.store.logs(&query).await.unwrap() {
             writeln!(text, "  log {}/{} at {}: {:?}", chunk.attempt, chunk.seq, chunk.at, chunk.lines).unwrap();
