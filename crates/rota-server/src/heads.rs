@@ -88,6 +88,8 @@ impl Heads {
     fn refuse(&mut self, byte: &mut u8) {
         *byte = REFUSED;
         self.at = At::Beyond;
+        // The parser closes the connection, after what was asked before is answered.
+        self.open_ended.store(false, Ordering::Relaxed);
     }
 
     /// Whether the line may stand where it does.
@@ -155,8 +157,8 @@ mod tests {
             (format!("POST / HTTP/1.1\r\nContent-Length: {}4\r\n\r\nabcd", " ".repeat(80)), true, false),
             (format!("{post}GET / HTTP/1.1\nHost: a\r\n\r\n"), true, false),
             (format!("{post}{stream}"), false, true),
-            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n".to_owned(), true, true),
-            ("POST / HTTP/1.1\r\ncontent-length: 0\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), true, true),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n".to_owned(), true, false),
+            ("POST / HTTP/1.1\r\ncontent-length: 0\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), true, false),
             (format!("{}\nX: {}\r\n\r\n", get.trim_end(), "x".repeat(1_000)), true, false),
         ] {
             for step in [1, 3, 1_000] {
