@@ -15,7 +15,7 @@ pub mod catalog;
 pub mod clock;
 pub mod definitions;
 pub mod driver;
-mod elsewhere;
+pub mod elsewhere;
 mod engine;
 pub mod events;
 pub mod executing;

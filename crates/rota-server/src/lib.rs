@@ -200,7 +200,10 @@ pub fn threads(count: usize, each: fn()) -> io::Result<Runtime> {
         .worker_threads(count)
         .max_blocking_threads(BLOCKING_MAX)
         .thread_name("rota-api")
-        .on_thread_start(each)
+        .on_thread_start(move || {
+            rota_engine::elsewhere::mark_thread();
+            each();
+        })
         .enable_all()
         .build()
 }

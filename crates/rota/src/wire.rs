@@ -14,6 +14,7 @@ use rota_core::{
 use rota_embed::store::{self, Opened, Place};
 use rota_engine::{
     Engine, Options,
+    elsewhere::mark_thread,
     executors::{
         Call, HandlerError,
         command::{CommandExecutor, CommandOptions, CommandPolicy},
@@ -144,7 +145,7 @@ pub fn node(config: &Config) -> anyhow::Result<Node> {
 
 /// The threads of the engine, which are its alone.
 pub fn engine_threads() -> io::Result<Runtime> {
-    Builder::new_multi_thread().thread_name("rota-engine").enable_all().build()
+    Builder::new_multi_thread().thread_name("rota-engine").on_thread_start(mark_thread).enable_all().build()
 }
 
 /// The threads of the API: what they ask of the store has its own share of it.

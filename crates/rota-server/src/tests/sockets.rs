@@ -190,6 +190,46 @@ async fn stages_go_on_while_every_thread_of_the_api_is_stuck() {
     bed.close().await;
 }
 
+/// A tenant's schema may take long to evaluate, as often as the tenant likes; whoever watches
+/// the node must not take it for dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_answered_while_every_thread_of_the_api_evaluates() {
+    let bed = bed(Bounds::default()).await;
+    // Alternatives that double with each level: given up, after as many steps as there may be.
+    let mut defs: serde_json::Map<String, Value> = (0..30)
+        .map(|n| {
+            let next = json!({ "$ref": format!("#/$defs/a{}", n + 1) });
+            (format!("a{n}"), json!({ "anyOf": [next.clone(), { "allOf": [next] }] }))
+        })
+        .collect();
+    defs.insert("a30".into(), json!({ "type": "object" }));
+    let job = json!({ "name": "j", "steps": [{ "id": "s", "handler": { "name": "h" } }],
+        "input": { "schema": { "$ref": "#/$defs/a0", "$defs": defs } } });
+    let job = JobDocument::from_value(job).unwrap();
+    bed.engine.save_job(bed.tenant, &job, None, Expect::Anything).await.unwrap();
+    let ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut health = bed.connect().await;
+    health.write_all(ask).await.unwrap();
+    assert!(heard(&mut health).await.starts_with("HTTP/1.1 200 "));
+    let trigger = "POST /api/v1/jobs/j/trigger HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                   Content-Type: application/json\r\nContent-Length: 18\r\n\r\n{\"payload\":\"text\"}";
+    let mut evaluating = Vec::new();
+    for _ in 0..16 {
+        let mut stream = bed.connect().await;
+        stream.write_all(trigger.as_bytes()).await.unwrap();
+        evaluating.push(tokio::spawn(async move { rest(&mut stream).await }));
+    }
+    health.write_all(ask).await.unwrap();
+    assert!(heard(&mut health).await.starts_with("HTTP/1.1 200 "));
+    let done = evaluating.iter().filter(|evaluation| evaluation.is_finished()).count();
+    assert_eq!(done, 0, "health waited for evaluations");
+    for evaluation in evaluating {
+        let said = evaluation.await.unwrap();
+        assert!(said.contains("steps"), "{said}");
+    }
+    bed.close().await;
+}
+
 /// What is in work is bounded, and who comes too late is told when to come again;
 /// health is told always.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
