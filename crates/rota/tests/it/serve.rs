@@ -1,6 +1,11 @@
 //! `rota serve` on an SQLite file: starts, fires, drains, dies and goes on.
 
-use std::{io::Write as _, net::TcpListener, os::unix::fs::PermissionsExt as _};
+use std::{
+    fmt::Write as _,
+    io::Write as _,
+    net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
+};
 
 use rustix::process::Signal;
 
@@ -71,6 +76,36 @@ fn sigterm_lets_attempts_end_and_exits_with_0() {
     let (status, _, log) = node.end();
     assert_eq!(status.code(), Some(0), "{log:#?}");
     assert_eq!(ledger(&place.path("begun")).last().map(String::as_str), Some("ended"));
+}
+
+/// What a tenant has a node evaluate must not keep it from leaving.
+#[test]
+fn sigterm_ends_a_node_whose_api_evaluates_on_every_thread() {
+    let place = Place::new();
+    // Alternatives that double with each level: given up, after as many steps as there may be.
+    let mut schema = "a30: { type: object }".to_owned();
+    for n in 0..30 {
+        let next = format!("{{ $ref: '#/$defs/a{}' }}", n + 1);
+        write!(schema, ", a{n}: {{ anyOf: [{next}, {{ allOf: [{next}] }}] }}").unwrap();
+    }
+    let input = format!("input: {{ schema: {{ $ref: '#/$defs/a0', $defs: {{ {schema} }} }} }}");
+    place.write("jobs/slow.yaml", &command_job("slow", &input, "true"));
+    let jobs = place.text("jobs");
+    let mut node = Node::ready(&place, &["--jobs", &jobs, "--commands-policy", "any"]);
+    let trigger = "POST /api/v1/jobs/slow/trigger HTTP/1.1\r\nHost: localhost\r\n\
+                   Content-Type: application/json\r\nContent-Length: 18\r\n\r\n{\"payload\":\"text\"}";
+    let evaluating: Vec<TcpStream> = (0..64)
+        .map(|_| {
+            let mut stream = TcpStream::connect(node.address()).unwrap();
+            stream.write_all(trigger.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(node.get("/healthz").unwrap().0, 200);
+    node.signal(Signal::TERM);
+    let (status, _, log) = node.end();
+    assert_eq!(status.code(), Some(0), "{log:#?}");
+    drop(evaluating);
 }
 
 /// Whoever cannot wait must not leave programs behind: the run starts again
