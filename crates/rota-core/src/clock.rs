@@ -131,7 +131,7 @@ pub struct Ahead {
 
 impl Ahead {
     /// How long a machine that starts with a wrong clock has to put it right.
-    pub const NEW_FOR: Duration = Duration::from_secs(600);
+    pub const NEW_FOR: Duration = Duration::from_mins(10);
 
     /// Takes in a reading of the clock at this uptime. A step that it shows is believed
     /// after `doubt`.

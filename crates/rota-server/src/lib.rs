@@ -92,11 +92,20 @@ pub use self::{
     problem::Problem,
 };
 
+/// What requests are held to, for those who list it.
+pub mod limits {
+    pub use crate::{
+        HEADER_BYTES_MAX, HEADERS_MAX,
+        query::{PAGE_BYTES_MAX, QUERY_BYTES_MAX},
+        routes::bulk::{LINE_BYTES_MAX, TOUCHED_MAX},
+    };
+}
+
 /// Bytes of a body that anything here reads.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a request's line and headers together.
-const HEADER_BYTES_MAX: usize = 32 << 10;
-const HEADERS_MAX: usize = 64;
+pub const HEADER_BYTES_MAX: usize = 32 << 10;
+pub const HEADERS_MAX: usize = 64;
 /// How long a connection that makes room for another may take to close.
 const LEAVING_TIME: Duration = Duration::from_secs(1);
 /// How long a client that finds no room may take with its body.

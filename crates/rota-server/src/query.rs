@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 use crate::{cursor, problem::Problem};
 
 /// Bytes of a query that are read.
-const QUERY_BYTES_MAX: usize = 8 << 10;
+pub const QUERY_BYTES_MAX: usize = 8 << 10;
 /// Bytes of the items of a page, after which it ends and has a next one.
 pub const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Items that are fetched at once.

@@ -11,6 +11,7 @@ mod difference;
 mod documents;
 mod failure;
 mod job_files;
+mod limits;
 mod lines;
 mod logs;
 mod printer;

@@ -57,7 +57,7 @@ use crate::{
 
 /// Lines that are taken together.
 const LINES: usize = 1_000;
-const LINE_BYTES_MAX: usize = 1 << 20;
+pub const LINE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of lines after which no more are taken together.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 const NUL: &[u8] = b"\\u0000";

@@ -1,7 +1,7 @@
 //! The API: a file per noun, and all of them as one router and one description.
 
 mod audit;
-mod bulk;
+pub mod bulk;
 mod calendars;
 mod dead;
 mod events;

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use crate::{
     config::{self, Flags, Source},
     failure::Failure,
-    job_files,
+    job_files, limits,
     printer::Printer,
 };
 
@@ -17,6 +17,8 @@ pub enum Command {
     Show(ConfigArgs),
     /// Print the reference page
     Reference,
+    /// Print every limit, what happens there and what changes it, as a page
+    Limits,
 }
 
 #[derive(Args)]
@@ -30,6 +32,7 @@ pub fn run(command: &Command, printer: &mut Printer) -> Result<(), Failure> {
         Command::Check(args) => check(&args.flags, printer),
         Command::Show(args) => show(&args.flags, printer),
         Command::Reference => Ok(printer.text(&config::reference())?),
+        Command::Limits => Ok(printer.text(&limits::page())?),
     }
 }
 

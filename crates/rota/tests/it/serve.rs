@@ -364,10 +364,13 @@ fn what_is_in_force_is_shown_with_its_source_and_without_passwords() {
 
 /// The page is made from the settings themselves.
 #[test]
-fn the_reference_page_is_what_the_program_says() {
+fn the_pages_of_settings_and_limits_are_what_the_program_says() {
     let (_, expected, _) = ended(&["config", "reference"]);
     let found = std::fs::read_to_string(docs("config.md")).unwrap();
     assert!(found == expected, "docs/config.md is stale: rota config reference > docs/config.md");
+    let (_, expected, _) = ended(&["config", "limits"]);
+    let found = std::fs::read_to_string(docs("limits.md")).unwrap();
+    assert!(found == expected, "docs/limits.md is stale: rota config limits > docs/limits.md");
 }
 
 fn docs(name: &str) -> std::path::PathBuf {
