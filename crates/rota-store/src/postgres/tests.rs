@@ -874,8 +874,8 @@ async fn raw(schema: &str) -> tokio_postgres::Client {
 /// longest query takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_waits_for_a_table_lets_others_pass() {
-    let schema = format!("t_{}", Uuid::now_v7().simple());
-    let open = || PostgresStore::open(&url(), Options { schema: Some(schema.clone()), ..Options::default() });
+    let (schema, url) = (format!("t_{}", Uuid::now_v7().simple()), url());
+    let open = || PostgresStore::open(&url, Options { schema: Some(schema.clone()), ..Options::default() });
     drop(open().await.unwrap());
     let (reader, other) = (raw(&schema).await, raw(&schema).await);
     let back = "ALTER TABLE run DROP COLUMN first_started_at, DROP COLUMN item; \
