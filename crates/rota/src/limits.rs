@@ -1,7 +1,7 @@
 //! Limits: every bound on what callers send, keep and make Rota do, as one page, made from
 //! the numbers that are checked.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
 
 use rota_api::{page::PAGE_MAX, problem::Code};
 use rota_core::{
@@ -43,7 +43,8 @@ struct Limit {
     change: &'static str,
 }
 
-fn limit(what: &'static str, most: impl ToString, then: impl Into<String>) -> Limit {
+#[allow(clippy::needless_pass_by_value, reason = "numbers and texts, as they come")]
+fn limit(what: &'static str, most: impl Display, then: impl Into<String>) -> Limit {
     Limit { what, most: most.to_string(), then: then.into(), change: "" }
 }
 
@@ -67,7 +68,8 @@ fn bytes(count: usize) -> String {
     format!("{} bytes", grouped(count))
 }
 
-fn grouped(count: impl ToString) -> String {
+#[allow(clippy::needless_pass_by_value, reason = "numbers, as they come")]
+fn grouped(count: impl Display) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (n, digit) in digits.char_indices() {
@@ -92,12 +94,12 @@ pub fn page() -> String {
          limits` from the numbers that are checked, with their defaults.\n",
     );
     for (title, limits) in sections() {
-        // Writing to a text does not fail.
-        let _ =
-            write!(page, "\n## {title}\n\n| what | at most | what happens there | changed by |\n|---|---|---|---|\n");
+        page.extend([format!(
+            "\n## {title}\n\n| what | at most | what happens there | changed by |\n|---|---|---|---|\n"
+        )]);
         for Limit { what, most, then, change } in limits {
             let change = if change.is_empty() { "–".to_owned() } else { format!("`{change}`") };
-            let _ = writeln!(page, "| {what} | {most} | {then} | {change} |");
+            page.extend([format!("| {what} | {most} | {then} | {change} |\n")]);
         }
     }
     page
