@@ -34,6 +34,7 @@ use crate::{
 pub struct Heartbeat {
     node: Arc<Node>,
     extended_at: Option<Timestamp>,
+    /// Marks asked for whose answer was lost.
     marking: Option<(Write, Vec<RunningMark>)>,
     /// Leases that the store had for us and we had not, at the last look.
     unlisted: HashSet<Lease>,
@@ -58,17 +59,18 @@ impl Heartbeat {
     }
 
     async fn mark(&mut self, now: Timestamp) -> Result<usize, StoreError> {
-        let (write, marks) = match self.marking.take() {
-            Some(asked) => asked,
-            None => (self.node.write(now), self.to_be_marked(now)),
-        };
+        let asked = self.marking.take();
+        let again = asked.is_some();
+        let (write, marks) = asked.unwrap_or_else(|| (self.node.write(now), self.to_be_marked(now)));
         if marks.is_empty() {
             return Ok(0);
         }
         let answers = match self.node.store.mark_running(&write, &marks).await {
             Ok(answers) => answers,
             Err(error) => {
-                if is_unknown(&error) {
+                // A repeat that is refused says nothing of the first: under another name, what is
+                // marked already would be taken for another's, and its attempt stopped.
+                if again || is_unknown(&error) {
                     self.marking = Some((write, marks));
                 }
                 return Err(error);

@@ -177,3 +177,31 @@ async fn a_mark_whose_answer_was_lost_leaves_the_attempt_alone() {
     node.settle().await;
     assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
 }
+
+/// Nor must one that the store was away for when it was asked for again: the run would be
+/// stopped here, and stay running in the store for as long as its owner lives.
+#[tokio::test]
+async fn a_mark_whose_answer_was_lost_before_an_outage_leaves_the_attempt_alone() {
+    let bed = Bed::new().await;
+    let mut node = bed.node().await;
+    bed.save(&node.node, job("long", "wait")).await;
+    let id = node.enqueue(&bed, "long").await;
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    bed.clock.wait_for_sleepers(1).await;
+    bed.go(1_500);
+    bed.faults.lose_answers(1);
+    assert!(node.heartbeat.pass(bed.now()).await.is_err());
+    bed.faults.set_away(true);
+    for _ in 0..2 {
+        assert!(node.heartbeat.pass(bed.now()).await.is_err());
+    }
+    bed.faults.set_away(false);
+    node.heartbeat().await;
+    node.let_run().await;
+    assert_eq!(node.node.executing.running(), 1);
+    bed.work.open();
+    node.drain().await;
+    node.settle().await;
+    assert_eq!(bed.status(id).await, ended(Verdict::Succeeded));
+}
