@@ -461,7 +461,9 @@ fn take_compared(
         .copied()
         .filter(|lease| !kept.contains(lease) && !on_its_way(lease) && !session.ignores(*lease))
         .collect();
-    let since = |lease: &Lease| session.unlisted_since.get(lease).copied().unwrap_or(now);
+    // The store may have answered late, with what was leased since it was asked.
+    let heard_at = node.clock.now();
+    let since = |lease: &Lease| session.unlisted_since.get(lease).copied().unwrap_or(heard_at);
     let unlisted_since: HashMap<Lease, Timestamp> = unlisted.iter().map(|lease| (*lease, since(lease))).collect();
     let long_ago = node.options.extend_every.before(now);
     let unheard = |since: Timestamp| since < began_at && since <= long_ago || planted::is(Bug::HandedOverTwice);

@@ -3,11 +3,13 @@
 use std::{sync::Arc, task::Poll};
 
 use rota_core::{
+    dispatch::{Pair, Share},
     duration::Span,
     ids::{RunId, TenantId, WorkerId},
     job::failure::{ErrorKind, Failure},
+    order::OrderKey,
     run::{Lease, Outcome, Report, Status, Verdict},
-    store::{CancelAnswer, LogQuery, TenantPut, Tier},
+    store::{CancelAnswer, Claim, LogQuery, TenantPut, Tier},
 };
 use rota_engine::{
     Cancel,
@@ -315,6 +317,34 @@ async fn what_another_node_handed_over_meanwhile_is_not_handed_over_again() {
     assert_eq!(two.exchange(says(&bed, 1, second, succeeded(&json!(1)))).await.reports, [ReportAck::Applied]);
     let answer = one.exchange(Exchange { leases: vec![first], wait: None, ..wants(&bed, 1, 1) }).await;
     assert_eq!(answer.attempts.len(), 0);
+}
+
+/// A store that is slow answers with what was leased since it was asked. That has not been
+/// unheard of for as long as the question took.
+#[tokio::test]
+async fn what_was_leased_before_a_late_answer_is_not_handed_over_again_at_once() {
+    let bed = Bed::new().await;
+    let mut far = Far::new(&bed).await;
+    far_job(&bed, &far.hands.node.clone(), json!({})).await;
+    let id = far.hands.enqueue(&bed, "far").await;
+    let run = bed.record(id).await.run;
+    bed.faults.set_hung(true);
+    let asked = far.begin(Exchange { wait: None, ..wants(&bed, 1, 0) });
+    far.hands.let_run().await;
+    bed.go(1_900);
+    // Another node leases the run, and its answer is on its way.
+    let share = Share { pair: Pair { lane: run.lane, tenant: run.tenant }, low: OrderKey::MIN, runs: 1 };
+    let (worker, until) = (hello(&bed, 1).worker, Span::secs(6).after(bed.now()));
+    let claim = Claim { worker, until, shares: vec![share], most: 1 };
+    let leased = bed.faults.inner.claim(&far.hands.node.write(bed.now()), &[claim]).await.unwrap();
+    assert_eq!(leased.len(), 1);
+    bed.faults.set_hung(false);
+    far.answered(asked).await;
+    let ask = || Exchange { wait: None, ..wants(&bed, 1, 1) };
+    far.hands.beat_for(&bed, 200).await;
+    assert_eq!(far.exchange(ask()).await.attempts.len(), 0, "it was leased 0.2 s ago");
+    far.hands.beat_for(&bed, 2_000).await;
+    assert_eq!(far.exchange(ask()).await.attempts[0].attempt.lease, leased[0].lease());
 }
 
 /// A worker that hangs up while the store is slow is not held up with its next report.
