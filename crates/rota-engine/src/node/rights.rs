@@ -35,6 +35,9 @@ pub struct Rights {
     extended_until: AtomicU64,
     /// When this node last extended them, or had none.
     extended_at: AtomicI64,
+    /// Until when the clock by which this node renews its rights is as it was measured last;
+    /// for ever where nothing is measured.
+    measured_until: AtomicU64,
     /// Nobody is presumed dead before this uptime.
     judges_from: AtomicU64,
     outage: Outage,
@@ -58,6 +61,7 @@ impl Rights {
             leases_until: AtomicU64::new(0),
             extended_until: AtomicU64::new(u64::MAX),
             extended_at: AtomicI64::new(clock.now().as_microsecond()),
+            measured_until: AtomicU64::new(u64::MAX),
             judges_from: AtomicU64::new(0),
             outage: Outage {
                 away: AtomicBool::new(false),
@@ -108,12 +112,19 @@ impl Rights {
         now >= self.run_lease.after(at)
     }
 
-    /// Until when this node may count on a right to a run, by the uptime.
+    /// The clock was measured: asked for when the uptime was `began`.
+    pub(crate) fn measured(&self, began: Duration) {
+        self.measured_until.store(self.lease_from(began), Ordering::Relaxed);
+    }
+
+    /// Until when this node may count on nobody else's having a run, by the uptime. A right
+    /// that is renewed by a clock that has been set since is none to a node that starts.
     pub(crate) fn hold_until(&self, by: By) -> Duration {
-        match by {
+        let held_until = match by {
             By::Owner(_) => self.owns_until(),
             By::Lease => uptime(&self.leases_until).saturating_sub(self.margin),
-        }
+        };
+        held_until.min(uptime(&self.measured_until).saturating_sub(self.margin))
     }
 
     /// Until when it may count on what it owns: a little less than its lease holds.

@@ -52,6 +52,7 @@ impl Stage for Measure {
             Some(said) => clock.follow_store(asked, said),
             None => clock.follow_machine(),
         };
+        self.node.rights.measured(asked);
         self.tell(clock, set_by);
         if set_by.is_some() {
             // Before anybody compares what was noted by the old clock with the new one.

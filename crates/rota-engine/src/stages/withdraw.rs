@@ -4,7 +4,8 @@
 //! it owns, by extending for what it leased. While the store is away or hangs,
 //! nothing is renewed; other attempts go on then, because nobody else can take
 //! them as long as nobody can write. An attempt marked `exclusive` must not count
-//! on that: it is stopped a little before its right runs out.
+//! on that: it is stopped a little before its right runs out. Nor on rights that are
+//! renewed by a clock that nobody has measured for long: it may have been set.
 //!
 //! It is safe because a pass asks the store nothing and counts by time that only
 //! goes on: neither a store that hangs nor a clock that is set can hold it up.

@@ -19,6 +19,7 @@ use rota_core::{
 use rota_engine::{
     Engine, JobRef, Made, Options, RunAsk,
     clock::{Machine, SystemClock, TestMachine},
+    stages::{Stage, measure::Measure},
 };
 use serde_json::{Value, json};
 
@@ -236,4 +237,48 @@ async fn the_clock_is_measured_before_anything_is_promised_by_it() {
     assert!(nodes.iter().all(|node| node.until <= soon), "{nodes:?}");
     assert!(clock.machine_ahead() > SignedDuration::from_mins(299));
     assert!(clock.latest() >= clock.now());
+}
+
+/// A node that starts takes for dead whoever renews its lease by the store's clock as it was
+/// before it was set. So a node that has not measured that clock for a lease time, because it
+/// stood still or has no answer, must neither begin an `exclusive` attempt nor go on with one.
+#[tokio::test]
+async fn exclusive_attempts_want_a_clock_that_was_measured_lately() {
+    let bed = Bed::new().await;
+    let machine = Arc::new(TestMachine::new(at(0)));
+    let ahead = Arc::new(AtomicI64::new(0));
+    let (theirs, seconds) = (Arc::clone(&machine), Arc::clone(&ahead));
+    let seconds = move || SignedDuration::from_secs(seconds.load(Ordering::Relaxed));
+    bed.faults.set_clock(move || theirs.time.now().checked_add(seconds()).unwrap());
+    let clock = Arc::new(SystemClock::of(Arc::clone(&machine) as Arc<dyn Machine>));
+    let mut node = Hands::new(bed.builder_on(Options::default(), Arc::clone(&clock)).node());
+    let mut measure = Measure::new(Arc::clone(&node.node));
+    measure.pass(clock.now()).await.unwrap();
+    node.lead().await;
+    node.look().await;
+    bed.go(1_000);
+    bed.save(&node.node, with(job("alone", "wait"), json!({ "exclusive": true }))).await;
+    node.enqueue(&bed, "alone").await;
+    // It stands still, and nobody else takes its partitions.
+    ahead.store(65, Ordering::Relaxed);
+    machine.time.advance(Span::secs(7));
+    node.lead().await;
+    node.dispatch().await;
+    node.let_run().await;
+    assert_eq!(bed.work.count(), 0, "it does not know that the clock was set");
+    measure.pass(clock.now()).await.unwrap();
+    node.lead().await;
+    machine.time.advance(Span::millis(500));
+    node.dispatch().await;
+    bed.work.wait_for_going(1).await;
+    node.let_run().await;
+    // Its heartbeats are taken, and its measurements are not answered.
+    for _ in 0..6 {
+        assert_eq!(node.node.executing.running(), 1);
+        machine.time.advance(Span::millis(900));
+        node.lead().await;
+        node.withdraw().await;
+        node.let_run().await;
+    }
+    assert_eq!(node.node.executing.running(), 0);
 }
