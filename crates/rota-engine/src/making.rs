@@ -30,7 +30,10 @@ use crate::{
 };
 
 /// So many runs are read at once, with their payloads, to know whose they are.
-const READ_AT_ONCE: usize = 64;
+const READ_AT_ONCE: usize = 16;
+/// So many different runs may be waited for by what is asked for together: each is looked
+/// for, in history too.
+pub const WAITED_FOR_MAX: usize = 1_000;
 
 /// A job, however it is named.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,14 +79,21 @@ impl RunAsk {
         out_of_bounds(&self.labels, self.trigger.metadata.as_ref(), self.after.len())
     }
 
-    /// The runs it is to wait for that its tenant does not have: a mistake that would
-    /// otherwise start it at once.
-    fn unknown_runs(&self, known: &HashMap<RunId, TenantId>) -> Vec<Problem> {
-        let named = self.after.iter().take(AFTER_MAX).enumerate();
-        let unknown = named.filter(|(_, run)| known.get(run) != Some(&self.tenant));
-        unknown
-            .map(|(n, run)| Problem::new(format!("after[{n}]"), "unknown_run", format!("there is no run {run}")))
-            .collect()
+    /// The runs it is to wait for that its tenant does not have (a mistake that would
+    /// otherwise start it at once), and those that were not looked for.
+    fn unknown_runs(&self, found: &HashMap<RunId, Option<TenantId>>) -> Vec<Problem> {
+        let problem = |(n, run): (usize, &RunId)| match found.get(run) {
+            Some(Some(tenant)) if *tenant == self.tenant => None,
+            Some(_) => Some(Problem::new(format!("after[{n}]"), "unknown_run", format!("there is no run {run}"))),
+            None => Some(Problem::new(
+                format!("after[{n}]"),
+                "out_of_bounds",
+                format!(
+                    "one request may name at most {WAITED_FOR_MAX} runs to wait for; send the others in a further one"
+                ),
+            )),
+        };
+        self.after.iter().take(AFTER_MAX).enumerate().filter_map(problem).collect()
     }
 
     #[must_use]
@@ -380,16 +390,18 @@ pub async fn again(node: &Node, run: &Run, how: &Redrive, now: Timestamp) -> Res
     })
 }
 
-/// Whose the runs are that others are to wait for.
-async fn find_waited_for(node: &Node, asks: &[RunAsk]) -> Result<HashMap<RunId, TenantId>, StoreError> {
+/// Whose the runs are that others are to wait for, none where there is no such run.
+async fn find_waited_for(node: &Node, asks: &[RunAsk]) -> Result<HashMap<RunId, Option<TenantId>>, StoreError> {
     let bounded = asks.iter().flat_map(|ask| ask.after.iter().take(AFTER_MAX));
-    let ids: Vec<RunId> = bounded.copied().collect::<BTreeSet<_>>().into_iter().collect();
-    let mut known = HashMap::with_capacity(ids.len());
+    let ids: BTreeSet<RunId> = bounded.copied().collect();
+    let ids: Vec<RunId> = ids.into_iter().take(WAITED_FOR_MAX).collect();
+    let mut found = HashMap::with_capacity(ids.len());
     for some in ids.chunks(READ_AT_ONCE) {
-        let found = node.store.runs(some).await?.into_iter().flatten();
-        known.extend(found.map(|record| (record.run.id, record.run.tenant)));
+        let records = node.store.runs(some).await?.into_iter();
+        let tenants = records.map(|record| record.map(|record| record.run.tenant));
+        found.extend(some.iter().copied().zip(tenants));
     }
-    Ok(known)
+    Ok(found)
 }
 
 type Jobs = HashMap<(TenantId, JobRef), (JobRecord, Arc<JobVersion>)>;

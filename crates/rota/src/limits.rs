@@ -29,6 +29,7 @@ use rota_engine::{
         command::{CommandOptions, STDOUT_BYTES_MAX},
         http::REDIRECTS_MAX,
     },
+    making::WAITED_FOR_MAX,
     remote,
 };
 use rota_server::{BODY_BYTES_MAX, Bounds, limits as server};
@@ -165,6 +166,11 @@ fn runs() -> Vec<Limit> {
         limit("Metadata of a trigger", bytes(METADATA_BYTES_MAX), refused(Code::BadDocument)),
         limit("Runs in `after`", AFTER_MAX, refused(Code::BadDocument)),
         limit(
+            "Different runs in `after` of one request, or of lines taken together",
+            grouped(WAITED_FOR_MAX),
+            refused(Code::BadDocument),
+        ),
+        limit(
             "An attempt's output, as JSON",
             bytes(OUTPUT_BYTES_MAX),
             "the attempt fails (`output_too_large`), and is not retried",
@@ -192,6 +198,7 @@ fn evaluation() -> Vec<Limit> {
         limit("What the templates of a step read and copy", bytes(templates::WORK_MAX), step),
         limit("Comparisons of a payload with its schema", grouped(schemas::STEPS_MAX), payload),
         limit("Patterns in a schema", schemas::PATTERNS_MAX, NOT_SAVED),
+        limit("Patterns of one `patternProperties`", schemas::NAME_PATTERNS_MAX, NOT_SAVED),
         limit(
             "A compiled pattern; all of a schema",
             format!("{}; {}", bytes(schemas::PATTERN_BYTES_MAX), bytes(schemas::PATTERNS_BYTES_MAX)),
@@ -235,7 +242,11 @@ fn requests() -> Vec<Limit> {
         limit("A query", bytes(server::QUERY_BYTES_MAX), refused(Code::BadRequest)),
         limit("Items of a page", grouped(PAGE_MAX), "the page ends there, with a cursor"),
         limit("Bytes of a page", bytes(server::PAGE_BYTES_MAX), "the page ends there, with a cursor"),
-        limit("A line of a bulk stream", bytes(server::LINE_BYTES_MAX), "this line is refused"),
+        limit(
+            "A line of a bulk stream",
+            bytes(server::LINE_BYTES_MAX),
+            "the stream ends there, and its last answer says why",
+        ),
         limit(
             "Runs or jobs that one request by filter touches",
             grouped(server::TOUCHED_MAX),

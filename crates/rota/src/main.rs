@@ -126,7 +126,7 @@ fn main() -> ExitCode {
         Command::Export(args) => commands::export::run(args, &mut printer),
         Command::Import(args) => commands::apply::import(args, &mut printer),
         Command::Job(args) => commands::job::run(args, &mut printer),
-        Command::Limited(args) => commands::limited::run(&args),
+        Command::Limited(args) => commands::limited::run(&args, &mut printer),
         Command::Login(args) => commands::context::login(&args, &mut printer),
         Command::Logout(args) => commands::context::logout(&args, &mut printer),
         Command::Man(args) => commands::manual::man(&args, command_line(), &mut printer),

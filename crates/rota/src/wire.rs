@@ -77,15 +77,18 @@ pub fn executors(config: &Config) -> anyhow::Result<Vec<Arc<dyn Executor>>> {
 /// How programs are started here, with the directory that they need.
 fn commands(config: &Config) -> anyhow::Result<CommandOptions> {
     let options = &config.commands;
-    private_directory(&options.directory)?;
     // Programs are told of it, and may go elsewhere.
     let directory = std::path::absolute(&options.directory).context("cannot find the directory for commands")?;
+    let is_new = !directory.exists();
+    private_directory(&directory)?;
     match options.user {
         Some(user) => {
             let is_root = rustix::process::geteuid().is_root();
             anyhow::ensure!(is_root, "commands.user is {user}, and only a node that runs as root may change users");
-            std::os::unix::fs::chown(&directory, Some(user.uid), Some(user.gid))
-                .with_context(|| format!("cannot give {} to {user}", directory.display()))?;
+            if is_new {
+                std::os::unix::fs::chown(&directory, Some(user.uid), Some(user.gid))
+                    .with_context(|| format!("cannot give {} to {user}", directory.display()))?;
+            }
         }
         None if options.policy == CommandPolicy::Any => tracing::warn!(
             "programs of any job run as this node's user and can read what it can, its secrets too; \
@@ -93,7 +96,18 @@ fn commands(config: &Config) -> anyhow::Result<CommandOptions> {
         ),
         None => {}
     }
-    Ok(CommandOptions { directory, ..options.clone() })
+    let options = CommandOptions { directory, ..options.clone() };
+    if options.user.is_some() || options.limits.is_some() {
+        // A directory that the user cannot enter would otherwise fail every step.
+        options.try_start().map_err(|error| {
+            anyhow!(
+                "programs cannot be started in {} as commands.user and under the limits: {error}; \
+                     set commands.directory to one that the user can enter",
+                options.directory.display()
+            )
+        })?;
+    }
+    Ok(options)
 }
 
 fn options(config: &Config) -> Options {

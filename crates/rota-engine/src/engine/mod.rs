@@ -258,8 +258,19 @@ impl Handle {
 
     /// As [`Engine::enqueue`], answered the same when asked again under the
     /// same key.
-    pub async fn enqueue_once(&self, asks: Vec<RunAsk>, request: Option<Request>) -> Result<Vec<Made>, EngineError> {
+    pub async fn enqueue_once(
+        &self,
+        mut asks: Vec<RunAsk>,
+        request: Option<Request>,
+    ) -> Result<Vec<Made>, EngineError> {
         let now = self.node.clock.now();
+        if let Some(request) = &request
+            && asks.iter().any(|ask| !ask.after.is_empty())
+            && self.node.store.is_answered(request, now).await?
+        {
+            // It makes no run, and what it waited for may be forgotten by now.
+            asks.iter_mut().for_each(|ask| ask.after.clear());
+        }
         let mut planned = making::plan(&self.node, asks, now).await?;
         let before = request.as_ref().map(|_| planned.clone());
         quota::refuse_over_rate(&self.node, &mut planned, now).await?;

@@ -36,13 +36,11 @@ const STEPS: &[(i32, &str)] = &[
 /// other.
 const LOCK: &str = "rota migrations of ";
 
-/// So long a step waits for a table that is in use, because everybody else waits behind it.
+/// How long a step waits for a table that is in use. Everybody else waits behind it.
 const LOCK_WAIT: &str = "300ms";
-
-/// Then it lets them pass, and asks again.
+/// The pause before it tries again, in which the others go on.
 const PASS: &str = "SELECT pg_sleep(2)";
-
-/// So often it asks: for about five minutes.
+/// How often it tries: for about five minutes.
 const LOCK_TRIES: u32 = 130;
 
 /// The newest schema that this release knows.
@@ -99,7 +97,8 @@ async fn apply(client: &Object, schema: Option<&str>) -> Result<(), OpenError> {
         while let Err(source) = client.batch_execute(&step).await {
             client.batch_execute("ROLLBACK").await.map_err(prepare)?;
             tries += 1;
-            if source.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) || tries == LOCK_TRIES {
+            let in_use = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
+            if !source.code().is_some_and(|code| in_use.contains(code)) || tries == LOCK_TRIES {
                 return Err(OpenError::Migration { version: *version, source });
             }
             client.batch_execute(PASS).await.map_err(prepare)?;

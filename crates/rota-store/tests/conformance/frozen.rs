@@ -18,7 +18,7 @@ use rota_core::{
     job::{After, AfterEnd, Match},
     order::OrderKey,
     rate::Rate,
-    run::{NewRun, Run, RunState, Source, Status, Trigger, UniqueAsk},
+    run::{NewRun, Parent, Run, RunState, Source, Status, Trigger, UniqueAsk},
     slot::UniqueKey,
     store::{
         AuditEntry, AuditQuery, CalendarPut, Claim, Enqueued, FireItem, Fired, FollowEnds, Guarded, JobPut, JobQuery,
@@ -72,7 +72,9 @@ async fn fill(h: &Harness) {
     assert_eq!(h.settle_all(&[dies(&dead, 2 * DAY + 1)], at(2 * DAY + 1)).await.answers, [Guarded::Applied]);
     fill_definitions(h).await;
     fill_access(h).await;
-    leased(h, at(TAKEN - 100)).await;
+    let parent = leased(h, at(TAKEN - 100)).await.id;
+    let parent = Some(Parent { run: parent, step: 1, item: Some(40_000) });
+    h.make(NewRun { parent, ready_at: at(TAKEN - 90), ..h.new_run(h.claimed) }, at(TAKEN - 90)).await;
     h.store.enqueue(&h.write_keyed("asked", 1, at(TAKEN - 50), at(9 * DAY)), &[keyed(h)], &[]).await.unwrap();
     h.place.put_inbox(at(TAKEN), "{}").await;
 }

@@ -328,7 +328,8 @@ impl Model {
         {
             return Enqueued::Duplicate { of: *of };
         }
-        let mut needed: BTreeSet<RunId> = new.after.iter().copied().filter(|id| self.live_run(*id).is_some()).collect();
+        let ours = |id: &RunId| self.live_run(*id).is_some_and(|run| run.tenant == new.tenant);
+        let mut needed: BTreeSet<RunId> = new.after.iter().copied().filter(ours).collect();
         if let Some(schedule) = new.trigger.schedule.filter(|_| new.follows) {
             needed.extend(self.last_of_chain(schedule));
         }

@@ -1,13 +1,15 @@
 //! `rota limited`: takes on limits and becomes a program. Command steps are started by it
 //! where the operator sets limits; nobody calls it by hand.
 //!
-//! A process can limit itself without a moment in which the program already runs.
+//! A process can limit itself without a moment in which the program already runs. Where it
+//! cannot become the program it ends by a signal: an exit code could be one that the step
+//! expects of the program.
 
 use std::os::unix::process::CommandExt as _;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, printer::Printer};
 
 /// The command's name.
 pub const LIMITED: &str = "limited";
@@ -25,7 +27,7 @@ pub struct LimitedArgs {
     program: Vec<std::ffi::OsString>,
 }
 
-pub fn run(args: &LimitedArgs) -> Result<(), Failure> {
+pub fn run(args: &LimitedArgs, printer: &mut Printer) -> Result<(), Failure> {
     let limits = [(Resource::As, &args.memory), (Resource::Cpu, &args.cpu), (Resource::Nproc, &args.processes)];
     for (resource, text) in limits {
         if text != "-" {
@@ -37,5 +39,6 @@ pub fn run(args: &LimitedArgs) -> Result<(), Failure> {
     }
     let Some((program, arguments)) = args.program.split_first() else { return Ok(()) };
     let error = std::process::Command::new(program).args(arguments).exec();
-    Err(anyhow::anyhow!("{} could not be started: {error}", program.display()).into())
+    printer.note(&format!("{} could not be started: {error}", program.display()))?;
+    Ok(kill_process(getpid(), Signal::KILL).map_err(anyhow::Error::from)?)
 }

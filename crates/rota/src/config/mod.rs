@@ -449,7 +449,10 @@ impl Reading<'_> {
         if memory_bytes.is_none() && cpu.is_none() && processes.is_none() {
             return None;
         }
-        let own = std::env::current_exe().map_err(|error| self.refuse("commands.memory", error)).ok()?;
+        // The file that runs, also when another one stands in its place by then.
+        let running = Path::new("/proc/self/exe");
+        let own = if running.exists() { Ok(running.to_owned()) } else { std::env::current_exe() };
+        let own = own.map_err(|error| self.refuse("commands.memory", error)).ok()?;
         let starter = vec![own.display().to_string(), LIMITED.to_owned()];
         Some(CommandLimits { starter, memory_bytes, cpu, processes })
     }

@@ -95,6 +95,35 @@ pub struct CommandLimits {
     pub processes: Option<u64>,
 }
 
+impl CommandOptions {
+    /// Whether a program can be started under these options at all.
+    pub fn try_start(&self) -> io::Result<()> {
+        let nothing = Start { file: PathBuf::from(policy::SHELL), args: vec!["-c", ":"] };
+        let mut command = self.started(&nothing);
+        command.current_dir(&self.directory).env_clear();
+        let status = command.as_std_mut().stdin(Stdio::null()).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("{status}"))) }
+    }
+
+    /// The program, or the one that takes on the limits and then becomes it, as its user.
+    fn started(&self, start: &Start<'_>) -> tokio::process::Command {
+        let limits = self.limits.as_ref().and_then(|limits| Some((limits, limits.starter.split_first()?)));
+        let mut command = match limits {
+            None => tokio::process::Command::new(&start.file),
+            Some((limits, (starter, leading))) => {
+                let mut command = tokio::process::Command::new(starter);
+                command.args(leading).args(limits.arguments()).arg(&start.file);
+                command
+            }
+        };
+        command.args(&start.args);
+        if let Some(CommandUser { uid, gid }) = self.user {
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+}
+
 impl CommandLimits {
     fn arguments(&self) -> [String; 3] {
         let number = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
@@ -183,25 +212,6 @@ impl CommandExecutor {
         ))
     }
 
-    /// The program, or the one that takes on the limits and then becomes it.
-    fn started(&self, start: &Start<'_>) -> Result<tokio::process::Command, Failure> {
-        let plain = || tokio::process::Command::new(&start.file);
-        let limits = self.options.limits.as_ref();
-        let Some((limits, (starter, leading))) = limits.zip(limits.and_then(|limits| limits.starter.split_first()))
-        else {
-            let mut command = plain();
-            command.args(&start.args);
-            return Ok(command);
-        };
-        // The starter can only say by its exit code that there is nothing to become.
-        if !start.file.is_file() {
-            return Err(invalid(format!("could not be started: there is no program {}", start.file.display())));
-        }
-        let mut command = tokio::process::Command::new(starter);
-        command.args(leading).args(limits.arguments()).arg(&start.file).args(&start.args);
-        Ok(command)
-    }
-
     fn prepared(&self, step: &Command, attempt: &Attempt) -> Result<tokio::process::Command, Failure> {
         let options = &self.options;
         let search = options.env.get("PATH").map_or("", String::as_str);
@@ -219,11 +229,12 @@ impl CommandExecutor {
             return Err(invalid("command.directory does not exist"));
         }
         let directory = if is_listed { self.confined(&directory)? } else { directory };
-        let mut command = self.started(&start)?;
-        command.current_dir(&directory).env_clear().env("HOME", &options.directory);
-        if let Some(CommandUser { uid, gid }) = options.user {
-            command.uid(uid).gid(gid);
+        // The one that takes on limits ends by a signal where there is nothing to become.
+        if options.limits.is_some() && !start.file.is_file() {
+            return Err(invalid(format!("could not be started: there is no program {}", start.file.display())));
         }
+        let mut command = options.started(&start);
+        command.current_dir(&directory).env_clear().env("HOME", &options.directory);
         command.envs(&options.env).envs(&step.env);
         command.env("ROTA_RUN", attempt.lease.run.to_string()).env("ROTA_JOB", attempt.job.to_string());
         command.env("ROTA_ATTEMPT", attempt.number.to_string());

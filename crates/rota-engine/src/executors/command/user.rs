@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn a_user_is_found_by_name_and_by_number() {
         let file = std::env::temp_dir().join(format!("rota-passwd-{}", std::process::id()));
-        std::fs::write(&file, "root:x:0:0:root:/root:/bin/sh\njobs:x:1001:1002:,,,:/home/jobs:/bin/sh\nbad:x:y:1\n")
+        std::fs::write(&file, "root:x:0:0:root:/root:/bin/sh\njobs:x:1001:1002:,,,:/var/lib/jobs:/bin/sh\nbad:x:y:1\n")
             .unwrap();
         let find = |text| CommandUser::find(text, &file);
         assert_eq!(find("jobs"), Ok(CommandUser { uid: 1001, gid: 1002 }));
