@@ -116,6 +116,7 @@ impl Launch {
             By::Owner(epoch) => self.node.territory.held(taken.run.part).is_some_and(|held| held.epoch == epoch),
             By::Lease => true,
         };
+        let right = right || planted::is(Bug::BegunUnchecked);
         if !right {
             self.node.drop_in_flight([lease]);
         }
