@@ -1,8 +1,8 @@
 //! Path and query parameters, read within bounds.
 
 use axum::{
-    extract::{FromRequestParts, Path},
-    http::request::Parts,
+    extract::{FromRequestParts, MatchedPath, Path},
+    http::{Method, request::Parts},
 };
 use rota_api::page::{PAGE, PAGE_MAX, Page};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -18,6 +18,28 @@ pub const PAGE_BYTES_MAX: usize = 4 << 20;
 const SLICE: u32 = 200;
 /// The same of items that may be large.
 const LARGE_SLICE: u32 = 16;
+
+/// Requests that change something and have a query: whatever is wrong in it is refused as it is
+/// read.
+const READ: [(Method, &str); 4] = [
+    (Method::POST, "/api/v1/bulk/runs"),
+    (Method::POST, "/api/v1/bulk/jobs"),
+    (Method::DELETE, "/api/v1/jobs/{job}"),
+    (Method::POST, "/api/v1/preview"),
+];
+
+/// Refuses the query of a request that reads none: whoever writes `?dry_run=true` where that
+/// belongs into the body wants anything but to have it ignored.
+pub fn refuse_unread(parts: &Parts) -> Result<(), Problem> {
+    let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
+    let is_read = || READ.iter().any(|(method, path)| *method == parts.method && route == Some(*path));
+    match parts.uri.query() {
+        Some(query) if !query.is_empty() && !parts.method.is_safe() && !is_read() => {
+            Err(Problem::bad_request("this request has no query parameters; write its fields in the body"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// The query of a request. Unknown parameters are refused by their type.
 pub struct Query<T>(pub T);

@@ -26,7 +26,7 @@ use rota_core::{
 use rota_engine::{
     Options, backfill,
     executors::{
-        command::{CommandOptions, STDOUT_BYTES_MAX},
+        command::{CommandOptions, LINE_BYTES_MAX, STDOUT_BYTES_MAX},
         http::REDIRECTS_MAX,
     },
     making::WAITED_FOR_MAX,
@@ -176,7 +176,11 @@ fn runs() -> Vec<Limit> {
             "the attempt fails (`output_too_large`), and is not retried",
         ),
         limit("The message of a failure", bytes(MESSAGE_BYTES_MAX), "cut, with a mark"),
-        limit("A line of a log", bytes(LOG_LINE_BYTES_MAX), "cut, with a mark"),
+        limit(
+            "A line of a log; of a command's output",
+            format!("{}; {}", bytes(LOG_LINE_BYTES_MAX), bytes(LINE_BYTES_MAX)),
+            "cut, with a mark",
+        ),
         limit(
             "The log of an attempt",
             bytes(CommandOptions::default().log_bytes_max),
@@ -191,7 +195,7 @@ fn evaluation() -> Vec<Limit> {
     let step = "the attempt fails (`invalid_input`), and is not retried";
     let payload = "the payload or document is refused";
     vec![
-        limit("A template", bytes(templates::SOURCE_BYTES_MAX), NOT_SAVED),
+        limit("A template", bytes(templates::SOURCE_BYTES_MAX), step),
         limit("A rendered value", bytes(templates::OUTPUT_BYTES_MAX), step),
         limit("A text that a template builds on the way", bytes(templates::TEXT_BYTES_MAX), step),
         limit("Instructions of one template", grouped(templates::INSTRUCTIONS_MAX), step),
@@ -237,7 +241,7 @@ fn requests() -> Vec<Limit> {
         limit(
             "Headers",
             format!("{} and {}", server::HEADERS_MAX, bytes(server::HEADER_BYTES_MAX)),
-            refused(Code::TooManyHeaders),
+            "431, without a body",
         ),
         limit("A query", bytes(server::QUERY_BYTES_MAX), refused(Code::BadRequest)),
         limit("Items of a page", grouped(PAGE_MAX), "the page ends there, with a cursor"),
@@ -255,11 +259,8 @@ fn requests() -> Vec<Limit> {
         limit("An entry's state in the audit log", bytes(AUDIT_JSON_MAX), "its size and digest are kept instead"),
         limit("Requests in work", bounds.requests_max, refused(Code::Busy)).by("http.requests"),
         limit("Bulk streams", bounds.streams_max, refused(Code::Busy)),
-        limit(
-            "Feeds of events; of one tenant",
-            format!("{}; {}", bounds.feeds_max, bounds.tenant_feeds_max),
-            refused(Code::Busy),
-        ),
+        limit("Feeds of events", bounds.feeds_max, refused(Code::Busy)),
+        limit("Feeds of events of one tenant", bounds.tenant_feeds_max, refused(Code::TooMany)),
         limit("Time for a body, or the next line of a stream", seconds(bounds.body_time), refused(Code::SlowBody)),
         limit("Time for an answer", seconds(bounds.answer_time), refused(Code::TooSlow)),
     ]

@@ -269,7 +269,9 @@ impl Handle {
             && self.node.store.is_answered(request, now).await?
         {
             // It makes no run, and what it waited for may be forgotten by now.
-            asks.iter_mut().for_each(|ask| ask.after.clear());
+            for ask in &mut asks {
+                ask.after.clear();
+            }
         }
         let mut planned = making::plan(&self.node, asks, now).await?;
         let before = request.as_ref().map(|_| planned.clone());

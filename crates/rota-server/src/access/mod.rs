@@ -55,7 +55,7 @@ pub use self::{
     recheck::Recheck,
     secret::new_secret,
 };
-use crate::{Node, problem::Problem};
+use crate::{Node, problem::Problem, query::refuse_unread};
 
 /// The cookie of a session.
 pub const COOKIE: &str = "rota_session";
@@ -274,6 +274,7 @@ impl<P: Need> FromRequestParts<Node> for May<P> {
         let (caller, quotas) = access.caller(parts, node, &engine).await?;
         limit::count(&engine, caller.tenant, &quotas).await?;
         allowed::<P>(&caller)?;
+        refuse_unread(parts)?;
         let trail = parts.extensions.get::<Trail>().cloned().unwrap_or_default();
         trail.asked_by(&caller);
         Ok(Self { engine, caller, quotas, trail, permission: PhantomData })

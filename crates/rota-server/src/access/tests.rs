@@ -248,6 +248,23 @@ async fn every_route_asks_who_is_there_and_whether_they_may() {
     bed.close().await;
 }
 
+/// `?dry_run=true` on a request that reads it in the body was ignored, and the act was done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_nobody_reads_is_refused_before_anything_is_done() {
+    let bed = bed().await;
+    for (method, path) in operations(nowhere) {
+        if method == "GET" || is_in(&OPEN, &method, &path) || is_in(&KNOWN, &method, &path) {
+            continue;
+        }
+        let asked = format!("{path}?dry_run=true");
+        let (status, _, problem) = bed.by("boss", &method, &asked, Some(&json!({}))).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{method} {path}: {problem}");
+    }
+    let (status, ..) = bed.by("admin", "DELETE", "/api/v1/jobs/none?keep_running=true", None).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "where a query is read it is");
+    bed.close().await;
+}
+
 /// Another tenant's objects do not exist, by whatever name they are asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_tenants_objects_are_not_found_anywhere() {

@@ -390,7 +390,10 @@ impl Lines {
         let mut line_by = Instant::now() + self.line_time;
         loop {
             let before = self.line;
-            self.split(&mut lines, &mut bytes);
+            let fits = self.split(&mut lines, &mut bytes);
+            if !fits {
+                return self.broken_off(lines, Problem::too_large(LINE_BYTES_MAX));
+            }
             if self.line > before {
                 line_by = Instant::now() + self.line_time;
             }
@@ -431,17 +434,22 @@ impl Lines {
     }
 
     /// Takes whole lines off what was read. Empty ones are counted and left out.
-    fn split(&mut self, lines: &mut Vec<(u64, Bytes)>, bytes: &mut usize) {
+    /// False before a line that is too long, however it came.
+    fn split(&mut self, lines: &mut Vec<(u64, Bytes)>, bytes: &mut usize) -> bool {
         while lines.len() < LINES
             && *bytes < BATCH_BYTES_MAX
             && let Some(text) = self.unread.line()
         {
+            if text.len() > LINE_BYTES_MAX {
+                return false;
+            }
             self.line += 1;
             if !text.is_empty() {
                 *bytes += text.len();
                 lines.push((self.line, Bytes::copy_from_slice(text)));
             }
         }
+        true
     }
 }
 

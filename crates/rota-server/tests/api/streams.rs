@@ -222,4 +222,10 @@ async fn a_stream_must_say_what_it_is() {
     let huge = "x".repeat(2 << 20);
     let answers = bed.send(Method::POST, "/bulk/runs", &LINES, huge).await.lines();
     assert_eq!((answers.len(), &answers[0]["error"]["code"]), (1, &json!("too_large")));
+    // A little too long is too long, also where its end is there already.
+    for (length, code) in [(1 << 20, "bad_request"), ((1 << 20) + 1, "too_large")] {
+        let line = "x".repeat(length) + "\n";
+        let answers = bed.send(Method::POST, "/bulk/runs", &LINES, line).await.lines();
+        assert_eq!((answers.len(), &answers[0]["error"]["code"]), (1, &json!(code)), "{length}");
+    }
 }

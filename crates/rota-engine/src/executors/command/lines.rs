@@ -3,7 +3,7 @@
 use rota_core::bytes::CUT_MARK;
 
 /// Bytes of a line that are kept; the rest of it is dropped.
-pub(super) const LINE_BYTES_MAX: usize = 8_192;
+pub const LINE_BYTES_MAX: usize = 8_192;
 const _: () = assert!(LINE_BYTES_MAX + CUT_MARK.len() <= rota_core::bytes::LOG_LINE_BYTES_MAX);
 
 /// Gathers bytes until a line is whole.

@@ -52,6 +52,7 @@ use self::{
     policy::Start,
 };
 pub use self::{
+    lines::LINE_BYTES_MAX,
     policy::{AllowedProgram, AllowedVariable, CommandPolicy},
     user::CommandUser,
 };
@@ -201,15 +202,16 @@ impl CommandExecutor {
     /// A directory as it really lies, if programs of a list may run there.
     fn confined(&self, directory: &Path) -> Result<PathBuf, Failure> {
         let real = |path: &PathBuf| path.canonicalize().ok();
-        let asked = directory.canonicalize().map_err(|error| invalid(format!("command.directory: {error}")))?;
         let allowed = std::iter::once(&self.options.directory).chain(&self.options.directories);
-        if allowed.filter_map(real).any(|allowed| asked.starts_with(allowed)) {
-            return Ok(asked);
-        }
-        Err(invalid(
-            "command.directory is outside the worker's directory for commands; \
-             its operator can allow others with commands.directories",
-        ))
+        let mut allowed = allowed.filter_map(real);
+        // The same words for one that does not exist: nobody is to learn what lies elsewhere.
+        let asked = directory.canonicalize().ok().filter(|asked| allowed.any(|allowed| asked.starts_with(allowed)));
+        asked.ok_or_else(|| {
+            invalid(
+                "command.directory is not in the worker's directory for commands, or does not exist; \
+                 the worker's operator can allow others with commands.directories",
+            )
+        })
     }
 
     fn prepared(&self, step: &Command, attempt: &Attempt) -> Result<tokio::process::Command, Failure> {
@@ -225,10 +227,10 @@ impl CommandExecutor {
             )));
         }
         let directory = options.directory.join(step.directory.as_deref().unwrap_or_default());
+        let directory = if is_listed { self.confined(&directory)? } else { directory };
         if !directory.is_dir() {
             return Err(invalid("command.directory does not exist"));
         }
-        let directory = if is_listed { self.confined(&directory)? } else { directory };
         // The one that takes on limits ends by a signal where there is nothing to become.
         if options.limits.is_some() && !start.file.is_file() {
             return Err(invalid(format!("could not be started: there is no program {}", start.file.display())));

@@ -67,6 +67,12 @@ impl CommandPolicy {
     }
 }
 
+/// What names of variables that a list allows are made of: no line end that lets one look
+/// like two.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
 /// Variables that a step may set beside a listed program. Whatever is not listed could turn
 /// the program into another one: so many do (`PATH`, `LD_PRELOAD`, `BASH_ENV`, `PERL5OPT`,
 /// `GIT_SSH_COMMAND`, ...) that nobody knows them all.
@@ -81,7 +87,7 @@ impl AllowedVariable {
     pub(super) fn admits(&self, name: &str) -> bool {
         match self {
             Self::Name(allowed) => allowed == name,
-            Self::Prefix(prefix) => name.starts_with(prefix.as_str()),
+            Self::Prefix(prefix) => name.starts_with(prefix.as_str()) && name.chars().all(is_plain),
         }
     }
 }
@@ -91,8 +97,7 @@ impl FromStr for AllowedVariable {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, is_prefix) = text.strip_suffix('*').map_or((text, false), |prefix| (prefix, true));
-        let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || !name.chars().all(fits) || name.starts_with(|c: char| c.is_ascii_digit()) {
+        if name.is_empty() || !name.chars().all(is_plain) || name.starts_with(|c: char| c.is_ascii_digit()) {
             return Err(format!("`{text}` is neither the name of a variable nor the beginning of one, such as APP_*"));
         }
         Ok(if is_prefix { Self::Prefix(name.to_owned()) } else { Self::Name(name.to_owned()) })

@@ -119,6 +119,7 @@ async fn a_list_says_what_may_be_set_and_where_programs_may_run() {
         (json!({ "env": { "LEVEL": "1", "APP_MODE": "x" } }), true),
         (json!({ "env": { "LEVELS": "1" } }), false),
         (json!({ "env": { "XAPP_MODE": "1" } }), false),
+        (json!({ "env": { "APP_\nLD_PRELOAD": "1" } }), false),
         (json!({ "directory": "sub" }), true),
         (json!({ "directory": other.path("") }), true),
         (json!({ "directory": "out" }), false),

@@ -11,8 +11,19 @@ pub struct CommandUser {
 }
 
 impl CommandUser {
-    /// A user by name, as this machine knows it, or by its numbers (`1000:1000`).
+    /// A user by name, as this machine knows it, or by its numbers (`1000:1000`). Not root,
+    /// who may read everything.
     pub fn find(text: &str, passwd: &Path) -> Result<Self, String> {
+        let user = Self::known(text, passwd)?;
+        // The last number stands for no change.
+        let is_other = |id: u32| id != 0 && id != u32::MAX;
+        if is_other(user.uid) && is_other(user.gid) {
+            return Ok(user);
+        }
+        Err(format!("`{text}` is root or in its group, or is no user: name one with rights of its own"))
+    }
+
+    fn known(text: &str, passwd: &Path) -> Result<Self, String> {
         if let Some((uid, gid)) = text.split_once(':') {
             let number = |text: &str| u32::from_str(text).ok();
             let (Some(uid), Some(gid)) = (number(uid), number(gid)) else {
@@ -54,7 +65,20 @@ mod tests {
         let find = |text| CommandUser::find(text, &file);
         assert_eq!(find("jobs"), Ok(CommandUser { uid: 1001, gid: 1002 }));
         assert_eq!(find("65534:65534"), Ok(CommandUser { uid: 65_534, gid: 65_534 }));
-        for wrong in ["nobody-here", "job", "bad", "1:x", ":", "-1:0", "4294967296:1"] {
+        for wrong in [
+            "nobody-here",
+            "job",
+            "bad",
+            "1:x",
+            ":",
+            "-1:0",
+            "4294967296:1",
+            "root",
+            "0:0",
+            "7:0",
+            "0:7",
+            "4294967295:1",
+        ] {
             assert!(find(wrong).is_err(), "{wrong}");
         }
         std::fs::remove_file(&file).unwrap();
