@@ -180,7 +180,7 @@ struct Plan<'a> {
     runs: &'a [&'a NewRun],
     write: &'a Write,
     /// Live runs that some of these wait for.
-    live: HashSet<(TenantId, RunId)>,
+    live: HashMap<RunId, TenantId>,
     /// The last live ones of schedules whose runs follow one another.
     last: HashMap<ScheduleId, Vec<RunId>>,
     /// Which run stands in the way of which.
@@ -231,7 +231,7 @@ impl<'a> Plan<'a> {
         Self {
             runs,
             write,
-            live: HashSet::new(),
+            live: HashMap::new(),
             last: HashMap::new(),
             duplicates: HashMap::new(),
             unique_for: BTreeMap::new(),
@@ -263,7 +263,7 @@ impl<'a> Plan<'a> {
             ])
             .await?;
         for row in &answers[0] {
-            self.live.insert((TenantId(row.try_get(1)?), RunId(row.try_get(0)?)));
+            self.live.insert(RunId(row.try_get(0)?), TenantId(row.try_get(1)?));
         }
         Ok(())
     }
@@ -374,14 +374,13 @@ impl<'a> Plan<'a> {
 
     fn needed(&self, n: usize, batch: &HashMap<RunId, usize>) -> BTreeSet<RunId> {
         let run = self.runs[n];
-        let mut needed: BTreeSet<RunId> = run.after.iter().copied().collect();
+        let mut needed: BTreeSet<RunId> = run.after.iter().copied().filter(|id| self.is_ours(n, *id, batch)).collect();
         if let Some(schedule) = run.trigger.schedule.filter(|_| run.follows) {
             match self.made_before(n, schedule) {
                 Some(before) => drop(needed.insert(before)),
-                None => needed.extend(self.last.get(&schedule).into_iter().flatten()),
+                None => needed.extend(self.last_live(schedule)),
             }
         }
-        needed.retain(|id| self.lives(n, *id, batch));
         keep_newest(&mut needed);
         needed
     }
@@ -392,11 +391,17 @@ impl<'a> Plan<'a> {
         (0..n).rev().find(same).map(|at| self.runs[at].id)
     }
 
-    fn lives(&self, n: usize, needed: RunId, batch: &HashMap<RunId, usize>) -> bool {
+    fn last_live(&self, schedule: ScheduleId) -> impl Iterator<Item = RunId> {
+        self.last.get(&schedule).into_iter().flatten().copied().filter(|id| self.live.contains_key(id))
+    }
+
+    /// Whether a run may wait for this one: it lives, or is made before it in its own batch,
+    /// and is not another tenant's.
+    fn is_ours(&self, n: usize, needed: RunId, batch: &HashMap<RunId, usize>) -> bool {
         let tenant = self.runs[n].tenant;
         let ours = |at: usize| self.states[at].is_some() && self.runs[at].tenant == tenant;
         let before = batch.get(&needed).is_some_and(|at| *at < n && ours(*at));
-        before || self.live.contains(&(tenant, needed))
+        before || self.live.get(&needed) == Some(&tenant)
     }
 
     fn made(&self) -> impl Iterator<Item = (&'a NewRun, &RunState)> {
@@ -435,8 +440,9 @@ impl<'a> Plan<'a> {
     }
 
     fn waits_for_live(&self, run: &NewRun) -> bool {
-        let last = run.trigger.schedule.filter(|_| run.follows).and_then(|schedule| self.last.get(&schedule));
-        run.after.iter().chain(last.into_iter().flatten()).any(|id| self.live.contains(&(run.tenant, *id)))
+        let follows = run.trigger.schedule.filter(|_| run.follows);
+        follows.is_some_and(|schedule| self.last_live(schedule).next().is_some())
+            || run.after.iter().any(|id| self.live.get(id) == Some(&run.tenant))
     }
 
     /// What is left to write: the other runs, the counters of their slots, what

@@ -127,7 +127,8 @@ fn standing_in_the_way(work: &Work<'_>, new: &NewRun) -> Result<Option<RunId>, S
 fn needed(work: &mut Work<'_>, new: &NewRun) -> Result<BTreeSet<Uuid>, StoreError> {
     // A need that is named twice ends once.
     let mut named: BTreeSet<Uuid> = new.after.iter().map(|id| id.0).collect();
-    if let Some(schedule) = new.trigger.schedule.filter(|_| new.follows) {
+    let follows = new.trigger.schedule.filter(|_| new.follows);
+    if let Some(schedule) = follows {
         work.flush()?;
         named.extend(last_of_chain(work.connection, schedule.0)?);
     }
@@ -135,12 +136,16 @@ fn needed(work: &mut Work<'_>, new: &NewRun) -> Result<BTreeSet<Uuid>, StoreErro
         return Ok(named);
     }
     work.flush()?;
-    // Another tenant's run is none that it could wait for.
-    let sql = "UPDATE run SET flags = flags | ?2 WHERE id = ?1 AND tenant = ?3";
+    // A run waits for runs of its own tenant only.
+    let sql = "UPDATE run SET flags = flags | ?2 WHERE id = ?1 AND (tenant = ?3 OR schedule = ?4)";
     let mut update = work.connection.prepare_cached(sql).map_err(failed)?;
     let mut live = BTreeSet::new();
     for id in named {
-        if update.execute(params![id.as_bytes(), flag::NEEDED, new.tenant.0]).map_err(failed)? == 1 {
+        if update
+            .execute(params![id.as_bytes(), flag::NEEDED, new.tenant.0, follows.map(|schedule| schedule.0)])
+            .map_err(failed)?
+            == 1
+        {
             live.insert(id);
         }
     }
