@@ -127,7 +127,13 @@ fn policy_of(path: &str) -> &'static str {
 
 async fn answer(guard: &Guard, mut request: Request, next: Next) -> Response {
     if let Some(problem) = refusal(&guard.hosts, &request) {
-        return problem.into_response();
+        let mut response = problem.into_response();
+        if has_two_hosts(&request) {
+            // Whoever sends such a request and others behind it does not agree with a proxy on
+            // whose they are.
+            response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+        }
+        return response;
     }
     // Whoever reads the body knows how long it may take.
     request.extensions_mut().insert(guard.bounds);
@@ -137,9 +143,13 @@ async fn answer(guard: &Guard, mut request: Request, next: Next) -> Response {
     }
 }
 
+fn has_two_hosts(request: &Request) -> bool {
+    request.headers().get_all(header::HOST).iter().nth(1).is_some()
+}
+
 fn refusal(hosts: &Hosts, request: &Request) -> Option<Problem> {
     let headers = request.headers();
-    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+    if has_two_hosts(request) {
         return Some(Problem::bad_request("the request has more than one Host header"));
     }
     let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());

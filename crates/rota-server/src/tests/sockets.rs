@@ -416,6 +416,19 @@ async fn a_request_whose_length_is_said_in_two_ways_is_refused() {
     bed.close().await;
 }
 
+/// What comes behind it may be somebody else's, by what a proxy made of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_with_two_hosts_is_the_last_of_its_connection() {
+    let bed = bed(Bounds::default()).await;
+    let good = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let bad = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n";
+    let mut stream = bed.connect().await;
+    stream.write_all(format!("{good}{bad}{good}").as_bytes()).await.unwrap();
+    let said = rest(&mut stream).await;
+    assert_eq!((said.matches("HTTP/1.1 200 ").count(), said.matches("HTTP/1.1 400 ").count()), (1, 1), "{said}");
+    bed.close().await;
+}
+
 /// Slowloris: a head that never ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_comes_a_letter_at_a_time_is_given_up() {
