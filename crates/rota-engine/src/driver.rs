@@ -39,8 +39,8 @@ use crate::{
     remote,
     stages::{
         PassReport, Stage, admit::Admit, assign::Assign, chain::Chain, claim::Claim, dispatch::Dispatch, fire::Fire,
-        forward::Forward, heartbeat::Heartbeat, lead::Lead, look::Look, measure::Measure, promote::Promote, reap::Reap,
-        scan::Scan, settle::Settle, sweep::Sweep, upkeep::Upkeep, withdraw::Withdraw,
+        forward::Forward, heartbeat::Heartbeat, is_unknown, lead::Lead, look::Look, measure::Measure, promote::Promote,
+        reap::Reap, scan::Scan, settle::Settle, sweep::Sweep, upkeep::Upkeep, withdraw::Withdraw,
     },
 };
 
@@ -78,7 +78,13 @@ impl Driver {
         let (mut lead, mut look) = (Lead::new(Arc::clone(&node)), Look::new(Arc::clone(&node)));
         // Nothing is promised by a clock that may be hours off.
         measure.pass(node.clock.now()).await?;
-        lead.pass(node.clock.now()).await?;
+        match lead.pass(node.clock.now()).await {
+            // It has joined, and may have taken partitions: the next pass asks again.
+            Err(error) if lead.has_joined() && is_unknown(&error) => {
+                tracing::warn!(node = %node.id, %error, "joined, and does not know which partitions it holds");
+            }
+            passed => drop(passed?),
+        }
         look.pass(node.clock.now()).await?;
         let (phase, broken) = (watch::Sender::new(Phase::Running), Arc::new(watch::Sender::new(None)));
         let driver = Self { phase, broken, tasks: Mutex::default(), node };

@@ -59,6 +59,11 @@ impl Lead {
         Self { node, joined: false, asked: None, renewed: None }
     }
 
+    /// Whether others know of this node.
+    pub fn has_joined(&self) -> bool {
+        self.joined
+    }
+
     async fn heartbeat(&mut self, now: Timestamp) -> Result<(), StoreError> {
         let options = &self.node.options;
         if options.sole && !self.joined {

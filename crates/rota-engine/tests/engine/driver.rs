@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use jiff::Timestamp;
 use rota_core::{
     duration::Span,
     job::JobDocument,
@@ -20,7 +21,10 @@ use rota_store::sqlite::SqliteStore;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::bed::{Bed, at, job, with};
+use crate::{
+    bed::{Bed, at, job, with},
+    faulty::{Fate, Faulty, Kind, Line, Parcel, Untapped},
+};
 
 async fn next_end(events: &mut broadcast::Receiver<Event>) -> (rota_core::ids::RunId, Verdict) {
     loop {
@@ -37,7 +41,10 @@ struct Whole {
 }
 
 async fn start() -> Whole {
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::memory().unwrap());
+    start_on(Arc::new(SqliteStore::memory().unwrap())).await
+}
+
+async fn start_on(store: Arc<dyn Store>) -> Whole {
     let put = TenantPut { name: "acme".into(), tier: Tier::Unlimited, quotas: None };
     let tenant = store.put_tenants(&[put], at(0)).await.unwrap()[0];
     let engine = Engine::builder(Arc::clone(&store))
@@ -62,6 +69,41 @@ impl Whole {
     fn ask(&self, job: &str) -> RunAsk {
         RunAsk::of(self.tenant, JobRef::Name(job.into()))
     }
+}
+
+/// Loses the answer to the first taking of partitions.
+#[derive(Default)]
+struct FirstTakeLost(AtomicBool);
+
+impl Line for FirstTakeLost {
+    fn fate(&self, what: &'static str, _: Kind) -> Fate {
+        let lost = what == "take_partitions" && !self.0.swap(true, Ordering::SeqCst);
+        if lost { Fate::Unanswered } else { Fate::Through }
+    }
+
+    fn post(&self, _: Timestamp, parcel: Parcel) {
+        parcel();
+    }
+
+    fn has_come(&self, _: Timestamp) -> bool {
+        true
+    }
+}
+
+/// A database that stumbles at that moment ended a node that had joined already.
+#[tokio::test]
+async fn a_node_that_has_joined_starts_although_it_does_not_know_what_it_took() {
+    let lost = Arc::new(FirstTakeLost::default());
+    let line = Arc::clone(&lost) as Arc<dyn Line>;
+    let store = Faulty::over(Arc::new(SqliteStore::memory().unwrap()), line, Arc::new(Untapped));
+    let whole = start_on(Arc::new(store)).await;
+    assert!(lost.0.load(Ordering::SeqCst));
+    whole.save(job("hello", "noop")).await;
+    let mut events = whole.engine.subscribe();
+    let made = whole.engine.enqueue(vec![whole.ask("hello").with_payload(json!({ "n": 1 }))]).await.unwrap();
+    assert!(matches!(made[0], Made::Run { .. }), "{made:?}");
+    assert_eq!(next_end(&mut events).await.1, Verdict::Succeeded);
+    whole.engine.stop(Span::secs(1)).await.unwrap();
 }
 
 #[tokio::test]
