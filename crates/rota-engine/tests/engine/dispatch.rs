@@ -233,6 +233,27 @@ async fn a_run_does_not_wait_for_what_its_tenant_does_not_have() {
     }
 }
 
+/// Each run that is named is looked for, so there is a bound on them all together.
+#[tokio::test]
+async fn what_is_asked_for_together_waits_for_a_bounded_number_of_runs() {
+    let bed = Bed::new().await;
+    let node = bed.node().await;
+    bed.save(&node.node, job("plain", "noop")).await;
+    let ask = |n: u64| RunAsk {
+        after: (0..100).map(|m| RunId(uuid::Uuid::from_u64_pair(n, m))).collect(),
+        ..RunAsk::of(bed.tenant, JobRef::Name("plain".into()))
+    };
+    let asks = (0..=making::WAITED_FOR_MAX as u64 / 100).map(ask).collect();
+    let planned = making::plan(&node.node, asks, bed.now()).await.unwrap();
+    let code = |planned: &Result<NewRun, Made>| match planned {
+        Err(Made::OutOfBounds(problems)) => problems[0].code,
+        other => panic!("{other:?}"),
+    };
+    let (last, looked_for) = planned.split_last().unwrap();
+    assert!(looked_for.iter().all(|planned| code(planned) == "unknown_run"), "as far as was looked");
+    assert_eq!(code(last), "out_of_bounds", "it does not say of these that they do not exist");
+}
+
 /// The API was not the only way in: what came by the inbox was as large as it liked.
 #[tokio::test]
 async fn a_run_that_says_more_than_it_may_is_refused_whichever_way_it_came_in() {

@@ -28,17 +28,27 @@ pub struct LimitedArgs {
 }
 
 pub fn run(args: &LimitedArgs, printer: &mut Printer) -> Result<(), Failure> {
-    let limits = [(Resource::As, &args.memory), (Resource::Cpu, &args.cpu), (Resource::Nproc, &args.processes)];
-    for (resource, text) in limits {
-        if text != "-" {
-            let most: u64 =
-                text.parse().map_err(|_| Failure::bad_input("bad_limit", format!("`{text}` is not a limit")))?;
-            let limit = Rlimit { current: Some(most), maximum: Some(most) };
-            setrlimit(resource, limit).map_err(|error| anyhow::anyhow!("cannot set a limit: {error}"))?;
-        }
-    }
-    let Some((program, arguments)) = args.program.split_first() else { return Ok(()) };
-    let error = std::process::Command::new(program).args(arguments).exec();
-    printer.note(&format!("{} could not be started: {error}", program.display()))?;
+    let error = become_program(args);
+    // Whether or not anybody reads it, it ends in the same way.
+    printer.note(&format!("{error:#}")).unwrap_or_default();
     Ok(kill_process(getpid(), Signal::KILL).map_err(anyhow::Error::from)?)
+}
+
+/// Comes back only with the reason why it could not.
+fn become_program(args: &LimitedArgs) -> anyhow::Error {
+    if let Err(error) = take_on(args) {
+        return error.context("cannot set a limit");
+    }
+    let (program, arguments) = (&args.program[0], &args.program[1..]);
+    let error = std::process::Command::new(program).args(arguments).exec();
+    anyhow::anyhow!("{} could not be started: {error}", program.display())
+}
+
+fn take_on(args: &LimitedArgs) -> anyhow::Result<()> {
+    let limits = [(Resource::As, &args.memory), (Resource::Cpu, &args.cpu), (Resource::Nproc, &args.processes)];
+    for (resource, text) in limits.into_iter().filter(|(_, text)| *text != "-") {
+        let most: u64 = text.parse()?;
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+    }
+    Ok(())
 }

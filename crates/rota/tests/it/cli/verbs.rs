@@ -298,6 +298,13 @@ fn a_program_is_started_under_the_limits_of_its_node() {
     assert_eq!(desk.rota(&["job", "trigger", "nothing", "--follow"]).code, 1);
     let shown = desk.rota(&["run", "show", "nothing", "-o", "json"]).json();
     assert_eq!(shown["failure"]["kind"], "invalid_input", "{shown}");
+    // What cannot begin is no success, whatever code the step expects of it.
+    let job = "name: text\nretry: { max_attempts: 1 }\n\
+               steps: [{ id: s, command: { program: /etc/passwd, expect: [0, 1, 2, 126, 127] } }]\n";
+    desk.rota_given(&["job", "save", "-f", "-"], job).ok();
+    assert_eq!(desk.rota(&["job", "trigger", "text", "--follow"]).code, 1);
+    let shown = desk.rota(&["run", "show", "text", "-o", "json"]).json();
+    assert_eq!(shown["failure"]["kind"], "signal", "{shown}");
     assert!(desk.node.stop().0.success());
 }
 
