@@ -133,6 +133,10 @@ impl Place {
 }
 
 /// Lets in as many requests as may be in work.
+///
+/// One that changes something is carried out to its end, with its entry in the audit log,
+/// although whoever asked hangs up or is answered that it takes too long; it keeps its place
+/// for so long.
 pub async fn admit(State(node): State<Node>, mut request: Request, next: Next) -> Response {
     if WAITING.contains(&request.uri().path()) {
         return next.run(request).await;
@@ -142,9 +146,22 @@ pub async fn admit(State(node): State<Node>, mut request: Request, next: Next) -
         Err(problem) => return problem.into_response(),
     };
     request.extensions_mut().insert(place.clone());
-    let response = next.run(request).await;
-    place.leave();
-    response
+    let changes = !request.method().is_safe();
+    let answer = async move {
+        let response = next.run(request).await;
+        place.leave();
+        response
+    };
+    if !changes {
+        return answer.await;
+    }
+    match tokio::spawn(answer).await {
+        Ok(response) => response,
+        Err(broken) => match broken.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Problem::not_ready("the node is stopping").into_response(),
+        },
+    }
 }
 
 /// Who follows the events, by tenant.

@@ -30,8 +30,10 @@ use rota_store::sqlite::{self, SqliteStore};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
+use tokio::sync::Notify;
+
 use super::*;
-use crate::{Bounds, Hosts, router, routes};
+use crate::{Bounds, Hosts, bounds, router, routes};
 
 /// A node with two tenants, and tokens in one of them.
 struct Bed {
@@ -838,6 +840,50 @@ async fn a_route_that_says_nothing_of_its_change_is_audited_all_the_same() {
         assert_eq!(app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().status(), status);
     }
     let expected = ("token:editor".to_owned(), "POST /api/v1/things/{id}".to_owned(), "things/7".to_owned());
+    assert_eq!(bed.audit(bed.ours).await, [expected]);
+    bed.close().await;
+}
+
+/// Whoever hung up between a change and its entry in the audit log left none, and a change
+/// of several writes ended half-way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_carried_out_and_audited_although_whoever_asked_hangs_up() {
+    let bed = bed().await;
+    let access = Access::new(AccessOptions { login: Login::Required, ..AccessOptions::default() });
+    let node = Node::new(access.unwrap(), Bounds { requests_max: 1, ..Bounds::default() });
+    node.started(bed.engine.clone(), bed.ours);
+    let (begun, gate) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let change = {
+        let (begun, gate) = (Arc::clone(&begun), Arc::clone(&gate));
+        post(async move |may: May<JobWrite>| {
+            begun.notify_one();
+            gate.notified().await;
+            may.changed("thing.change", "thing/7", None, None);
+        })
+    };
+    let app: Router = Router::new()
+        .route("/api/v1/things", change)
+        .layer(axum::middleware::from_fn_with_state(node.clone(), audit::keep))
+        .layer(axum::middleware::from_fn_with_state(node.clone(), bounds::admit))
+        .with_state(node.clone());
+    let request = || {
+        let request =
+            Request::post("/api/v1/things").header(header::AUTHORIZATION, format!("Bearer {}", bed.tokens["editor"]));
+        request.body(Body::empty()).unwrap()
+    };
+    let asking = tokio::spawn(app.clone().oneshot(request()));
+    begun.notified().await;
+    asking.abort();
+    assert!(asking.await.unwrap_err().is_cancelled());
+    let limit = std::time::Duration::from_secs(30);
+    let other = tokio::time::timeout(limit, app.oneshot(request())).await;
+    let other = other.expect("the next one finds no place").unwrap();
+    assert_eq!(other.status(), StatusCode::SERVICE_UNAVAILABLE, "what goes on keeps its place");
+    gate.notify_one();
+    let place =
+        tokio::time::timeout(limit, Arc::clone(node.requests()).acquire_owned()).await;
+    drop(place.expect("the change ends and gives its place back").unwrap());
+    let expected = ("token:editor".to_owned(), "thing.change".to_owned(), "thing/7".to_owned());
     assert_eq!(bed.audit(bed.ours).await, [expected]);
     bed.close().await;
 }
