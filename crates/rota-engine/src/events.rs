@@ -132,6 +132,31 @@ impl Event {
     }
 }
 
+impl Event {
+    /// Whose it is, where it says so. A pause names what is paused, and what belongs to nobody
+    /// is how nodes share the work.
+    pub fn tenant(&self) -> Option<TenantId> {
+        match self {
+            Self::RunMade { tenant, .. }
+            | Self::RunStarted { tenant, .. }
+            | Self::RunRetried { tenant, .. }
+            | Self::RunParked { tenant, .. }
+            | Self::RunEnded { tenant, .. }
+            | Self::SettlementRefused { tenant, .. }
+            | Self::RunLost { tenant, .. }
+            | Self::ScheduleFired { tenant, .. }
+            | Self::InstantsSkipped { tenant, .. }
+            | Self::JobSaved { tenant, .. } => Some(*tenant),
+            Self::Paused { .. }
+            | Self::Resumed { .. }
+            | Self::PartitionsTaken { .. }
+            | Self::PartitionsLost { .. }
+            | Self::RequestRefused { .. }
+            | Self::Found(_) => None,
+        }
+    }
+}
+
 /// Something that cannot be, and what was done about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

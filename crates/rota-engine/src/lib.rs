@@ -39,6 +39,7 @@ pub mod stages;
 pub mod stats;
 mod supervise;
 pub mod territory;
+mod view;
 mod why;
 
 pub use self::{
@@ -46,4 +47,5 @@ pub use self::{
     events::{Event, Feed, FeedItem},
     making::{JobRef, Made, Redrive, RunAsk},
     options::Options,
+    view::{Own, OwnFeed, OwnPage, View},
 };

@@ -32,7 +32,7 @@ use crate::{
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub async fn scrape(may: May<NodeRead>) -> Response {
-    match text_of(Counted(may.engine)) {
+    match text_of(Counted(may.engine().clone())) {
         Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         None => Problem::not_ready("the metrics could not be written").into_response(),
     }

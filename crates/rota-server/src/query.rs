@@ -70,6 +70,8 @@ pub struct Include {
 }
 
 impl Include {
+    pub const EVERYTHING: Self = Self { payload: true, output: true };
+
     fn read(pairs: &Pairs) -> Result<Self, Problem> {
         let mut include = Self::default();
         for part in pairs.iter().flat_map(|(_, value)| value.split(',')) {

@@ -40,6 +40,11 @@ fn no_file_names_a_package_registry() {
 }
 
 #[test]
+fn routes_reach_what_is_a_tenants_through_its_view() {
+    refuse_everywhere(past_the_view);
+}
+
+#[test]
 fn decisions_are_numbered_short_and_complete() {
     let files: Vec<File> = files().into_iter().filter(|file| file.path.starts_with("docs/decisions/")).collect();
     let mut offences: Vec<String> = files.iter().flat_map(incomplete_decision).collect();
@@ -131,6 +136,19 @@ fn sleeps(file: &File) -> Vec<String> {
     found.map(|(number, _)| file.offence(number, "a test sleeps; wait on a state instead")).collect()
 }
 
+/// The installation's own nouns, and a login, which comes before any tenant is known.
+const WHOLE_ENGINE: [&str; 3] = ["rows.rs", "tenants.rs", "session.rs"];
+
+fn past_the_view(file: &File) -> Vec<String> {
+    let Some(route) = file.path.strip_prefix("crates/rota-server/src/routes/") else { return Vec::new() };
+    if WHOLE_ENGINE.contains(&route) {
+        return Vec::new();
+    }
+    let marks = [".store()", ".engine()", "Engine,", "&Engine"];
+    let found = file.code().filter(|(_, line)| marks.iter().any(|mark| line.contains(mark)));
+    found.map(|(number, _)| file.offence(number, "a route asks the engine past its tenant's view")).collect()
+}
+
 fn machine_paths(file: &File) -> Vec<String> {
     let homes = [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/Us", "ers/")];
     let names_one = |line: &str| homes.iter().any(|home| line.match_indices(home).any(|(at, _)| begins_path(line, at)));
@@ -211,6 +229,9 @@ fn each_rule_finds_its_offence_and_nothing_else() {
         (sleeps, "crates/rota/tests/it/main.rs", sleep.to_owned(), 1),
         (sleeps, "crates/rota/src/clock.rs", sleep.to_owned(), 0),
         (sleeps, "crates/rota/src/clock.rs", format!("#[cfg(test)]\nmod tests {{\n{sleep}\n}}"), 1),
+        (past_the_view, "crates/rota-server/src/routes/jobs.rs", "may.view.engine().store()".to_owned(), 1),
+        (past_the_view, "crates/rota-server/src/routes/rows.rs", "may.engine().store()".to_owned(), 0),
+        (past_the_view, "crates/rota-server/src/metrics.rs", "may.engine().store()".to_owned(), 0),
         (machine_paths, "a.md", format!("see {home}"), 1),
         (machine_paths, "a.toml", format!("path = \"{home}\""), 1),
         (machine_paths, "a.md", format!("https://example.org{home}"), 0),

@@ -11,7 +11,7 @@ use rota_core::{
     store::{RunQuery, RunRecord},
 };
 
-use super::{Engine, EngineError};
+use super::{EngineError, Handle};
 
 /// Live runs that are compared: nodes whose clocks differ a little number theirs by them.
 const LIVE: u32 = 20;
@@ -23,7 +23,7 @@ const LIVE_PAGES: usize = 20;
 const PAGE: u32 = 50;
 const COMPARED_MAX: usize = 10_000;
 
-impl Engine {
+impl Handle {
     /// The run of those that a filter finds that was created last, as it stands.
     pub async fn newest_run(&self, query: &RunQuery) -> Result<Option<RunRecord>, EngineError> {
         let mut look = RunQuery { limit: LIVE, after: None, ..query.clone() };

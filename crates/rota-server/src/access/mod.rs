@@ -44,7 +44,7 @@ use rota_core::{
     quota::Quotas,
     store::{Tenant, Tier},
 };
-use rota_engine::Engine;
+use rota_engine::{Engine, View};
 use serde_json::Value;
 
 use self::{audit::Trail, jwt::Jwt, login::Passwords, recheck::Answers, tenants::Tenants};
@@ -224,14 +224,28 @@ impl Need for NodeRead {
     const INSTALLATION: bool = true;
 }
 
-/// A caller who may do what `P` names, and the engine that does it.
+/// A need that only those fulfil who speak for the installation.
+pub trait OfInstallation: Need {}
+
+impl OfInstallation for Installation {}
+impl OfInstallation for NodeRead {}
+
+/// A caller who may do what `P` names, and the view of the tenant that the request is about.
+/// The engine itself is for those who speak for the installation.
 pub struct May<P> {
-    pub engine: Engine,
+    pub view: View,
+    engine: Engine,
     pub caller: Caller,
     /// Of the tenant that the request is about.
     pub quotas: Quotas,
     trail: Trail,
     permission: PhantomData<P>,
+}
+
+impl<P: OfInstallation> May<P> {
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
 }
 
 impl<P> May<P> {
@@ -245,6 +259,12 @@ impl<P> May<P> {
         after: Option<Value>,
     ) {
         self.trail.changed(action, object.to_string(), before, after);
+    }
+
+    /// The tenant that the request is about.
+    pub async fn tenant(&self, node: &Node) -> Result<Arc<Tenant>, Problem> {
+        let found = node.access().tenants.by_id(self.caller.tenant, &self.engine).await?;
+        found.ok_or_else(|| Problem::no_such("tenant"))
     }
 
     /// Refuses a tenant whose tier has no dead letters.
@@ -277,7 +297,8 @@ impl<P: Need> FromRequestParts<Node> for May<P> {
         refuse_unread(parts)?;
         let trail = parts.extensions.get::<Trail>().cloned().unwrap_or_default();
         trail.asked_by(&caller);
-        Ok(Self { engine, caller, quotas, trail, permission: PhantomData })
+        let view = engine.view(caller.tenant);
+        Ok(Self { view, engine, caller, quotas, trail, permission: PhantomData })
     }
 }
 

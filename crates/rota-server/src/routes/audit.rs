@@ -47,7 +47,7 @@ pub async fn list(may: May<Admin>, listing: Listing<AuditFilter>) -> Result<Json
         after: listing.cursor()?,
         limit: listing.limit,
     };
-    let page = may.engine.store().list_audit(&query).await?;
+    let page = may.view.list_audit(query).await?;
     let entries = page.entries.into_iter().map(wire::audit_entry).collect::<Result<_, _>>()?;
     Ok(Json(listing.page(entries, page.next.as_ref())))
 }

@@ -32,7 +32,7 @@ use rota_core::{
     store::{JobQuery, PauseTarget, RunQuery},
     trace::TraceParent,
 };
-use rota_engine::{CancelledMany, Made, Redrive, RedrivenMany, RunAsk};
+use rota_engine::{CancelledMany, Made, Own, Redrive, RedrivenMany, RunAsk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
@@ -124,10 +124,10 @@ async fn trigger_batch(may: &May<JobExecute>, batch: Batch, refused_only: bool) 
     }
     refused.extend(batch.broken);
     let (numbers, asks): (Vec<u64>, Vec<RunAsk>) = asks.into_iter().unzip();
-    let made = if asks.is_empty() { Ok(Vec::new()) } else { may.engine.enqueue(asks).await };
+    let made = if asks.is_empty() { Ok(Vec::new()) } else { may.view.enqueue(asks, None).await };
     let mut answers: Vec<RunLine> = match made {
         Ok(made) => {
-            let now = may.engine.now();
+            let now = may.view.now();
             numbers.into_iter().zip(made).map(|(line, made)| run_line(line, made, now)).collect()
         }
         Err(error) => {
@@ -467,7 +467,7 @@ pub async fn cancel(may: May<RunCancel>, Body(request): Body<BulkCancel>) -> Res
         return Ok(Json(BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run }));
     }
     let CancelledMany { found, asked, more } =
-        may.engine.cancel_all(query, &cancel, TOUCHED_MAX, request.dry_run).await?;
+        may.view.cancel_all(query, &cancel, TOUCHED_MAX, request.dry_run).await?;
     let done = BulkDone { matched: found, done: asked, more, dry_run: request.dry_run };
     told(&may, "run.cancel_many", "runs", &request.filter, &done);
     Ok(Json(done))
@@ -504,9 +504,9 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
     let query = runs_query(&request.filter, &may).await?;
     let (latest, again, dry_run) = (request.latest, request.again, request.dry_run);
     let how = Redrive { by: Some(may.caller.who.clone()), latest, again, dry_run };
-    let RedrivenMany { found, made, more, over_rate } = may.engine.redrive_all(query, &how, TOUCHED_MAX).await?;
+    let RedrivenMany { found, made, more, over_rate } = may.view.redrive_all(query, &how, TOUCHED_MAX).await?;
     if let Some(refusal) = over_rate.filter(|_| made == 0) {
-        return Err(Problem::over_quota("no run was created", &[refusal], may.engine.now()));
+        return Err(Problem::over_quota("no run was created", &[refusal], may.view.now()));
     }
     let done = BulkDone { matched: found, done: made, more, dry_run };
     told(&may, "run.redrive_many", "runs", &request.filter, &done);
@@ -520,12 +520,12 @@ pub async fn redrive(may: May<RunCancel>, Body(request): Body<BulkRedrive>) -> R
 pub async fn pause(may: May<JobExecute>, Body(request): Body<BulkPause>) -> Result<Json<BulkDone>, Problem> {
     let pause = super::pause_of(&may, PauseRequest { until: request.until, note: request.note.clone() })?;
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
-    let mut query = jobs_query(&may, &request.filter)?;
+    let mut query = jobs_query(&request.filter)?;
     while let Some(jobs) = next_jobs(&may, &mut query, &mut done).await? {
         let paused = if request.dry_run {
-            may.engine.check_pauses(&jobs, Some(&pause)).await?
+            may.view.check_pauses(&jobs, Some(&pause)).await?
         } else {
-            may.engine.pause(&jobs, &pause).await?
+            may.view.pause(&jobs, &pause).await?
         };
         done.done += paused.iter().filter(|paused| **paused).count() as u64;
     }
@@ -539,13 +539,10 @@ pub async fn pause(may: May<JobExecute>, Body(request): Body<BulkPause>) -> Resu
 #[utoipa::path(post, path = "/bulk/resume", tag = "bulk", request_body = BulkResume, responses((status = OK, body = BulkDone)))]
 pub async fn resume(may: May<JobExecute>, Body(request): Body<BulkResume>) -> Result<Json<BulkDone>, Problem> {
     let mut done = BulkDone { matched: 0, done: 0, more: false, dry_run: request.dry_run };
-    let mut query = jobs_query(&may, &request.filter)?;
+    let mut query = jobs_query(&request.filter)?;
     while let Some(jobs) = next_jobs(&may, &mut query, &mut done).await? {
-        let resumed = if request.dry_run {
-            may.engine.check_pauses(&jobs, None).await?
-        } else {
-            may.engine.resume(&jobs).await?
-        };
+        let resumed =
+            if request.dry_run { may.view.check_pauses(&jobs, None).await? } else { may.view.resume(&jobs).await? };
         done.done += resumed.iter().filter(|resumed| **resumed).count() as u64;
     }
     told(&may, "job.resume_many", "jobs", &request.filter, &done);
@@ -553,13 +550,13 @@ pub async fn resume(may: May<JobExecute>, Body(request): Body<BulkResume>) -> Re
 }
 
 /// None when everything was read.
-fn jobs_query(may: &May<JobExecute>, filter: &JobsFilter) -> Result<Option<JobQuery>, Problem> {
+fn jobs_query(filter: &JobsFilter) -> Result<Option<JobQuery>, Problem> {
     let texts = [&filter.tag, &filter.queue, &filter.prefix];
     if texts.iter().any(|text| text.as_ref().is_some_and(|text| text.contains('\0'))) {
         return Err(Problem::bad_request("a filter cannot contain NUL"));
     }
     Ok(Some(JobQuery {
-        tenant: Some(may.caller.tenant),
+        tenant: None,
         tag: filter.tag.clone(),
         queue: filter.queue.clone(),
         prefix: filter.prefix.clone(),
@@ -573,10 +570,10 @@ async fn next_jobs(
     may: &May<JobExecute>,
     query: &mut Option<JobQuery>,
     done: &mut BulkDone,
-) -> Result<Option<Vec<PauseTarget>>, Problem> {
+) -> Result<Option<Vec<Own<PauseTarget>>>, Problem> {
     let Some(wanted) = query else { return Ok(None) };
-    let page = may.engine.store().list_jobs(wanted).await?;
-    done.matched += page.jobs.len() as u64;
+    let page = may.view.list_jobs(wanted.clone()).await?;
+    done.matched += page.items.len() as u64;
     match page.next {
         Some(_) if done.matched >= TOUCHED_MAX => {
             done.more = true;
@@ -585,7 +582,7 @@ async fn next_jobs(
         Some(next) => wanted.after = Some(next),
         None => *query = None,
     }
-    Ok(Some(page.jobs.into_iter().map(|job| PauseTarget::Job(job.id)).collect()))
+    Ok(Some(page.items.iter().map(|job| job.target()).collect()))
 }
 
 #[cfg(test)]

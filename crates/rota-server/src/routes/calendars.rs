@@ -2,7 +2,7 @@
 
 use axum::Json;
 use rota_api::page::Page;
-use rota_core::{calendar::Calendar, store::CalendarPut};
+use rota_core::calendar::Calendar;
 use serde_json::Value;
 
 use super::NoFilter;
@@ -18,7 +18,7 @@ use crate::{
 #[utoipa::path(get, path = "/calendars", tag = "calendars", params(Paging),
     responses((status = OK, body = Page<Object>)))]
 pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<Page<Value>>, Problem> {
-    let page = listing.page_of(may.engine.store().calendars(may.caller.tenant).await?, |stored| &stored.name)?;
+    let page = listing.page_of(may.view.calendars().await?, |stored| &stored.name)?;
     let items = page.items.iter().map(|stored| wire::json(&stored.spec)).collect::<Result<_, _>>()?;
     Ok(Json(Page { items, next: page.next }))
 }
@@ -27,7 +27,7 @@ pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<
 #[utoipa::path(get, path = "/calendars/{calendar}", tag = "calendars", params(("calendar" = String, Path)),
     responses((status = OK, body = Object)))]
 pub async fn read(may: May<JobRead>, Id(name): Id<String>) -> Result<Json<Value>, Problem> {
-    let stored = may.engine.store().calendars(may.caller.tenant).await?;
+    let stored = may.view.calendars().await?;
     let found = stored.iter().find(|stored| stored.name == name).ok_or_else(|| Problem::no_such("calendar"))?;
     Ok(Json(wire::json(&found.spec)?))
 }
@@ -52,8 +52,8 @@ pub async fn save(may: May<JobWrite>, Id(name): Id<String>, document: Document) 
     }
     let value = serde_json::to_value(&calendar).unwrap_or_default();
     let object = format!("calendar/{name}");
-    let put = CalendarPut { tenant: may.caller.tenant, name, spec: value.to_string() };
-    let before = may.engine.save_calendar(put).await?.map(|stored| wire::json(&stored.spec)).transpose()?;
+    let before =
+        may.view.save_calendar(name, value.to_string()).await?.map(|stored| wire::json(&stored.spec)).transpose()?;
     may.changed("calendar.save", object, before, Some(value.clone()));
     Ok(Json(value))
 }

@@ -13,18 +13,17 @@ use rota_api::{
     run::{DeadLetter, DeadState, Run},
 };
 use rota_core::{
-    ids::RunId,
     run::{RunState, Status, Verdict},
     store::{DeadFate, DeadMark, RunQuery, RunRecord},
 };
-use rota_engine::Engine;
+use rota_engine::{Own, View};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::{
     bulk::{PAGE, TOUCHED_MAX, told},
-    runs::{as_listed, find_run, query as runs_query, shown},
+    runs::{find_run, query as runs_query, shown},
 };
 use crate::{
     access::{May, RunCancel, RunRead},
@@ -101,15 +100,13 @@ pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter, true>) -> Resu
     let query = query(&listing.filter.runs(), &may).await?;
     let mut filling = listing.filling(LOOKS_MAX)?;
     while let Some((after, limit)) = filling.wanted() {
-        let page = may.engine.store().list_runs(&RunQuery { after, limit, ..query.clone() }).await?;
-        let ids: Vec<RunId> = page.runs.iter().map(|record| record.run.id).collect();
-        let marks = may.engine.store().dead_marks(&ids).await?;
+        let page = may.view.list_runs(RunQuery { after, limit, ..query.clone() }).await?;
+        let marks = may.view.dead_marks(&page.items).await?;
         let fits = |mark: Option<&DeadMark>| wanted == DeadState::All || state_of(mark) == wanted;
-        let found = page.runs.into_iter().zip(marks).filter(|(_, mark)| fits(mark.as_ref()));
         let (records, marks): (Vec<_>, Vec<_>) =
-            found.map(|(record, mark)| (as_listed(record, listing.include), mark)).unzip();
-        let runs = shown(&may.engine, records).await?;
-        let now = may.engine.now();
+            page.items.into_iter().zip(marks).filter(|(_, mark)| fits(mark.as_ref())).unzip();
+        let runs = shown(&may.view, records, listing.include).await?;
+        let now = may.view.now();
         filling.take(runs.into_iter().zip(marks).map(|(run, mark)| letter(run, mark, now)).collect(), page.next);
     }
     Ok(Json(listing.filled(filling)))
@@ -134,7 +131,7 @@ pub async fn discard(may: May<RunCancel>, Id(run): Id<Uuid>) -> Result<StatusCod
     if !is_dead(&record) {
         return Err(Problem::new(Code::Conflict, "the run is not a dead letter"));
     }
-    match may.engine.discard(&[record.run.id], &may.caller.who).await?[..] {
+    match may.view.discard(&[record], &may.caller.who).await?[..] {
         [true] => {
             may.changed("dead.discard", format_args!("run/{run}"), None, None);
             Ok(StatusCode::NO_CONTENT)
@@ -152,14 +149,14 @@ pub async fn discard_many(may: May<RunCancel>, Body(request): Body<BulkDiscard>)
     let mut next = Some(query(&request.filter, &may).await?);
     while let Some(mut query) = next.take() {
         query.limit = PAGE;
-        let page = may.engine.store().list_runs(&query).await?;
-        let open = open(&may.engine, page.runs.iter().map(|record| record.run.id).collect()).await?;
+        let page = may.view.list_runs(query.clone()).await?;
+        let open = open(&may.view, page.items).await?;
         done.matched += open.len() as u64;
         // All that are open can be discarded.
         done.done += if request.dry_run || open.is_empty() {
             open.len() as u64
         } else {
-            let discarded = may.engine.discard(&open, &may.caller.who).await?;
+            let discarded = may.view.discard(&open, &may.caller.who).await?;
             discarded.iter().filter(|discarded| **discarded).count() as u64
         };
         match page.next {
@@ -173,7 +170,7 @@ pub async fn discard_many(may: May<RunCancel>, Body(request): Body<BulkDiscard>)
 }
 
 /// Those that nobody has dealt with.
-async fn open(engine: &Engine, runs: Vec<RunId>) -> Result<Vec<RunId>, Problem> {
-    let marks = engine.store().dead_marks(&runs).await?;
+async fn open(view: &View, runs: Vec<Own<RunRecord>>) -> Result<Vec<Own<RunRecord>>, Problem> {
+    let marks = view.dead_marks(&runs).await?;
     Ok(runs.into_iter().zip(marks).filter(|(_, mark)| mark.is_none()).map(|(run, _)| run).collect())
 }

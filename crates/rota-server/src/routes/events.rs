@@ -20,14 +20,8 @@ use axum::{
     },
 };
 use futures_util::stream;
-use rota_core::{
-    ids::{JobId, TenantId},
-    store::PauseTarget,
-};
-use rota_engine::{
-    Engine, Event,
-    events::{self, FeedItem},
-};
+use rota_core::ids::JobId;
+use rota_engine::{Event, FeedItem, OwnFeed};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::IntoParams;
@@ -61,9 +55,7 @@ struct Feed {
     recheck: Recheck,
     /// Given back with the feed.
     _place: FeedPlace,
-    engine: Engine,
-    events: events::Feed,
-    tenant: TenantId,
+    events: OwnFeed,
     job: Option<JobId>,
     filter: EventFilter,
 }
@@ -83,14 +75,14 @@ pub async fn follow(
 ) -> Result<Response, Problem> {
     let tenant = may.caller.tenant;
     let job = match &filter.job {
-        Some(job) => Some(find(&may.engine, tenant, &job_ref(job)).await?.id),
+        Some(job) => Some(find(&may.view, &job_ref(job)).await?.id),
         None => None,
     };
     let place = FeedPlace::take(&node, tenant)?;
-    let events = may.engine.follow();
+    let events = may.view.follow();
     let every = node.bounds().feed_time;
     let recheck = Recheck::begin::<RunRead>(node, asked, tenant);
-    let feed = Feed { recheck, _place: place, events, engine: may.engine, tenant, job, filter };
+    let feed = Feed { recheck, _place: place, events, job, filter };
     let stream = stream::unfold(feed, |mut feed| async move {
         let sent = feed.next().await?;
         Some((Ok::<_, Infallible>(sent), feed))
@@ -120,13 +112,13 @@ impl Feed {
             if !event.is_news() {
                 continue;
             }
-            if let Some(sent) = self.sent(&event).await {
+            if let Some(sent) = self.sent(&event) {
                 return Some(sent);
             }
         }
     }
 
-    async fn sent(&self, event: &Event) -> Option<Sent> {
+    fn sent(&self, event: &Event) -> Option<Sent> {
         let Ok(Value::Object(told)) = serde_json::to_value(event) else { return None };
         let (kind, data) = told.into_iter().next()?;
         if !self.filter.kind.is_empty() && !self.filter.kind.contains(&kind) {
@@ -138,23 +130,7 @@ impl Feed {
         if self.filter.run.is_some_and(|run| data["run"] != run.to_string()) {
             return None;
         }
-        if self.tenant_of(event, &data).await != Some(self.tenant) {
-            return None;
-        }
         Some(Sent::default().event(kind).data(data.to_string()))
-    }
-
-    /// Whose event it is. What belongs to nobody is how nodes share the work.
-    async fn tenant_of(&self, event: &Event, data: &Value) -> Option<TenantId> {
-        let (Event::Paused { target } | Event::Resumed { target }) = event else {
-            return data["tenant"].as_i64().and_then(|tenant| tenant.try_into().ok()).map(TenantId);
-        };
-        let store = self.engine.store();
-        match target {
-            PauseTarget::Tenant(tenant) | PauseTarget::Queue(tenant, _) => Some(*tenant),
-            PauseTarget::Job(job) => Some(store.jobs(&[*job]).await.ok()?.pop()??.tenant),
-            PauseTarget::Schedule(id) => Some(store.schedules(&[*id]).await.ok()?.pop()??.tenant),
-        }
     }
 }
 

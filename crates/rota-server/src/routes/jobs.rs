@@ -26,11 +26,11 @@ use rota_core::{
     rollup::{Rollup, hour_of},
     run::{CancelAsk, Source, Trigger},
     schedule::ScheduleSpec,
-    store::{Deletion, Expect, JobQuery, JobRecord, PauseTarget, Request, ScheduleQuery},
+    store::{Expect, JobQuery, JobRecord, Request, ScheduleQuery},
     stored, timing,
     trace::{self, TraceParent},
 };
-use rota_engine::{Engine, JobRef, Made, RunAsk};
+use rota_engine::{JobRef, Made, Own, RunAsk, View};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -79,19 +79,13 @@ pub fn job_ref(text: &str) -> JobRef {
 }
 
 /// The caller's own job. Another tenant's is not there.
-pub async fn find(engine: &Engine, tenant: TenantId, job: &JobRef) -> Result<JobRecord, Problem> {
-    let found = match job {
-        JobRef::Id(id) => engine.store().jobs(&[*id]).await?,
-        JobRef::Name(name) if name.contains('\0') => Vec::new(),
-        JobRef::Name(name) => engine.store().find_jobs(&[(tenant, name.clone())]).await?,
-    };
-    let found = found.into_iter().next().flatten();
-    found.filter(|job| job.tenant == tenant).ok_or_else(|| Problem::no_such("job"))
+pub async fn find(view: &View, job: &JobRef) -> Result<Own<JobRecord>, Problem> {
+    view.job(job).await?.ok_or_else(|| Problem::no_such("job"))
 }
 
 /// As [`find`], and it was not deleted.
-pub async fn find_live(engine: &Engine, tenant: TenantId, job: &JobRef) -> Result<JobRecord, Problem> {
-    let found = find(engine, tenant, job).await?;
+pub async fn find_live(view: &View, job: &JobRef) -> Result<Own<JobRecord>, Problem> {
+    let found = find(view, job).await?;
     if found.deleted { Err(Problem::no_such("job")) } else { Ok(found) }
 }
 
@@ -118,9 +112,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Once {
 
 impl Once {
     /// The request with this body; none where no key was sent.
-    pub fn request(self, tenant: TenantId, engine: &Engine, body: &[u8]) -> Option<Request> {
+    pub fn request(self, view: &View, body: &[u8]) -> Option<Request> {
         let fingerprint = self.said.chain_update("\n").chain_update(body).finalize().into();
-        Some(Request { tenant, key: self.key?, fingerprint, expires_at: KEY_KEPT.after(engine.now()) })
+        Some(Request { tenant: view.tenant(), key: self.key?, fingerprint, expires_at: KEY_KEPT.after(view.now()) })
     }
 }
 
@@ -157,7 +151,7 @@ pub struct JobFilter {
 pub async fn list(may: May<JobRead>, listing: Listing<JobFilter>) -> Result<Json<Page<Job>>, Problem> {
     let filter = &listing.filter;
     let query = JobQuery {
-        tenant: Some(may.caller.tenant),
+        tenant: None,
         tag: filter.tag.clone(),
         queue: filter.queue.clone(),
         prefix: filter.prefix.clone(),
@@ -165,9 +159,9 @@ pub async fn list(may: May<JobRead>, listing: Listing<JobFilter>) -> Result<Json
         after: listing.cursor()?,
         limit: listing.limit,
     };
-    let page = may.engine.store().list_jobs(&query).await?;
-    let now = may.engine.now();
-    let jobs = page.jobs.into_iter().map(|record| wire::job(record, now)).collect();
+    let page = may.view.list_jobs(query).await?;
+    let now = may.view.now();
+    let jobs = page.items.into_iter().map(|record| wire::job(record.into_inner(), now)).collect();
     Ok(Json(listing.page(jobs, page.next.as_ref())))
 }
 
@@ -183,7 +177,7 @@ pub async fn list(may: May<JobRead>, listing: Listing<JobFilter>) -> Result<Json
 pub async fn create(may: May<JobWrite>, once: Once, document: Document) -> Result<Response, Problem> {
     let Document { value, bytes } = document;
     let document = read_document(value)?;
-    let request = once.request(may.caller.tenant, &may.engine, &bytes);
+    let request = once.request(&may.view, &bytes);
     let saved = save(&may, &document, Expect::Nothing, request).await;
     let saved = saved.map_err(|problem| taken(problem, &document.name))?;
     Ok((StatusCode::CREATED, etag(saved.version), Json(saved)).into_response())
@@ -211,17 +205,17 @@ async fn save(
 ) -> Result<JobSaved, Problem> {
     let before = match expect {
         Expect::Nothing => None,
-        Expect::Anything | Expect::Version(_) => stored(&may.engine, may.caller.tenant, &document.name).await?,
+        Expect::Anything | Expect::Version(_) => stored(&may.view, &document.name).await?,
     };
     let by = Some(may.caller.who.clone());
-    let saved = may.engine.save_job_once(may.caller.tenant, document, by, expect, request).await?;
+    let saved = may.view.save_job(document, by, expect, request).await?;
     if saved.changed {
         let after = version_kept(saved.version, &document.canonical_json());
-        may.changed("job.save", format_args!("job/{}", saved.job), before.as_ref().and_then(record_kept), after);
+        may.changed("job.save", format_args!("job/{}", saved.job), before.as_deref().and_then(record_kept), after);
     } else {
         may.changed_nothing();
     }
-    let mut warnings = warnings(document, may.engine.now());
+    let mut warnings = warnings(document, may.view.now());
     warnings.extend(saved.hot.map(|hot| field_error(hot.warning())));
     Ok(JobSaved {
         id: saved.job.0,
@@ -234,8 +228,8 @@ async fn save(
 }
 
 /// The job of this name, if there is one.
-async fn stored(engine: &Engine, tenant: TenantId, name: &str) -> Result<Option<JobRecord>, Problem> {
-    Ok(engine.store().find_jobs(&[(tenant, name.to_owned())]).await?.pop().flatten())
+async fn stored(view: &View, name: &str) -> Result<Option<Own<JobRecord>>, Problem> {
+    Ok(view.job(&JobRef::Name(name.to_owned())).await?)
 }
 
 /// A job as the audit log keeps it.
@@ -291,8 +285,8 @@ fn expected(headers: &HeaderMap) -> Result<Expect, Problem> {
 #[utoipa::path(get, path = "/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job")),
     responses((status = OK, body = Job, headers(("ETag" = String)))))]
 pub async fn read(may: May<JobRead>, JobPath(job): JobPath) -> Result<Response, Problem> {
-    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    Ok((etag(record.version), Json(wire::job(record, may.engine.now()))).into_response())
+    let record = find(&may.view, &job_ref(&job)).await?;
+    Ok((etag(record.version), Json(wire::job(record.into_inner(), may.view.now()))).into_response())
 }
 
 /// Save a job.
@@ -314,7 +308,7 @@ pub async fn replace(
     let document = read_document(document.value)?;
     let name = match job_ref(&job) {
         JobRef::Name(name) => name,
-        by_id @ JobRef::Id(_) => find_live(&may.engine, may.caller.tenant, &by_id).await?.name,
+        by_id @ JobRef::Id(_) => find_live(&may.view, &by_id).await?.name.clone(),
     };
     must_be_named(&document, &name)?;
     let saved = save(&may, &document, expected(&headers)?, None).await?;
@@ -351,7 +345,7 @@ pub async fn patch(
     let expect = expected(&headers)?;
     let mut tries = 0;
     loop {
-        let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+        let record = find_live(&may.view, &job_ref(&job)).await?;
         let mut value = wire::json(&record.document)?;
         merge(&mut value, &patch.value);
         let document = read_document(value)?;
@@ -418,13 +412,12 @@ pub async fn delete(
     JobPath(job): JobPath,
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<Deleted>, Problem> {
-    let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let record = find_live(&may.view, &job_ref(&job)).await?;
     let document = stored::read::<JobDocument>(&record.document);
     let grace = document.map_or(DEFAULT_GRACE, |document| document.cancel_grace());
     let by = Some(may.caller.who.clone());
     let ask = CancelAsk { by, reason: Some("its job was deleted".to_owned()), grace };
-    let deletion = Deletion { job: record.id, ask, keep_running: query.keep_running };
-    let cancelled = may.engine.delete_job(&deletion).await?;
+    let cancelled = may.view.delete_job(&record, ask, query.keep_running).await?;
     let cancelled = cancelled.ok_or_else(|| Problem::no_such("job"))?;
     may.changed("job.delete", format_args!("job/{}", record.id), record_kept(&record), None);
     Ok(Json(Deleted { cancelled }))
@@ -436,8 +429,8 @@ pub async fn delete(
 #[utoipa::path(get, path = "/jobs/{job}/versions", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job")),
     responses((status = OK, body = Vec<JobVersion>)))]
 pub async fn versions(may: May<JobRead>, JobPath(job): JobPath) -> Result<Json<Vec<JobVersion>>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    let versions = may.engine.store().job_versions(record.id, VERSIONS_MAX).await?;
+    let record = find(&may.view, &job_ref(&job)).await?;
+    let versions = may.view.job_versions(&record, VERSIONS_MAX).await?;
     Ok(Json(versions.into_iter().map(wire::version).collect()))
 }
 
@@ -457,12 +450,12 @@ pub async fn trigger(
     Traced(traceparent): Traced,
     bytes: TriggerBody,
 ) -> Result<Response, Problem> {
-    let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    let request = once.request(may.caller.tenant, &may.engine, &bytes.bytes);
+    let record = find_live(&may.view, &job_ref(&job)).await?;
+    let request = once.request(&may.view, &bytes.bytes);
     let mut ask = run_ask(may.caller.tenant, JobRef::Id(record.id), bytes.request, Source::Manual, &may.caller.who)?;
     ask.trigger.traceparent = traceparent;
-    let made = may.engine.enqueue_once(vec![ask], request).await?;
-    let made = made_run(made.into_iter().next().unwrap_or(Made::NoJob), may.engine.now())?;
+    let made = may.view.enqueue(vec![ask], request).await?;
+    let made = made_run(made.into_iter().next().unwrap_or(Made::NoJob), may.view.now())?;
     may.changed("job.trigger", format_args!("job/{}", record.id), None, kept(&made));
     Ok((StatusCode::ACCEPTED, Json(made)).into_response())
 }
@@ -543,8 +536,8 @@ pub async fn pause(
     JobPath(job): JobPath,
     Body(request): Body<PauseRequest>,
 ) -> Result<StatusCode, Problem> {
-    let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    super::pause(&may, PauseTarget::Job(record.id), record.pause, request).await
+    let record = find_live(&may.view, &job_ref(&job)).await?;
+    super::pause(&may, record.target(), record.into_inner().pause, request).await
 }
 
 /// Resume a job.
@@ -553,8 +546,8 @@ pub async fn pause(
 #[utoipa::path(post, path = "/jobs/{job}/resume", tag = "jobs", params(("job" = String, Path, description = "The id or the name of the job")),
     responses((status = NO_CONTENT)))]
 pub async fn resume(may: May<JobExecute>, JobPath(job): JobPath) -> Result<StatusCode, Problem> {
-    let record = find_live(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    super::resume(&may, PauseTarget::Job(record.id), record.pause).await
+    let record = find_live(&may.view, &job_ref(&job)).await?;
+    super::resume(&may, record.target(), record.into_inner().pause).await
 }
 
 /// List the schedules of a job.
@@ -565,16 +558,15 @@ pub async fn job_schedules(
     JobPath(job): JobPath,
     listing: Listing<super::NoFilter>,
 ) -> Result<Json<Page<Schedule>>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let record = find(&may.view, &job_ref(&job)).await?;
     let query = ScheduleQuery {
-        tenant: Some(may.caller.tenant),
         job: Some(record.id),
         after: listing.cursor()?,
         limit: listing.limit,
         ..ScheduleQuery::default()
     };
-    let page = may.engine.store().list_schedules(&query).await?;
-    let items = schedules::shown(&may.engine, page.schedules).await?;
+    let page = may.view.list_schedules(query).await?;
+    let items = schedules::shown(&may.view, page.items).await?;
     Ok(Json(listing.page(items, page.next.as_ref())))
 }
 
@@ -600,13 +592,13 @@ pub async fn stats(
     JobPath(job): JobPath,
     Query(query): Query<StatsQuery>,
 ) -> Result<Json<JobStats>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
-    let to = hour_of(query.to.unwrap_or_else(|| may.engine.now())).saturating_add(1);
+    let record = find(&may.view, &job_ref(&job)).await?;
+    let to = hour_of(query.to.unwrap_or_else(|| may.view.now())).saturating_add(1);
     let from = query.from.map_or(to - STATS_HOURS, hour_of);
     if from >= to || to - from > STATS_HOURS_MAX {
         return Err(Problem::bad_parameter("from", format!("must be before `to`, by at most {STATS_HOURS_MAX} hours")));
     }
-    let rollups = may.engine.store().rollups(record.id, from, to).await?;
+    let rollups = may.view.rollups(&record, from, to).await?;
     let mut total = Rollup::default();
     for (_, rollup) in &rollups {
         total.merge(rollup);
@@ -634,13 +626,13 @@ pub async fn check(may: May<JobRead>, headers: HeaderMap, document: Document) ->
     may.changed_nothing();
     let document = read_document(document.value)?;
     let expect = expected(&headers)?;
-    let stored = stored(&may.engine, may.caller.tenant, &document.name).await?;
-    let saved = may.engine.check_job(may.caller.tenant, &document, expect).await;
+    let stored = stored(&may.view, &document.name).await?;
+    let saved = may.view.check_job(&document, expect).await;
     let saved = saved.map_err(Problem::from);
     let saved =
         if expect == Expect::Nothing { saved.map_err(|problem| taken(problem, &document.name)) } else { saved }?;
-    let calendars = schedules::calendars(&may.engine, may.caller.tenant).await?;
-    let now = may.engine.now();
+    let calendars = schedules::calendars(&may.view).await?;
+    let now = may.view.now();
     let shown = document.schedules.iter().map(|spec| previewed(spec, &calendars, now));
     Ok(Json(JobChecked {
         name: document.name.clone(),

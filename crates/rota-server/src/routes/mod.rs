@@ -24,6 +24,7 @@ use axum::{
 };
 use rota_api::{PauseRequest, problem::Code};
 use rota_core::store::{Pause, PauseTarget};
+use rota_engine::Own;
 use serde::{Deserialize, Serialize};
 use utoipa::{
     OpenApi,
@@ -217,7 +218,7 @@ const NOTE_BYTES_MAX: usize = 1_000;
 
 /// A pause as it is asked for, now.
 pub fn pause_of(may: &May<JobExecute>, request: PauseRequest) -> Result<Pause, Problem> {
-    let now = may.engine.now();
+    let now = may.view.now();
     let mut problems = Vec::new();
     let mut wrong =
         |path: &str, message: String| problems.push(rota_core::problem::Problem::new(path, "out_of_bounds", message));
@@ -236,13 +237,13 @@ pub fn pause_of(may: &May<JobExecute>, request: PauseRequest) -> Result<Pause, P
 
 async fn pause(
     may: &May<JobExecute>,
-    target: PauseTarget,
+    target: Own<PauseTarget>,
     before: Option<Pause>,
     request: PauseRequest,
 ) -> Result<StatusCode, Problem> {
     let pause = pause_of(may, request)?;
     let (action, _, object) = named(&target);
-    match may.engine.pause(&[target], &pause).await?.first() {
+    match may.view.pause(&[target], &pause).await?.first() {
         Some(true) => {
             may.changed(action, object, before.as_ref().and_then(kept), kept(&pause));
             Ok(StatusCode::NO_CONTENT)
@@ -262,9 +263,9 @@ fn named(target: &PauseTarget) -> (&'static str, &'static str, String) {
 }
 
 /// What is not paused stays so, and that is no mistake.
-async fn resume(may: &May<JobExecute>, target: PauseTarget, before: Option<Pause>) -> Result<StatusCode, Problem> {
+async fn resume(may: &May<JobExecute>, target: Own<PauseTarget>, before: Option<Pause>) -> Result<StatusCode, Problem> {
     let (_, action, object) = named(&target);
-    may.engine.resume(&[target]).await?;
+    may.view.resume(&[target]).await?;
     may.changed(action, object, before.as_ref().and_then(kept), None);
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,17 +1,11 @@
 //! Queues: the lanes that workers subscribe to.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use axum::{Json, http::StatusCode};
 use rota_api::{Pause, PauseRequest, page::Page};
-use rota_core::{
-    ids::TenantId,
-    job::JobDocument,
-    lane::LaneKey,
-    store::{self, JobQuery, PauseTarget},
-    stored,
-};
-use rota_engine::Engine;
+use rota_core::store::{self, PauseTarget};
+use rota_engine::Own;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -23,11 +17,6 @@ use crate::{
     query::{Id, Listing, Paging},
     wire,
 };
-
-/// Jobs read in one go.
-const JOBS: u32 = 1_000;
-/// Jobs whose queues are listed where there are several tenants: each is read for it.
-const JOBS_MAX: usize = 10_000;
 
 /// A queue of the caller's tenant.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -56,11 +45,7 @@ pub struct QueueLane {
 #[utoipa::path(get, path = "/queues", tag = "queues", params(Paging), responses((status = OK, body = Page<Queue>)))]
 pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<Page<Queue>>, Problem> {
     let mut queues: BTreeMap<String, Queue> = BTreeMap::new();
-    let ours = lanes_of(&may.engine, may.caller.tenant).await?;
-    for lane in may.engine.store().all_lanes().await? {
-        if lane.retired || ours.as_ref().is_some_and(|ours| !ours.contains(&lane.key)) {
-            continue;
-        }
+    for lane in may.view.lanes().await?.into_iter().filter(|lane| !lane.retired) {
         let queue = queues.entry(lane.key.queue.clone()).or_default();
         queue.lanes.push(QueueLane {
             handler: lane.key.handler,
@@ -68,10 +53,9 @@ pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<
             claimed: lane.mode == rota_core::lane::LaneMode::Claimed,
         });
     }
-    let now = may.engine.now();
-    for (target, pause) in may.engine.store().pauses().await?.pauses {
-        if let PauseTarget::Queue(tenant, name) = target
-            && tenant == may.caller.tenant
+    let now = may.view.now();
+    for (target, pause) in may.view.pauses().await? {
+        if let PauseTarget::Queue(_, name) = target
             && let Some(pause) = wire::pause(Some(pause), now)
         {
             queues.entry(name).or_default().pause = Some(pause);
@@ -79,28 +63,6 @@ pub async fn list(may: May<JobRead>, listing: Listing<NoFilter>) -> Result<Json<
     }
     let queues = queues.into_iter().map(|(name, queue)| Queue { name, ..queue }).collect();
     Ok(Json(listing.page_of(queues, |queue| &queue.name)?))
-}
-
-/// Where the jobs of a tenant wait; none where all lanes are those of the one tenant there
-/// is. Lanes are shared: what other tenants call their queues and handlers is nobody's
-/// business.
-async fn lanes_of(engine: &Engine, tenant: TenantId) -> Result<Option<HashSet<LaneKey>>, Problem> {
-    if engine.store().tenants().await?.len() == 1 {
-        return Ok(None);
-    }
-    let mut query = JobQuery { tenant: Some(tenant), limit: JOBS, ..JobQuery::default() };
-    let (mut lanes, mut read_jobs) = (HashSet::new(), 0);
-    loop {
-        let page = engine.store().list_jobs(&query).await?;
-        read_jobs += page.jobs.len();
-        // A document that cannot be read runs nowhere.
-        let read = page.jobs.iter().filter_map(|job| stored::read::<JobDocument>(&job.document).ok());
-        lanes.extend(read.map(|document| document.run_lane()));
-        match page.next {
-            Some(next) if read_jobs < JOBS_MAX => query.after = Some(next),
-            _ => return Ok(Some(lanes)),
-        }
-    }
 }
 
 /// Pause a queue.
@@ -130,13 +92,13 @@ pub async fn resume(may: May<JobExecute>, Id(queue): Id<String>) -> Result<Statu
 }
 
 async fn pause_in_force(may: &May<JobExecute>, target: &PauseTarget) -> Result<Option<store::Pause>, Problem> {
-    let pauses = may.engine.store().pauses().await?.pauses;
+    let pauses = may.view.pauses().await?;
     Ok(pauses.into_iter().find(|(paused, _)| paused == target).map(|(_, pause)| pause))
 }
 
-fn target(may: &May<JobExecute>, queue: String) -> Result<PauseTarget, Problem> {
+fn target(may: &May<JobExecute>, queue: String) -> Result<Own<PauseTarget>, Problem> {
     if queue.is_empty() || queue.len() > rota_core::schedule::NAME_BYTES_MAX || queue.contains('\0') {
         return Err(Problem::no_such("queue"));
     }
-    Ok(PauseTarget::Queue(may.caller.tenant, queue))
+    Ok(may.view.queue(queue))
 }

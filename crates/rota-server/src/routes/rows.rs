@@ -22,7 +22,7 @@ use crate::{
 /// started, up to a hundred.
 #[utoipa::path(get, path = "/rows", tag = "access", params(Paging), responses((status = OK, body = Page<UnreadableRow>)))]
 pub async fn list(may: May<Installation>, listing: Listing<NoFilter>) -> Result<Json<Page<UnreadableRow>>, Problem> {
-    let mut rows: Vec<UnreadableRow> = may.engine.store().unreadable().await?.into_iter().map(row).collect();
+    let mut rows: Vec<UnreadableRow> = may.engine().store().unreadable().await?.into_iter().map(row).collect();
     rows.truncate(listing.limit as usize);
     Ok(Json(listing.page(rows, None::<&String>)))
 }
@@ -34,7 +34,7 @@ pub async fn list(may: May<Installation>, listing: Listing<NoFilter>) -> Result<
     responses((status = OK, body = RawRow)))]
 pub async fn read(may: May<Installation>, Id(name): Id<String>) -> Result<Json<RawRow>, Problem> {
     let (table, key) = place(&name)?;
-    let columns = may.engine.store().raw_row(table, key).await?.ok_or_else(|| Problem::no_such("row"))?;
+    let columns = may.engine().store().raw_row(table, key).await?.ok_or_else(|| Problem::no_such("row"))?;
     Ok(Json(RawRow { id: name, columns }))
 }
 
@@ -47,8 +47,8 @@ pub async fn read(may: May<Installation>, Id(name): Id<String>) -> Result<Json<R
     responses((status = OK, body = RawRow)))]
 pub async fn discard(may: May<Installation>, Id(name): Id<String>) -> Result<Json<RawRow>, Problem> {
     let (table, key) = place(&name)?;
-    let columns = may.engine.store().raw_row(table, key).await?.ok_or_else(|| Problem::no_such("row"))?;
-    match may.engine.discard_row(table, key).await? {
+    let columns = may.engine().store().raw_row(table, key).await?.ok_or_else(|| Problem::no_such("row"))?;
+    match may.engine().discard_row(table, key).await? {
         Discarded::Gone => {}
         Discarded::NotFound => return Err(Problem::no_such("unreadable row")),
         Discarded::Refused(why) => {

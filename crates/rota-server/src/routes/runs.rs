@@ -1,7 +1,5 @@
 //! Runs: listed, read, followed, stopped, made again.
 
-use std::collections::HashSet;
-
 use axum::{
     Json,
     http::StatusCode,
@@ -17,9 +15,9 @@ use rota_core::{
     duration::Span,
     ids::{JobId, RunId, ScheduleId},
     run::{RunState, Verdict},
-    store::{self, LogChunk, LogQuery, RunQuery, RunRecord},
+    store::{self, LogChunk, RunQuery, RunRecord},
 };
-use rota_engine::{Cancel, Engine, Made, Redrive};
+use rota_engine::{Cancel, Made, Own, Redrive, View};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::IntoParams;
@@ -43,11 +41,10 @@ const REASON_BYTES_MAX: usize = 1_000;
 /// What the store is asked. None where the filter names a job that is not
 /// there: then there are no runs.
 pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Problem> {
-    let (engine, tenant) = (&may.engine, may.caller.tenant);
     let job = match &filter.job {
         None => None,
         // A name that is spelled wrong must not look like a job that has no runs.
-        Some(job) => Some(find(engine, tenant, &job_ref(job)).await?.id),
+        Some(job) => Some(find(&may.view, &job_ref(job)).await?.id),
     };
     if filter.label.len() > LABELS_MAX {
         return Err(Problem::bad_parameter("label", format!("may have at most {LABELS_MAX} labels")));
@@ -57,7 +54,7 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Pro
         _ => Err(Problem::bad_parameter("label", "must be written key=value")),
     });
     Ok(RunQuery {
-        tenant: Some(tenant),
+        tenant: None,
         job,
         tag: filter.tag.clone(),
         schedule: filter.schedule.map(ScheduleId),
@@ -67,8 +64,8 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Pro
         from: filter.from,
         to: filter.to,
         // What is older than the tenant's history is there and not shown.
-        ended_from: may.quotas.history_from(engine.now()),
-        now: Some(engine.now()),
+        ended_from: may.quotas.history_from(may.view.now()),
+        now: Some(may.view.now()),
         after: None,
         limit: 0,
     })
@@ -81,7 +78,7 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Pro
 #[utoipa::path(get, path = "/runs", tag = "runs", params(RunsFilter, Including, Paging), responses((status = OK, body = Page<Run>)))]
 pub async fn list(may: May<RunRead>, listing: Listing<RunsFilter, true>) -> Result<Json<Page<Run>>, Problem> {
     let query = query(&listing.filter, &may).await?;
-    page(&may.engine, &listing, query).await
+    page(&may.view, &listing, query).await
 }
 
 /// List the runs of a job.
@@ -94,12 +91,12 @@ pub async fn of_job(
     JobPath(job): JobPath,
     listing: Listing<RunsFilter, true>,
 ) -> Result<Json<Page<Run>>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let record = find(&may.view, &job_ref(&job)).await?;
     if listing.filter.job.is_some() {
         return Err(Problem::bad_parameter("job", "the job is already given in the address; leave this filter out"));
     }
     let query = query(&listing.filter, &may).await?;
-    page(&may.engine, &listing, RunQuery { job: Some(record.id), ..query }).await
+    page(&may.view, &listing, RunQuery { job: Some(record.id), ..query }).await
 }
 
 /// Read the newest run of a job.
@@ -108,30 +105,25 @@ pub async fn of_job(
 #[utoipa::path(get, path = "/jobs/{job}/runs/newest", tag = "runs", params(("job" = String, Path, description = "The id or the name of the job")),
     responses((status = OK, body = Run)))]
 pub async fn newest_of_job(may: May<RunRead>, JobPath(job): JobPath) -> Result<Json<Run>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, &job_ref(&job)).await?;
+    let record = find(&may.view, &job_ref(&job)).await?;
     let query = RunQuery { job: Some(record.id), ..query(&RunsFilter::default(), &may).await? };
-    let newest = may.engine.newest_run(&query).await?.ok_or_else(|| Problem::no_such("run"))?;
-    let mut shown = shown(&may.engine, vec![newest]).await?;
-    Ok(Json(shown.pop().ok_or_else(|| Problem::no_such("run"))?))
+    let newest = may.view.newest_run(query).await?.ok_or_else(|| Problem::no_such("run"))?;
+    shown_whole(&may.view, newest).await
 }
 
-async fn page(
-    engine: &Engine,
-    listing: &Listing<RunsFilter, true>,
-    query: RunQuery,
-) -> Result<Json<Page<Run>>, Problem> {
+async fn page(view: &View, listing: &Listing<RunsFilter, true>, query: RunQuery) -> Result<Json<Page<Run>>, Problem> {
     // An empty page may have a next one.
     let mut filling = listing.filling(1)?;
     while let Some((after, limit)) = filling.wanted() {
-        let page = engine.list_runs(&RunQuery { after, limit, ..query.clone() }).await?;
-        let records = page.runs.into_iter().map(|record| as_listed(record, listing.include)).collect();
-        filling.take(shown(engine, records).await?, page.next);
+        let page = view.list_runs(RunQuery { after, limit, ..query.clone() }).await?;
+        let runs = shown(view, page.items, listing.include).await?;
+        filling.take(runs, page.next);
     }
     Ok(Json(listing.filled(filling)))
 }
 
 /// A run without what may be large and was not asked for.
-pub fn as_listed(mut record: RunRecord, include: Include) -> RunRecord {
+fn as_listed(mut record: RunRecord, include: Include) -> RunRecord {
     if !include.payload {
         record.run.payload = None;
     }
@@ -142,40 +134,39 @@ pub fn as_listed(mut record: RunRecord, include: Include) -> RunRecord {
 }
 
 /// Runs as they are answered.
-pub async fn shown(engine: &Engine, runs: Vec<RunRecord>) -> Result<Vec<Run>, Problem> {
-    let names = names(engine, runs.iter().map(|record| record.run.job)).await?;
-    Ok(runs.into_iter().map(|record| wire::run(record, &names)).collect())
+pub async fn shown(view: &View, runs: Vec<Own<RunRecord>>, include: Include) -> Result<Vec<Run>, Problem> {
+    let names = names(view, runs.iter().map(|record| record.run.job)).await?;
+    Ok(runs.into_iter().map(|record| wire::run(as_listed(record.into_inner(), include), &names)).collect())
 }
 
 /// The names of jobs.
-pub async fn names(engine: &Engine, jobs: impl Iterator<Item = JobId>) -> Result<Names, Problem> {
-    let ids: Vec<JobId> = jobs.collect::<HashSet<_>>().into_iter().collect();
-    if ids.is_empty() {
-        return Ok(Names::new());
-    }
-    let records = engine.store().jobs(&ids).await?;
-    Ok(records.into_iter().flatten().map(|record| (record.id, record.name)).collect())
+pub async fn names(view: &View, jobs: impl Iterator<Item = JobId>) -> Result<Names, Problem> {
+    Ok(view.jobs(jobs).await?.into_iter().map(|(id, record)| (id, record.name)).collect())
+}
+
+/// A single run, with all that it has.
+async fn shown_whole(view: &View, run: Own<RunRecord>) -> Result<Json<Run>, Problem> {
+    let shown = shown(view, vec![run], Include::EVERYTHING).await?.pop();
+    shown.map(Json).ok_or_else(|| Problem::no_such("run"))
 }
 
 /// The caller's own run. One that ended before the tenant's history begins is not
 /// there.
-pub async fn find_run<P>(may: &May<P>, run: Uuid) -> Result<RunRecord, Problem> {
-    let found = may.engine.run(RunId(run)).await?;
-    let from = may.quotas.history_from(may.engine.now());
+pub async fn find_run<P>(may: &May<P>, run: Uuid) -> Result<Own<RunRecord>, Problem> {
+    let found = may.view.run(RunId(run)).await?;
+    let from = may.quotas.history_from(may.view.now());
     let is_over = |record: &RunRecord| match record.run.state {
         RunState::Finished { at, .. } => from.is_some_and(|from| at < from),
         _ => false,
     };
-    let ours = |record: &RunRecord| record.run.tenant == may.caller.tenant && !is_over(record);
-    found.filter(ours).ok_or_else(|| Problem::no_such("run"))
+    found.filter(|record| !is_over(record)).ok_or_else(|| Problem::no_such("run"))
 }
 
 /// Read a run.
 #[utoipa::path(get, path = "/runs/{run}", tag = "runs", params(("run" = Uuid, Path)), responses((status = OK, body = Run)))]
 pub async fn read(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Run>, Problem> {
     let record = find_run(&may, run).await?;
-    let mut shown = shown(&may.engine, vec![record]).await?;
-    shown.pop().map(Json).ok_or_else(|| Problem::no_such("run"))
+    shown_whole(&may.view, record).await
 }
 
 /// Cancel a run.
@@ -192,8 +183,7 @@ pub async fn cancel(
 ) -> Result<Json<CancelResult>, Problem> {
     let record = find_run(&may, run).await?;
     let cancel = cancel_of(&may.caller.who, request)?;
-    let answer = may.engine.cancel(&[record.run.id], &cancel).await?.into_iter().next();
-    let answer = match answer.unwrap_or(store::CancelAnswer::NotFound) {
+    let answer = match may.view.cancel(&record, &cancel).await? {
         store::CancelAnswer::Cancelled => CancelAnswer::Cancelled,
         store::CancelAnswer::Asked => CancelAnswer::Asked,
         store::CancelAnswer::AlreadyAsked => CancelAnswer::AlreadyAsked,
@@ -243,13 +233,12 @@ pub async fn retry(
     }
     let how =
         Redrive { by: Some(may.caller.who.clone()), latest: request.latest, again: request.again, dry_run: false };
-    let made = may.engine.redrive(&[record.run.id], &how).await?;
-    let made = made.into_iter().next().flatten().ok_or_else(|| Problem::no_such("run"))?;
+    let made = may.view.redrive(&record, &how).await?.ok_or_else(|| Problem::no_such("run"))?;
     if let Made::Duplicate { of } = made {
         let detail = format!("the run was already retried as {of}: retry that one, or set `again`");
         return Err(Problem::new(Code::Duplicate, detail));
     }
-    let made = made_run(made, may.engine.now())?;
+    let made = made_run(made, may.view.now())?;
     may.changed("run.retry", format_args!("run/{run}"), None, kept(&made));
     Ok((StatusCode::ACCEPTED, Json(made)).into_response())
 }
@@ -261,7 +250,7 @@ pub async fn retry(
 #[utoipa::path(get, path = "/runs/{run}/why", tag = "runs", params(("run" = Uuid, Path)), responses((status = OK, body = Why)))]
 pub async fn why(may: May<RunRead>, Id(run): Id<Uuid>) -> Result<Json<Why>, Problem> {
     let record = find_run(&may, run).await?;
-    Ok(Json(wire::why(&may.engine.why_run(&record).await?)))
+    Ok(Json(wire::why(&may.view.why_run(&record).await?)))
 }
 
 /// What happened to a run.
@@ -298,8 +287,7 @@ pub async fn logs(
     let after: Option<(u16, i32)> = listing.cursor()?;
     // A chunk holds many lines.
     let limit = listing.limit.min(100);
-    let query = LogQuery { run: record.run.id, attempt: listing.filter.attempt, after, limit };
-    let chunks = may.engine.store().logs(&query).await?;
+    let chunks = may.view.logs(&record, listing.filter.attempt, after, limit).await?;
     let full = chunks.len() >= limit as usize;
     // Read before the lines: they are all there when a run has ended.
     let open = !matches!(record.run.state, RunState::Finished { .. });

@@ -1,6 +1,6 @@
 //! Schedules: listed, previewed, paused, explained, backfilled.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use axum::{Json, http::StatusCode};
 use jiff::Timestamp;
@@ -13,14 +13,14 @@ use rota_api::{
 };
 use rota_core::{
     calendar::{Calendar, named},
-    ids::{JobId, ScheduleId, TenantId},
+    ids::ScheduleId,
     preview::{PREVIEW_MAX, preview},
     schedule::ScheduleSpec,
     store::{JobRecord, Pause, PauseTarget, ScheduleQuery, ScheduleRecord},
     stored, timing,
     why::Level,
 };
-use rota_engine::Engine;
+use rota_engine::{Own, View};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
@@ -49,40 +49,38 @@ pub struct ScheduleFilter {
 #[utoipa::path(get, path = "/schedules", tag = "schedules", params(ScheduleFilter, Paging),
     responses((status = OK, body = Page<Schedule>)))]
 pub async fn list(may: May<JobRead>, listing: Listing<ScheduleFilter>) -> Result<Json<Page<Schedule>>, Problem> {
-    let tenant = may.caller.tenant;
     let job = match &listing.filter.job {
-        Some(job) => Some(jobs::find(&may.engine, tenant, &jobs::job_ref(job)).await?.id),
+        Some(job) => Some(jobs::find(&may.view, &jobs::job_ref(job)).await?.id),
         None => None,
     };
     let query = ScheduleQuery {
-        tenant: Some(tenant),
+        tenant: None,
         job,
         enabled: listing.filter.enabled,
         after: listing.cursor()?,
         limit: listing.limit,
     };
-    let page = may.engine.store().list_schedules(&query).await?;
-    let items = shown(&may.engine, page.schedules).await?;
+    let page = may.view.list_schedules(query).await?;
+    let items = shown(&may.view, page.items).await?;
     Ok(Json(listing.page(items, page.next.as_ref())))
 }
 
 /// Schedules as they are answered.
-pub async fn shown(engine: &Engine, schedules: Vec<ScheduleRecord>) -> Result<Vec<Schedule>, Problem> {
+pub async fn shown(view: &View, schedules: Vec<Own<ScheduleRecord>>) -> Result<Vec<Schedule>, Problem> {
     if schedules.is_empty() {
         return Ok(Vec::new());
     }
-    let ids: Vec<ScheduleId> = schedules.iter().map(|record| record.id).collect();
-    let cursors = engine.store().cursors(&ids).await?;
-    let jobs = jobs_of(engine, &schedules).await?;
+    let cursors = view.cursors(&schedules).await?;
+    let jobs = view.jobs(schedules.iter().map(|record| record.job)).await?;
     let names = jobs.iter().map(|(id, job)| (*id, job.name.clone())).collect();
-    let wide = engine.store().pauses().await?.pauses;
-    let calendars = calendars(engine, schedules[0].tenant).await?;
-    let now = engine.now();
+    let wide = view.pauses().await?;
+    let calendars = calendars(view).await?;
+    let now = view.now();
     let mut shown = Vec::with_capacity(schedules.len());
     for (record, due) in schedules.into_iter().zip(cursors) {
         let hold = jobs.get(&record.job).and_then(|job| Hold::of(pauses_over(&record, job, &wide), now));
         let spec = record.spec.clone();
-        let mut schedule = wire::schedule(record, due.map(|due| due.cursor), &names, now);
+        let mut schedule = wire::schedule(record.into_inner(), due.map(|due| due.cursor), &names, now);
         if let Some(hold) = hold {
             schedule.paused_by = Some(wire::word(&hold.level));
             schedule.next_at = schedule.next_at.and_then(|at| hold.next(schedule.id, &spec, at, &calendars));
@@ -90,12 +88,6 @@ pub async fn shown(engine: &Engine, schedules: Vec<ScheduleRecord>) -> Result<Ve
         shown.push(schedule);
     }
     Ok(shown)
-}
-
-async fn jobs_of(engine: &Engine, schedules: &[ScheduleRecord]) -> Result<HashMap<JobId, JobRecord>, Problem> {
-    let ids: Vec<JobId> = schedules.iter().map(|record| record.job).collect::<HashSet<_>>().into_iter().collect();
-    let jobs = engine.store().jobs(&ids).await?.into_iter().flatten();
-    Ok(jobs.map(|job| (job.id, job)).collect())
 }
 
 /// The pauses that a schedule is under, the widest first.
@@ -146,17 +138,16 @@ impl Hold {
 }
 
 /// The caller's own schedule.
-pub async fn find(engine: &Engine, tenant: TenantId, id: i64) -> Result<ScheduleRecord, Problem> {
-    let found = engine.store().schedules(&[ScheduleId(id)]).await?.into_iter().next().flatten();
-    found.filter(|record| record.tenant == tenant && !record.deleted).ok_or_else(|| Problem::no_such("schedule"))
+pub async fn find(view: &View, id: i64) -> Result<Own<ScheduleRecord>, Problem> {
+    view.schedule(ScheduleId(id)).await?.ok_or_else(|| Problem::no_such("schedule"))
 }
 
 /// Read a schedule.
 #[utoipa::path(get, path = "/schedules/{schedule}", tag = "schedules", params(("schedule" = i64, Path)),
     responses((status = OK, body = Schedule)))]
 pub async fn read(may: May<JobRead>, Id(id): Id<i64>) -> Result<Json<Schedule>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, id).await?;
-    let mut shown = shown(&may.engine, vec![record]).await?;
+    let record = find(&may.view, id).await?;
+    let mut shown = shown(&may.view, vec![record]).await?;
     shown.pop().map(Json).ok_or_else(|| Problem::no_such("schedule"))
 }
 
@@ -170,8 +161,8 @@ impl Calendars {
     }
 }
 
-pub async fn calendars(engine: &Engine, tenant: TenantId) -> Result<Calendars, Problem> {
-    let stored = engine.store().calendars(tenant).await?;
+pub async fn calendars(view: &View) -> Result<Calendars, Problem> {
+    let stored = view.calendars().await?;
     let read = stored.into_iter().filter_map(|stored| Some((stored.name, stored::read(&stored.spec).ok()?)));
     Ok(Calendars(read.collect()))
 }
@@ -205,7 +196,7 @@ pub async fn show_next(
     Id(id): Id<i64>,
     Query(query): Query<PreviewQuery>,
 ) -> Result<Json<Vec<Upcoming>>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, id).await?;
+    let record = find(&may.view, id).await?;
     let spec: ScheduleSpec =
         stored::read(&record.spec).map_err(|error| rota_core::store::StoreError::Corrupt(error.to_string()))?;
     next_of(&may, &spec, record.id, &query).await
@@ -235,9 +226,9 @@ async fn next_of(
     }
     let schedule = timing::Schedule::compile(spec, &id.seed());
     let schedule = schedule.map_err(|problems| Problem::bad_document("the schedule", problems))?;
-    let calendars = calendars(&may.engine, may.caller.tenant).await?;
+    let calendars = calendars(&may.view).await?;
     let calendars = calendars.of(spec).map_err(|missing| Problem::bad_document("the schedule", missing))?;
-    let after = query.after.unwrap_or_else(|| may.engine.now());
+    let after = query.after.unwrap_or_else(|| may.view.now());
     let next = preview(&schedule, id, &calendars, after, query.count());
     Ok(Json(next.iter().map(wire::upcoming).collect()))
 }
@@ -248,8 +239,8 @@ async fn next_of(
 #[utoipa::path(get, path = "/schedules/{schedule}/why", tag = "schedules", params(("schedule" = i64, Path)),
     responses((status = OK, body = Why)))]
 pub async fn why(may: May<JobRead>, Id(id): Id<i64>) -> Result<Json<Why>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, id).await?;
-    let reasons = may.engine.why_schedule(&record).await?;
+    let record = find(&may.view, id).await?;
+    let reasons = may.view.why_schedule(&record).await?;
     let reasons = reasons.ok_or_else(|| Problem::new(Code::Conflict, "the schedule is being changed; try again"))?;
     Ok(Json(wire::why(&reasons)))
 }
@@ -264,8 +255,8 @@ pub async fn skips(
     Id(id): Id<i64>,
     listing: Listing<super::NoFilter>,
 ) -> Result<Json<Page<Skip>>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, id).await?;
-    let found = may.engine.store().skips(record.id, listing.cursor()?, listing.limit).await?;
+    let record = find(&may.view, id).await?;
+    let found = may.view.skips(&record, listing.cursor()?, listing.limit).await?;
     let next = if found.len() < listing.limit as usize { None } else { found.last().map(|skip| skip.range.from) };
     Ok(Json(listing.page(found.iter().map(wire::skip).collect(), next.as_ref())))
 }
@@ -278,8 +269,8 @@ pub async fn pause(
     Id(id): Id<i64>,
     Body(request): Body<PauseRequest>,
 ) -> Result<StatusCode, Problem> {
-    let record = find(&may.engine, may.caller.tenant, id).await?;
-    super::pause(&may, PauseTarget::Schedule(record.id), record.pause, request).await
+    let record = find(&may.view, id).await?;
+    super::pause(&may, record.target(), record.into_inner().pause, request).await
 }
 
 /// Resume a schedule.
@@ -288,8 +279,8 @@ pub async fn pause(
 #[utoipa::path(post, path = "/schedules/{schedule}/resume", tag = "schedules", params(("schedule" = i64, Path)),
     responses((status = NO_CONTENT)))]
 pub async fn resume(may: May<JobExecute>, Id(id): Id<i64>) -> Result<StatusCode, Problem> {
-    let record = find(&may.engine, may.caller.tenant, id).await?;
-    super::resume(&may, PauseTarget::Schedule(record.id), record.pause).await
+    let record = find(&may.view, id).await?;
+    super::resume(&may, record.target(), record.into_inner().pause).await
 }
 
 /// Create runs for past instants of a schedule.
@@ -303,7 +294,7 @@ pub async fn backfill(
     Id(id): Id<i64>,
     Body(request): Body<BackfillRequest>,
 ) -> Result<Json<Backfilled>, Problem> {
-    let record = find(&may.engine, may.caller.tenant, id).await?;
+    let record = find(&may.view, id).await?;
     let ask = rota_engine::backfill::Ask {
         schedule: record.id,
         from: request.from,
@@ -312,7 +303,7 @@ pub async fn backfill(
         dry_run: request.dry_run,
         by: Some(may.caller.who.clone()),
     };
-    let done = may.engine.backfill(ask).await?;
+    let done = may.view.backfill(&record, ask).await?;
     let done = done.map_err(|refusal| {
         let problem = rota_core::problem::Problem::new(refusal.path(), "out_of_bounds", refusal.to_string());
         Problem::bad_document("the request", vec![problem])

@@ -113,7 +113,7 @@ fn set_cookie(headers: &HeaderMap, value: &str, seconds: u64) -> HeaderValue {
 #[utoipa::path(delete, path = "/session", tag = "access", responses((status = NO_CONTENT)))]
 pub async fn delete(may: May<Known>, headers: HeaderMap) -> Result<Response, Problem> {
     if let Via::Session { digest, .. } = may.caller.via {
-        may.engine.store().delete_sessions(&[digest]).await?;
+        may.view.end_session(digest).await?;
         may.changed("session.delete", format_args!("user/{}", may.caller.who), None, None);
     } else {
         may.changed_nothing();
@@ -129,8 +129,7 @@ pub async fn read(
     State(node): State<Node>,
     Query(NoFilter {}): Query<NoFilter>,
 ) -> Result<Json<Whoami>, Problem> {
-    let tenant = node.access().tenants.by_id(may.caller.tenant, &may.engine).await?;
-    let tenant = tenant.ok_or_else(|| Problem::no_such("tenant"))?;
+    let tenant = may.tenant(&node).await?;
     Ok(Json(whoami(&may.caller, TenantRef { id: tenant.id.0, name: tenant.name.clone() })))
 }
 

@@ -26,7 +26,7 @@ const QUOTAS_BYTES_MAX: usize = 4 << 10;
 /// List tenants by name.
 #[utoipa::path(get, path = "/tenants", tag = "access", params(Paging), responses((status = OK, body = Page<Tenant>)))]
 pub async fn list(may: May<Installation>, listing: Listing<NoFilter>) -> Result<Json<Page<Tenant>>, Problem> {
-    let page = listing.page_of(may.engine.store().tenants().await?, |tenant| &tenant.name)?;
+    let page = listing.page_of(may.engine().store().tenants().await?, |tenant| &tenant.name)?;
     let items = page.items.into_iter().map(wire::tenant).collect::<Result<_, _>>()?;
     Ok(Json(Page { items, next: page.next }))
 }
@@ -54,7 +54,7 @@ pub async fn put(
     check_name(&name).map_err(|why| Problem::bad_parameter("name", why))?;
     let tier = tier(&request.tier)?;
     let put = TenantPut { name: name.clone(), tier, quotas: quotas(&request)? };
-    let before = may.engine.save_tenant(put).await?.map(wire::tenant).transpose()?;
+    let before = may.engine().save_tenant(put).await?.map(wire::tenant).transpose()?;
     node.access().tenants.forget();
     let after = find(&may, &name).await?.ok_or_else(|| Problem::no_such("tenant"))?;
     let after = wire::tenant(after)?;
@@ -82,5 +82,5 @@ fn quotas(request: &TenantRequest) -> Result<Option<String>, Problem> {
 }
 
 async fn find(may: &May<Installation>, name: &str) -> Result<Option<store::Tenant>, Problem> {
-    Ok(may.engine.store().tenants().await?.into_iter().find(|tenant| tenant.name == name))
+    Ok(may.engine().store().tenants().await?.into_iter().find(|tenant| tenant.name == name))
 }

@@ -11,6 +11,7 @@ use rota_core::{
     ids::TokenId,
     store::{self, TokenQuery},
 };
+use rota_engine::Own;
 use uuid::Uuid;
 
 use super::NoFilter;
@@ -25,7 +26,7 @@ use crate::{
 #[utoipa::path(post, path = "/tokens", tag = "access", request_body = TokenRequest,
     responses((status = CREATED, body = TokenMade)))]
 pub async fn create(may: May<Admin>, body: Body<TokenRequest>) -> Result<(StatusCode, Json<TokenMade>), Problem> {
-    let now = may.engine.now();
+    let now = may.view.now();
     let Body(request) = body;
     check_name(&request.name).map_err(|why| Problem::bad_parameter("name", why))?;
     if standing(request.expires_at, None, now) == Standing::Expired {
@@ -35,7 +36,7 @@ pub async fn create(may: May<Admin>, body: Body<TokenRequest>) -> Result<(Status
     may_give(&may.caller, permissions, request.installation)?;
     let secret = new_secret(SecretKind::Token);
     let token = store::Token {
-        id: TokenId::new(may.engine.node().random.as_ref(), now),
+        id: may.view.token_id(),
         tenant: may.caller.tenant,
         installation: request.installation,
         name: request.name,
@@ -47,7 +48,7 @@ pub async fn create(may: May<Admin>, body: Body<TokenRequest>) -> Result<(Status
         revoked_at: None,
         last_used_at: None,
     };
-    may.engine.store().put_tokens(std::slice::from_ref(&token)).await?;
+    let token = may.view.put_token(token).await?;
     let token = wire::token(&token);
     may.changed("token.create", format_args!("token/{}", token.id), None, kept(&token));
     Ok((StatusCode::CREATED, Json(TokenMade { secret: secret.expose().to_owned(), token })))
@@ -78,7 +79,7 @@ pub fn may_give(caller: &Caller, permissions: Permissions, installation: bool) -
 #[utoipa::path(get, path = "/tokens", tag = "access", params(Paging), responses((status = OK, body = Page<Token>)))]
 pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Page<Token>>, Problem> {
     let query = TokenQuery { tenant: may.caller.tenant, after: listing.cursor()?, limit: listing.limit };
-    let page = may.engine.store().list_tokens(&query).await?;
+    let page = may.view.list_tokens(query).await?;
     let shown = page.tokens.iter().filter(|token| !token.installation || may.caller.installation);
     Ok(Json(listing.page(shown.map(wire::token).collect(), page.next.as_ref())))
 }
@@ -87,7 +88,8 @@ pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Pa
 #[utoipa::path(get, path = "/tokens/{id}", tag = "access", params(("id" = Uuid, Path)),
     responses((status = OK, body = Token)))]
 pub async fn read(may: May<Admin>, Id(id): Id<Uuid>) -> Result<Json<Token>, Problem> {
-    Ok(Json(wire::token(&found(&may, id).await?)))
+    let token = found(&may, id).await?;
+    Ok(Json(wire::token(&token)))
 }
 
 /// Revoke a token: the next request with it is refused, on every node.
@@ -95,18 +97,16 @@ pub async fn read(may: May<Admin>, Id(id): Id<Uuid>) -> Result<Json<Token>, Prob
     responses((status = NO_CONTENT)))]
 pub async fn revoke(may: May<Admin>, Id(id): Id<Uuid>) -> Result<StatusCode, Problem> {
     let token = found(&may, id).await?;
-    let now = may.engine.now();
-    may.engine.store().revoke_tokens(&[token.id], now).await?;
-    let after = store::Token { revoked_at: token.revoked_at.or(Some(now)), ..token.clone() };
+    let now = may.view.now();
+    may.view.revoke_token(&token, now).await?;
+    let after = store::Token { revoked_at: token.revoked_at.or(Some(now)), ..store::Token::clone(&token) };
     may.changed("token.revoke", format_args!("token/{id}"), kept(&wire::token(&token)), kept(&wire::token(&after)));
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// A token of the caller's tenant. Those of the installation are for those who
 /// speak for it.
-async fn found(may: &May<Admin>, id: Uuid) -> Result<store::Token, Problem> {
-    let found = may.engine.store().tokens(&[TokenId(id)]).await?.pop().flatten();
-    let ours =
-        |token: &store::Token| token.tenant == may.caller.tenant && (!token.installation || may.caller.installation);
-    found.filter(ours).ok_or_else(|| Problem::no_such("token"))
+async fn found(may: &May<Admin>, id: Uuid) -> Result<Own<store::Token>, Problem> {
+    let found = may.view.token(TokenId(id)).await?;
+    found.filter(|token| !token.installation || may.caller.installation).ok_or_else(|| Problem::no_such("token"))
 }

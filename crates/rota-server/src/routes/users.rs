@@ -8,9 +8,9 @@ use rota_api::{
 };
 use rota_core::{
     access::{Role, check_name},
-    ids::UserId,
-    store::{self, Guarded, UserPut, UserQuery, UserWish},
+    store::{self, UserPut, UserQuery, UserWish},
 };
+use rota_engine::Own;
 
 use super::{NoFilter, tokens::may_give};
 use crate::{
@@ -33,13 +33,12 @@ pub async fn create(
     axum::extract::State(node): axum::extract::State<Node>,
     body: Body<UserRequest>,
 ) -> Result<(StatusCode, Json<User>), Problem> {
-    let now = may.engine.now();
     let Body(request) = body;
     check_name(&request.name).map_err(|why| Problem::bad_parameter("name", why))?;
     let role = role(&request.role)?;
     may_give(&may.caller, role.permissions(), request.installation)?;
     let put = UserPut {
-        id: UserId::new(may.engine.node().random.as_ref(), now),
+        id: may.view.user_id(),
         tenant: may.caller.tenant,
         name: request.name,
         role,
@@ -47,10 +46,11 @@ pub async fn create(
         password: Some(node.access().passwords.hash(request.password).await?),
         wish: UserWish::New,
     };
-    if may.engine.store().put_users(std::slice::from_ref(&put), now).await? != [Guarded::Applied] {
+    if !may.view.put_user(put.clone()).await? {
         return Err(Problem::new(Code::Conflict, "a user with this name already exists"));
     }
-    let user = wire::user(&find(&may, &put.name).await?);
+    let user = find(&may, &put.name).await?;
+    let user = wire::user(&user);
     may.changed("user.create", format_args!("user/{}", put.name), None, kept(&user));
     Ok((StatusCode::CREATED, Json(user)))
 }
@@ -59,7 +59,7 @@ pub async fn create(
 #[utoipa::path(get, path = "/users", tag = "access", params(Paging), responses((status = OK, body = Page<User>)))]
 pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Page<User>>, Problem> {
     let query = UserQuery { tenant: may.caller.tenant, after: listing.cursor()?, limit: listing.limit };
-    let page = may.engine.store().list_users(&query).await?;
+    let page = may.view.list_users(query).await?;
     let shown = page.users.iter().filter(|user| !user.installation || may.caller.installation);
     Ok(Json(listing.page(shown.map(wire::user).collect(), page.next.as_ref())))
 }
@@ -68,7 +68,8 @@ pub async fn list(may: May<Admin>, listing: Listing<NoFilter>) -> Result<Json<Pa
 #[utoipa::path(get, path = "/users/{name}", tag = "access", params(("name" = String, Path)),
     responses((status = OK, body = User)))]
 pub async fn read(may: May<Admin>, Id(name): Id<String>) -> Result<Json<User>, Problem> {
-    Ok(Json(wire::user(&find(&may, &name).await?)))
+    let user = find(&may, &name).await?;
+    Ok(Json(wire::user(&user)))
 }
 
 /// Change a user. A new password ends all their sessions; a new role takes effect with
@@ -93,10 +94,11 @@ pub async fn change(
     };
     let (id, tenant) = (before.id, before.tenant);
     let put = UserPut { id, tenant, name: name.clone(), role, installation, password, wish: UserWish::Known };
-    if may.engine.store().put_users(&[put], may.engine.now()).await? != [Guarded::Applied] {
+    if !may.view.put_user(put).await? {
         return Err(Problem::no_such("user"));
     }
-    let user = wire::user(&find(&may, &name).await?);
+    let user = find(&may, &name).await?;
+    let user = wire::user(&user);
     let mut after = kept(&user);
     if let Some(after) = after.as_mut().filter(|_| has_new_password) {
         after["password"] = "changed".into();
@@ -110,16 +112,16 @@ pub async fn change(
     responses((status = NO_CONTENT)))]
 pub async fn delete(may: May<Admin>, Id(name): Id<String>) -> Result<StatusCode, Problem> {
     let user = find(&may, &name).await?;
-    may.engine.store().delete_users(&[user.id]).await?;
+    may.view.delete_user(&user).await?;
     may.changed("user.delete", format_args!("user/{name}"), kept(&wire::user(&user)), None);
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// A person of the caller's tenant. Those of the installation are for those who
 /// speak for it: else an administrator of their tenant could set their password.
-async fn find(may: &May<Admin>, name: &str) -> Result<store::User, Problem> {
+async fn find(may: &May<Admin>, name: &str) -> Result<Own<store::User>, Problem> {
     let no_such = || Problem::no_such("user");
     check_name(name).map_err(|_| no_such())?;
-    let found = may.engine.store().users(&[(may.caller.tenant, name.to_owned())]).await?.pop().flatten();
+    let found = may.view.user(name).await?;
     found.filter(|user| !user.installation || may.caller.installation).ok_or_else(no_such)
 }

@@ -71,10 +71,10 @@ pub async fn sync(
     check(&request)?;
     let leases: Vec<LeaseRef> =
         request.finished.iter().map(|finished| LeaseRef { run: finished.run, fence: finished.fence }).collect();
-    let now = may.engine.now();
+    let now = may.view.now();
     let mut recheck = Recheck::begin::<JobExecute>(node, asked, may.caller.tenant);
     let answer = tokio::select! {
-        answer = may.engine.exchange(exchange(request, may.caller.tenant, now)) => answer,
+        answer = may.view.exchange(exchange(request, may.caller.tenant, now)) => answer,
         // As when its connection breaks: what it was to be given goes to others.
         () = recheck.lost() => return Err(access::unknown()),
     };
@@ -87,8 +87,8 @@ pub async fn sync(
             Problem::new(Code::Conflict, "the worker's id is used by another worker; generate a new UUID")
         }
     })?;
-    let lease = may.engine.node().options.run_lease;
-    Ok(Json(told(answer, &leases, lease, may.engine.now())))
+    let lease = may.view.run_lease();
+    Ok(Json(told(answer, &leases, lease, may.view.now())))
 }
 
 /// Which workers to list.
@@ -108,10 +108,10 @@ pub struct WorkerFilter {
     responses((status = OK, body = Page<Worker>)))]
 pub async fn list(may: May<RunRead>, listing: Listing<WorkerFilter>) -> Result<Json<Page<Worker>>, Problem> {
     let after: Option<WorkerId> = listing.cursor()?;
-    let found = may.engine.store().workers(Some(may.caller.tenant), after, listing.limit).await?;
+    let found = may.view.workers(after, listing.limit).await?;
     let full = found.len() >= listing.limit as usize;
     let next = found.last().filter(|_| full).map(|worker| worker.worker);
-    let now = may.engine.now();
+    let now = may.view.now();
     let workers = found.into_iter().map(|worker| on_the_wire(worker, now));
     let wanted = |worker: &Worker| listing.filter.state.is_none_or(|state| state == worker.state);
     Ok(Json(listing.page(workers.filter(wanted).collect(), next.as_ref())))
@@ -124,7 +124,7 @@ pub async fn list(may: May<RunRead>, listing: Listing<WorkerFilter>) -> Result<J
 #[utoipa::path(post, path = "/workers/{id}/drain", tag = "workers", params(("id" = Uuid, Path)),
     responses((status = ACCEPTED)))]
 pub async fn drain(may: May<JobExecute>, Id(id): Id<Uuid>) -> Result<StatusCode, Problem> {
-    if !may.engine.drain_worker(Some(may.caller.tenant), WorkerId(id)).await? {
+    if !may.view.drain_worker(WorkerId(id)).await? {
         return Err(Problem::no_such("worker"));
     }
     may.changed("worker.drain", format_args!("worker/{id}"), None, None);
