@@ -880,8 +880,7 @@ async fn a_change_is_carried_out_and_audited_although_whoever_asked_hangs_up() {
     let other = other.expect("the next one finds no place").unwrap();
     assert_eq!(other.status(), StatusCode::SERVICE_UNAVAILABLE, "what goes on keeps its place");
     gate.notify_one();
-    let place =
-        tokio::time::timeout(limit, Arc::clone(node.requests()).acquire_owned()).await;
+    let place = tokio::time::timeout(limit, Arc::clone(node.requests()).acquire_owned()).await;
     drop(place.expect("the change ends and gives its place back").unwrap());
     let expected = ("token:editor".to_owned(), "thing.change".to_owned(), "thing/7".to_owned());
     assert_eq!(bed.audit(bed.ours).await, [expected]);

@@ -29,7 +29,7 @@ use rota_core::{
     ids::TenantId,
     job::read,
     run::Source,
-    store::{JobQuery, PauseTarget, RunQuery},
+    store::{JobQuery, JobRecord, PauseTarget, RunQuery},
     trace::TraceParent,
 };
 use rota_engine::{CancelledMany, Made, Own, Redrive, RedrivenMany, RunAsk};
@@ -582,7 +582,7 @@ async fn next_jobs(
         Some(next) => wanted.after = Some(next),
         None => *query = None,
     }
-    Ok(Some(page.items.iter().map(|job| job.target()).collect()))
+    Ok(Some(page.items.iter().map(Own::<JobRecord>::target).collect()))
 }
 
 #[cfg(test)]
