@@ -100,14 +100,15 @@ impl Handle {
         // What is made here must not be found again by the same request.
         query.to = Some(query.to.unwrap_or_else(|| self.now()));
         query.limit = MANY;
-        let mut done = RedrivenMany::default();
+        let (mut done, mut touched) = (RedrivenMany::default(), 0);
         loop {
             let page = self.node.store.list_runs(&query).await?;
             let ended = page.runs.iter().filter(|record| matches!(record.run.state, RunState::Finished { .. }));
-            let ids = self.not_discarded(ended.map(|record| record.run.id).collect()).await?;
+            let (found, ids) = self.to_redrive(ended.map(|record| record.run.id).collect(), how).await?;
+            done.found += found;
             if !ids.is_empty() {
                 let made = self.redrive(&ids, how).await?;
-                done.found += ids.len() as u64;
+                touched += ids.len() as u64;
                 done.made += made.iter().filter(|made| matches!(made, Some(Made::Run { .. }))).count() as u64;
                 // The rest can only wait as well. What was made stays made, and is
                 // left alone when the same is asked again.
@@ -116,7 +117,7 @@ impl Handle {
                     _ => None,
                 });
             }
-            let full = done.found >= most && page.next.is_some();
+            let full = touched >= most && page.next.is_some();
             if done.over_rate.is_some() || full {
                 return Ok(RedrivenMany { more: true, ..done });
             }
@@ -127,9 +128,18 @@ impl Handle {
         }
     }
 
-    async fn not_discarded(&self, runs: Vec<RunId>) -> Result<Vec<RunId>, StoreError> {
+    /// How many of these were not discarded, and those that are to be made again: what was made
+    /// again before would only be answered with what was made of it then, and a job that has
+    /// failed for long has many of them.
+    async fn to_redrive(&self, runs: Vec<RunId>, how: &Redrive) -> Result<(u64, Vec<RunId>), StoreError> {
         let marks = self.node.store.dead_marks(&runs).await?;
-        let is_discarded = |mark: Option<DeadMark>| mark.is_some_and(|mark| mark.fate == DeadFate::Discarded);
-        Ok(runs.into_iter().zip(marks).filter_map(|(run, mark)| (!is_discarded(mark)).then_some(run)).collect())
+        let fate = |mark: Option<DeadMark>| mark.map(|mark| mark.fate);
+        let kept: Vec<(RunId, Option<DeadFate>)> = runs
+            .into_iter()
+            .zip(marks.into_iter().map(fate))
+            .filter(|(_, fate)| *fate != Some(DeadFate::Discarded))
+            .collect();
+        let wanted = kept.iter().filter(|(_, fate)| how.again || fate.is_none());
+        Ok((kept.len() as u64, wanted.map(|(run, _)| *run).collect()))
     }
 }

@@ -5,6 +5,11 @@ use axum::{
     http::{Method, Request, header},
 };
 use futures_util::StreamExt;
+use rota_core::{
+    run::{Status, Verdict},
+    store::RunQuery,
+};
+use rota_engine::Redrive;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -135,6 +140,26 @@ async fn dead_letters_are_redriven_by_filter() {
     let twice = redrive(json!({ "filter": {} })).await;
     assert_eq!((&twice["matched"], &twice["done"]), (&json!(2), &json!(1)), "the first one was made again already");
     assert_eq!(redrive(json!({ "filter": { "status": ["failed"] } })).await["done"], 1, "where it is asked for");
+}
+
+/// Each request began with the newest again: where as many as it touches had been made again
+/// before, it never came to the others, and planned them all for nothing.
+#[tokio::test]
+async fn what_was_made_again_stands_in_no_others_way() {
+    let bed = Bed::new().await;
+    bed.job("mail", "hello").await;
+    let later = json!({ "job": "mail", "run_at": "2100-01-01T00:00:00Z" });
+    bed.send(Method::POST, "/bulk/runs", &LINES, lines(&vec![later; 1_001])).await;
+    assert_eq!(bed.post("/bulk/cancel", json!({ "filter": {} })).await.ok()["done"], 1_001);
+    let query = RunQuery { statuses: vec![Status::Ended(Verdict::Cancelled)], ..RunQuery::default() };
+    let how = Redrive::default();
+    let redrive = async || {
+        let done = bed.engine.redrive_all(query.clone(), &how, 1_000).await.unwrap();
+        (done.made, done.more)
+    };
+    assert_eq!(redrive().await, (1_000, true));
+    assert_eq!(redrive().await, (1, false));
+    assert_eq!(redrive().await, (0, false));
 }
 
 /// Whoever asks first is told what the act then does, with those that it leaves as they
