@@ -23,6 +23,7 @@ use crate::{
     duration::Span,
     ids::TenantId,
     job::{JobDocument, size::Size},
+    limits::Limits,
     order::Priority,
     problem::Problem,
     rate::Rate,
@@ -51,8 +52,57 @@ choices! {
         DeadLetters = "dead_letters",
         /// Requests to the API; bursts of twice as many.
         ApiRequestsPerSecond = "api_requests_per_s",
+        /// Jobs that were not deleted.
+        Jobs = "jobs",
+        /// Bytes of jobs and calendars that are saved; bursts of twice as many.
+        DefinitionBytesPerDay = "definition_bytes_per_day",
+        /// Combinations of queue, handler and required traits that nobody has used before;
+        /// bursts of twice as many.
+        NewLanesPerDay = "new_lanes_per_day",
+        /// Calendars.
+        Calendars = "calendars",
+        /// API tokens that were not revoked.
+        Tokens = "tokens",
+        /// Users who log in with a password.
+        Users = "users",
+        /// Remote workers that one node speaks to.
+        Workers = "workers",
     }
 }
+
+/// What is counted in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Held {
+    ActiveSchedules,
+    Jobs,
+    Tokens,
+    Users,
+}
+
+impl Held {
+    pub const ALL: [Self; 4] = [Self::ActiveSchedules, Self::Jobs, Self::Tokens, Self::Users];
+
+    /// Its quota, its place in a document, and what several of it are called.
+    fn named(self) -> (Quota, &'static str, &'static str) {
+        match self {
+            Self::ActiveSchedules => (Quota::ActiveSchedules, "schedules", "schedules"),
+            Self::Jobs => (Quota::Jobs, "", "jobs"),
+            Self::Tokens => (Quota::Tokens, "", "tokens"),
+            Self::Users => (Quota::Users, "", "users"),
+        }
+    }
+}
+
+/// What a day allows so much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Daily {
+    DefinitionBytes,
+    NewLanes,
+}
+
+/// Bytes of definitions are counted in pieces of so many.
+const PIECE_BYTES: u64 = 1_024;
+const DAY: Span = Span::secs(86_400);
 
 /// What a tenant may have and do; `None` is without limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -66,6 +116,13 @@ pub struct Quotas {
     pub best_priority: Option<Priority>,
     pub dead_letters: bool,
     pub api_requests_per_s: Option<NonZeroU32>,
+    pub jobs: Option<u64>,
+    pub definition_bytes_per_day: Option<u64>,
+    pub new_lanes_per_day: Option<NonZeroU32>,
+    pub calendars: Option<u64>,
+    pub tokens: Option<u64>,
+    pub users: Option<u64>,
+    pub workers: Option<u64>,
 }
 
 /// Why something is not allowed.
@@ -127,6 +184,13 @@ impl Quotas {
         best_priority: None,
         dead_letters: true,
         api_requests_per_s: None,
+        jobs: None,
+        definition_bytes_per_day: None,
+        new_lanes_per_day: None,
+        calendars: None,
+        tokens: None,
+        users: None,
+        workers: None,
     };
 
     /// What a tier allows.
@@ -142,6 +206,13 @@ impl Quotas {
                 best_priority: Priority::new(8),
                 dead_letters: false,
                 api_requests_per_s: some(10),
+                jobs: Some(1_000),
+                definition_bytes_per_day: Some(100_000_000),
+                new_lanes_per_day: some(20),
+                calendars: Some(100),
+                tokens: Some(100),
+                users: Some(20),
+                workers: Some(20),
             },
             Tier::Pro => Self {
                 active_schedules: Some(100_000),
@@ -153,6 +224,13 @@ impl Quotas {
                 best_priority: Priority::new(3),
                 dead_letters: true,
                 api_requests_per_s: some(100),
+                jobs: Some(10_000),
+                definition_bytes_per_day: Some(1_000_000_000),
+                new_lanes_per_day: some(100),
+                calendars: Some(1_000),
+                tokens: Some(1_000),
+                users: Some(200),
+                workers: Some(200),
             },
             Tier::Enterprise => Self {
                 active_schedules: Some(1_000_000),
@@ -164,6 +242,13 @@ impl Quotas {
                 best_priority: Priority::new(1),
                 dead_letters: true,
                 api_requests_per_s: some(1_000),
+                jobs: Some(100_000),
+                definition_bytes_per_day: Some(10_000_000_000),
+                new_lanes_per_day: some(1_000),
+                calendars: Some(1_000),
+                tokens: Some(10_000),
+                users: Some(2_000),
+                workers: Some(2_000),
             },
             Tier::Unlimited => Self::NONE,
         }
@@ -198,6 +283,15 @@ impl Quotas {
             Quota::BestPriority => self.best_priority = typed(value).map_err(bad)?,
             Quota::DeadLetters => self.dead_letters = typed::<Option<bool>>(value).map_err(bad)?.unwrap_or(true),
             Quota::ApiRequestsPerSecond => self.api_requests_per_s = typed(value).map_err(bad)?,
+            Quota::Jobs => self.jobs = typed(value).map_err(bad)?,
+            Quota::DefinitionBytesPerDay => {
+                self.definition_bytes_per_day = typed::<Option<Size>>(value).map_err(bad)?.map(Size::bytes);
+            }
+            Quota::NewLanesPerDay => self.new_lanes_per_day = typed(value).map_err(bad)?,
+            Quota::Calendars => self.calendars = typed(value).map_err(bad)?,
+            Quota::Tokens => self.tokens = typed(value).map_err(bad)?,
+            Quota::Users => self.users = typed(value).map_err(bad)?,
+            Quota::Workers => self.workers = typed(value).map_err(bad)?,
         }
         Ok(())
     }
@@ -272,13 +366,58 @@ impl Quotas {
         short.map(|span| Refusal::new(Quota::ShortestInterval, path, min, format!("the schedule fires every {span}")))
     }
 
-    /// Whether a tenant that has `active` schedules may have `more`.
-    pub fn schedules(&self, active: u64, more: u64) -> Option<Refusal> {
-        let max = self.active_schedules?;
-        (more > 0 && active.saturating_add(more) > max).then(|| {
-            let asked = format!("{more} more schedules in addition to {active} are too many");
-            Refusal::new(Quota::ActiveSchedules, "schedules", max, asked)
-        })
+    /// How many of something a tenant may have.
+    pub fn most(&self, what: Held) -> Option<u64> {
+        match what {
+            Held::ActiveSchedules => self.active_schedules,
+            Held::Jobs => self.jobs,
+            Held::Tokens => self.tokens,
+            Held::Users => self.users,
+        }
+    }
+
+    /// Whether a tenant that has `held` of something may have `more`.
+    pub fn more(&self, what: Held, held: u64, more: u64) -> Option<Refusal> {
+        let (quota, path, name) = what.named();
+        let max = self.most(what).filter(|max| more > 0 && held.saturating_add(more) > *max)?;
+        Some(Refusal::new(quota, path, max, format!("{more} more {name} in addition to {held} are too many")))
+    }
+
+    /// The installation's limits, lowered to what the tenant may have.
+    pub fn limits(&self, limits: Limits) -> Limits {
+        let lowered = |limit: usize, most: Option<u64>| {
+            most.map_or(limit, |most| limit.min(usize::try_from(most).unwrap_or(usize::MAX)))
+        };
+        Limits {
+            calendars: lowered(limits.calendars, self.calendars),
+            tenant_workers: lowered(limits.tenant_workers, self.workers),
+            ..limits
+        }
+    }
+
+    /// How much of something a day allows.
+    pub fn daily(&self, what: Daily) -> Option<Rate> {
+        let runs = match what {
+            Daily::DefinitionBytes => pieces(self.definition_bytes_per_day?),
+            Daily::NewLanes => self.new_lanes_per_day?.get(),
+        };
+        Some(Rate { runs, per: DAY })
+    }
+
+    /// Why a day does not allow it before `retry_at`.
+    pub fn over_day(&self, what: Daily, retry_at: Timestamp) -> Option<Refusal> {
+        let (quota, limit, asked) = match what {
+            Daily::DefinitionBytes => {
+                let asked = "too much was saved in a day";
+                (Quota::DefinitionBytesPerDay, self.definition_bytes_per_day?, asked)
+            }
+            Daily::NewLanes => {
+                let asked = "too many new combinations of queue, handler and required traits were used in a day";
+                (Quota::NewLanesPerDay, u64::from(self.new_lanes_per_day?.get()), asked)
+            }
+        };
+        let limit = format!("{limit}, in bursts of up to {}", limit.saturating_mul(2));
+        Some(Refusal { retry_at: Some(retry_at), ..Refusal::new(quota, "", limit, asked) })
     }
 
     /// Whether dead letters may be seen and made again.
@@ -367,6 +506,19 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
 
 fn at(refusal: Refusal, path: &str) -> Refusal {
     Refusal { path: path.to_owned(), ..refusal }
+}
+
+/// How many tokens of a day's budget definitions of so many bytes cost.
+pub fn pieces(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(PIECE_BYTES)).unwrap_or(u32::MAX).max(1)
+}
+
+/// The key of a tenant's bucket of what a day allows.
+pub fn daily_bucket(tenant: TenantId, what: Daily) -> String {
+    match what {
+        Daily::DefinitionBytes => format!("definitions/{tenant}"),
+        Daily::NewLanes => format!("lanes/{tenant}"),
+    }
 }
 
 /// Bytes of a value as JSON, without writing it down.

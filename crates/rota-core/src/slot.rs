@@ -222,6 +222,26 @@ mod tests {
         }
     }
 
+    /// No more hold it than may, although nobody waits yet.
+    #[test]
+    fn as_many_hold_it_as_its_limit_says() {
+        let (mut slot, ask) = (Slot::empty(2), ask(2, WhenFull::Queue, None));
+        assert_eq!([(); 4].map(|()| slot.enter(&ask)), [Entry::Holds, Entry::Holds, Entry::Waits, Entry::Waits]);
+        assert_eq!((slot.held, slot.waiting), (2, 2));
+    }
+
+    /// Keys are stored: another digest would let in what an earlier release keeps out.
+    #[test]
+    fn a_key_is_of_its_kind_tenant_job_and_text_and_stays_what_it_is() {
+        let key = |tenant, job, text| SlotKey::new(TenantId(tenant), JobId(job), text).0;
+        assert_eq!(key(1, 2, "a"), 8_878_593_788_312_063_428);
+        let keys = [key(1, 2, "a"), key(2, 1, "a"), key(1, 2, "b"), key(2, 2, "a"), key(1, 3, "a")];
+        let unique = UniqueKey::new(TenantId(1), JobId(2), "a").0;
+        for (n, one) in keys.iter().enumerate() {
+            assert!(!keys[..n].contains(one) && *one != unique, "{n}");
+        }
+    }
+
     /// A lowered limit must drain to the new one, not keep the old for ever.
     #[test]
     fn a_lowered_limit_is_reached_as_holders_leave() {

@@ -27,7 +27,7 @@ use rota_core::{
     limits::{LimitReached, Limited},
     ports::Topic,
     problem::Problem,
-    quota::Refusal,
+    quota::{Daily, Held, Quotas, Refusal, pieces},
     schedule::ScheduleSpec,
     store::{
         Expect, JobPut, JobRecord, JobSaved, SchedulePut, ScheduleQuery, ScheduleRecord, SchedulesPut, StoreError,
@@ -57,7 +57,7 @@ pub enum SaveError {
     #[error("the job is not valid: {}", told(problems))]
     BadDocument { problems: Vec<Problem> },
     #[error("the job exceeds the tenant's quotas: {}", over(refusals))]
-    OverQuota { refusals: Vec<Refusal> },
+    OverQuota { refusals: Vec<Refusal>, now: Timestamp },
     #[error(transparent)]
     LimitReached(#[from] LimitReached),
     #[error("the schedule `{name}` cannot be compiled")]
@@ -112,7 +112,7 @@ pub async fn save_jobs(
     let mut refused: Vec<Option<SaveError>> = documents.iter().map(|document| unfit(document)).collect();
     refuse_without_calendars(node, tenant, documents, &mut refused, write.now).await?;
     refuse_over_quota(node, tenant, documents, &mut refused, write).await?;
-    open_lanes(node, documents, &mut refused, write.dry_run).await?;
+    open_lanes(node, tenant, documents, &mut refused, write).await?;
     let fit = documents.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
     let fit: Vec<&JobDocument> = fit.map(|(document, _)| *document).collect();
     let mut answers = Saver { node, tenant, by, expect }.save(&fit, write).await?.into_iter();
@@ -172,25 +172,47 @@ async fn refuse_over_quota(
     let Some(quotas) = node.catalog.quotas(tenant) else { return Ok(()) };
     for (document, refused) in documents.iter().zip(refused).filter(|(_, refused)| refused.is_none()) {
         let mut refusals = quotas.document(document);
-        if refusals.is_empty() && quotas.active_schedules.is_some() {
-            let schedules = more_schedules(node, tenant, document).await?;
-            let more = quota::More { schedules, now: write.now, dry_run: write.dry_run };
-            refusals.extend(quota::schedules(node, tenant, &quotas, more).await?);
+        if refusals.is_empty() {
+            refusals.extend(over_count(node, tenant, document, &quotas, write).await?);
         }
         if !refusals.is_empty() {
-            *refused = Some(SaveError::OverQuota { refusals });
+            *refused = Some(SaveError::OverQuota { refusals, now: write.now });
         }
     }
     Ok(())
+}
+
+/// Why a document is one too many, or too much for its day.
+async fn over_count(
+    node: &Node,
+    tenant: TenantId,
+    document: &JobDocument,
+    quotas: &Quotas,
+    write: &Write,
+) -> Result<Option<Refusal>, StoreError> {
+    let stored = node.store.find_jobs(&[(tenant, document.name.clone())]).await?.pop().flatten();
+    let text = document.canonical_json();
+    if stored.as_ref().is_some_and(|stored| stored.document == text) {
+        return Ok(None);
+    }
+    let schedules = more_schedules(node, stored.as_ref(), document).await?;
+    for (what, count) in [(Held::Jobs, u64::from(stored.is_none())), (Held::ActiveSchedules, schedules)] {
+        let more = quota::More { what, count, now: write.now, dry_run: write.dry_run };
+        if let Some(refusal) = quota::more(node, tenant, quotas, more).await? {
+            return Ok(Some(refusal));
+        }
+    }
+    quota::daily(node, tenant, quotas, (Daily::DefinitionBytes, pieces(text.len() as u64)), write).await
 }
 
 /// Creates the lanes of the documents, and refuses those that would need more than there
 /// may be. In a dry run none is created.
 async fn open_lanes(
     node: &Node,
+    tenant: TenantId,
     documents: &[&JobDocument],
     refused: &mut [Option<SaveError>],
-    dry_run: bool,
+    write: &Write,
 ) -> Result<(), StoreError> {
     let lanes = documents.iter().map(|document| document.run_lane()).collect();
     let (missing, held) = node.catalog.missing_lanes(lanes, |key| node.is_able(key)).await?;
@@ -198,26 +220,36 @@ async fn open_lanes(
     for (document, refused) in documents.iter().zip(refused).filter(|(_, refused)| refused.is_none()) {
         let lane = document.run_lane();
         if missing.contains(&lane) && !new.contains(&lane) {
-            match node.options.limits.allow(Limited::Lanes, held, new.len() + 1) {
-                Ok(()) => drop(new.insert(lane)),
-                Err(reached) => *refused = Some(reached.into()),
+            if let Err(reached) = node.options.limits.allow(Limited::Lanes, held, new.len() + 1) {
+                *refused = Some(reached.into());
+                continue;
+            }
+            match over_lanes(node, tenant, write).await? {
+                Some(refusal) => *refused = Some(SaveError::OverQuota { refusals: vec![refusal], now: write.now }),
+                None => drop(new.insert(lane)),
             }
         }
     }
-    if !dry_run && !new.is_empty() {
+    if !write.dry_run && !new.is_empty() {
         let keys: Vec<&LaneKey> = new.iter().collect();
         node.catalog.lanes(&keys, |key| node.lane_mode(key), |key| node.is_able(key)).await?;
     }
     Ok(())
 }
 
+/// Why a tenant may not use a lane that nobody has used before: lanes stay for ever, and there
+/// are so many for all tenants together.
+async fn over_lanes(node: &Node, tenant: TenantId, write: &Write) -> Result<Option<Refusal>, StoreError> {
+    let Some(quotas) = node.catalog.quotas(tenant) else { return Ok(None) };
+    quota::daily(node, tenant, &quotas, (Daily::NewLanes, 1), write).await
+}
+
 /// How many enabled schedules more the tenant has once the document is saved.
-async fn more_schedules(node: &Node, tenant: TenantId, document: &JobDocument) -> Result<u64, StoreError> {
+async fn more_schedules(node: &Node, job: Option<&JobRecord>, document: &JobDocument) -> Result<u64, StoreError> {
     let wanted = document.schedules.iter().filter(|spec| spec.enabled && document.is_enabled()).count() as u64;
     if wanted == 0 {
         return Ok(0);
     }
-    let job = node.store.find_jobs(&[(tenant, document.name.clone())]).await?.pop().flatten();
     let Some(job) = job else { return Ok(wanted) };
     let stored = stored_schedules(node, job.id).await?;
     Ok(wanted.saturating_sub(stored.values().filter(|record| record.enabled).count() as u64))

@@ -8,10 +8,13 @@
 //! Until when there is nothing left is remembered too: callers that are refused
 //! cost the store nothing.
 //!
-//! How many schedules a tenant has is counted in the store at most once a minute,
-//! and before anything is refused; in between a node adds what it saves itself.
-//! Several nodes that save for one tenant at once may together go over the limit
+//! How many jobs, schedules, tokens and users a tenant has is counted in the store at most
+//! once a minute, and before anything is refused; in between a node adds what it saves
+//! itself. Several nodes that save for one tenant at once may together go over the limit
 //! by what they save within that minute.
+//!
+//! What a day allows is a bucket too. A request that finds a token in it takes all that it
+//! needs, so that the last one may go beyond it, and the next waits for that much longer.
 //!
 //! What is allowed is decided in [`rota_core::quota`]. Nothing here is asked for a
 //! tenant without limits.
@@ -23,10 +26,10 @@ use parking_lot::{Mutex, MutexGuard};
 use rota_core::{
     duration::Span,
     ids::TenantId,
-    quota::{Delay, Quotas, Refusal, request_bucket, run_bucket},
+    quota::{Daily, Delay, Held, Quotas, Refusal, daily_bucket, request_bucket, run_bucket},
     rate::{Rate, Taken},
     run::NewRun,
-    store::{StoreError, TokenAsk},
+    store::{StoreError, TokenAsk, Write},
 };
 
 use crate::{making::Made, node::Node};
@@ -36,7 +39,7 @@ use crate::{making::Made, node::Node};
 const REQUEST_CHUNKS_PER_S: u32 = 4;
 /// What is in hand and was not spent is given up after this long.
 const TOKENS_KEPT: Span = Span::secs(60);
-/// How long a count of schedules is believed.
+/// How long a count is believed.
 const COUNT_KEPT: Span = Span::secs(60);
 
 /// What a node holds of its tenants' quotas.
@@ -44,7 +47,7 @@ const COUNT_KEPT: Span = Span::secs(60);
 pub struct Meter {
     runs: Chunks,
     requests: Chunks,
-    schedules: Mutex<HashMap<TenantId, Counted>>,
+    counts: Mutex<HashMap<(TenantId, Held), Counted>>,
 }
 
 /// Tokens in hand, by tenant.
@@ -92,17 +95,18 @@ impl Chunks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NotCounted;
 
-/// How many schedules a tenant had, and has by what was saved here since.
+/// How many a tenant had, and has by what was saved here since.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
-    active: u64,
+    held: u64,
     until: Timestamp,
 }
 
-/// Somebody wants so many schedules more, or in a dry run to know whether they may.
+/// Somebody wants so many more, or in a dry run to know whether they may.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct More {
-    pub schedules: u64,
+    pub what: Held,
+    pub count: u64,
     pub now: Timestamp,
     pub dry_run: bool,
 }
@@ -116,8 +120,8 @@ pub(crate) struct Want {
 }
 
 impl Meter {
-    fn schedules(&self) -> MutexGuard<'_, HashMap<TenantId, Counted>> {
-        self.schedules.lock()
+    fn counts(&self) -> MutexGuard<'_, HashMap<(TenantId, Held), Counted>> {
+        self.counts.lock()
     }
 
     /// The clock was set: what was learnt by the old one is learnt anew. Tokens in
@@ -125,7 +129,7 @@ impl Meter {
     pub(crate) fn stepped(&self) {
         self.runs.lock().clear();
         self.requests.lock().clear();
-        self.schedules().clear();
+        self.counts().clear();
     }
 
     /// Keeps tokens of runs that were taken and not used.
@@ -135,15 +139,15 @@ impl Meter {
         }
     }
 
-    /// Counts so many schedules more, if what is remembered of the tenant says
-    /// that it may have them. An error where nothing is remembered, or it is too
-    /// old.
-    fn add_schedules(&self, tenant: TenantId, quotas: &Quotas, more: More) -> Result<Option<Refusal>, NotCounted> {
-        let mut schedules = self.schedules();
-        let counted = schedules.get_mut(&tenant).filter(|counted| more.now < counted.until).ok_or(NotCounted)?;
-        let refused = quotas.schedules(counted.active, more.schedules);
+    /// Counts so many more, if what is remembered of the tenant says that it may have
+    /// them. An error where nothing is remembered, or it is too old.
+    fn add(&self, tenant: TenantId, quotas: &Quotas, more: More) -> Result<Option<Refusal>, NotCounted> {
+        let mut counts = self.counts();
+        let counted = counts.get_mut(&(tenant, more.what)).filter(|counted| more.now < counted.until);
+        let counted = counted.ok_or(NotCounted)?;
+        let refused = quotas.more(more.what, counted.held, more.count);
         if refused.is_none() && !more.dry_run {
-            counted.active = counted.active.saturating_add(more.schedules);
+            counted.held = counted.held.saturating_add(more.count);
         }
         Ok(refused)
     }
@@ -283,21 +287,44 @@ fn delay(run: &mut NewRun, rate: Rate, token_at: Timestamp, now: Timestamp) {
     run.trigger.delay = Some(Delay { until, runs_per_minute: rate.runs });
 }
 
-/// Why a tenant may not have so many schedules more. What is allowed counts from
-/// then on.
-pub(crate) async fn schedules(
+/// Why a tenant may not have so many more. What is allowed counts from then on.
+pub(crate) async fn more(
     node: &Node,
     tenant: TenantId,
     quotas: &Quotas,
     more: More,
 ) -> Result<Option<Refusal>, StoreError> {
-    let Some(max) = quotas.active_schedules.filter(|_| more.schedules > 0) else { return Ok(None) };
-    if let Ok(None) = node.meter.add_schedules(tenant, quotas, more) {
+    let Some(max) = quotas.most(more.what).filter(|_| more.count > 0) else { return Ok(None) };
+    if let Ok(None) = node.meter.add(tenant, quotas, more) {
         return Ok(None);
     }
-    let active = node.store.count_schedules(tenant, max.saturating_add(1)).await?;
-    node.meter.schedules().insert(tenant, Counted { active, until: COUNT_KEPT.after(more.now) });
-    Ok(node.meter.add_schedules(tenant, quotas, more).unwrap_or_default())
+    let held = node.store.count_held(tenant, more.what, max.saturating_add(1), more.now).await?;
+    node.meter.counts().insert((tenant, more.what), Counted { held, until: COUNT_KEPT.after(more.now) });
+    Ok(node.meter.add(tenant, quotas, more).unwrap_or_default())
+}
+
+/// Why a tenant may not have so much more of what a day allows; takes it where it may. A
+/// dry run takes nothing.
+pub(crate) async fn daily(
+    node: &Node,
+    tenant: TenantId,
+    quotas: &Quotas,
+    (what, cost): (Daily, u32),
+    write: &Write,
+) -> Result<Option<Refusal>, StoreError> {
+    let Some(rate) = quotas.daily(what).filter(|_| cost > 0) else { return Ok(None) };
+    let ask = |want, ahead| TokenAsk { key: daily_bucket(tenant, what), rate, want, ahead };
+    let first = u32::from(!write.dry_run);
+    let taken = node.store.take_tokens(&[ask(first, false)], write.now).await?;
+    if let Some(taken) = taken.first()
+        && (taken.tokens < first || (write.dry_run && taken.next_at > write.now))
+    {
+        return Ok(quotas.over_day(what, taken.next_at));
+    }
+    if !write.dry_run && cost > 1 {
+        node.store.take_tokens(&[ask(cost - 1, true)], write.now).await?;
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -324,13 +351,15 @@ mod tests {
     fn schedules_that_are_saved_here_count_at_once() {
         let (meter, tenant) = (Meter::default(), TenantId(1));
         let quotas = Quotas { active_schedules: Some(10), ..Quotas::NONE };
-        let more = |schedules, now| More { schedules, now, dry_run: false };
-        assert_eq!(meter.add_schedules(tenant, &quotas, more(1, at(0))), Err(NotCounted));
-        meter.schedules().insert(tenant, Counted { active: 8, until: at(60) });
+        let what = Held::ActiveSchedules;
+        let more = |count, now| More { what, count, now, dry_run: false };
+        assert_eq!(meter.add(tenant, &quotas, more(1, at(0))), Err(NotCounted));
+        meter.counts().insert((tenant, what), Counted { held: 8, until: at(60) });
+        assert_eq!(meter.add(tenant, &quotas, More { what: Held::Jobs, ..more(1, at(0)) }), Err(NotCounted));
         let asked = More { dry_run: true, ..more(2, at(0)) };
-        assert_eq!(meter.add_schedules(tenant, &quotas, asked), Ok(None), "a question takes nothing");
-        assert_eq!(meter.add_schedules(tenant, &quotas, more(2, at(0))), Ok(None));
-        assert!(matches!(meter.add_schedules(tenant, &quotas, more(1, at(0))), Ok(Some(_))));
-        assert_eq!(meter.add_schedules(tenant, &quotas, more(1, at(60))), Err(NotCounted), "the count is too old");
+        assert_eq!(meter.add(tenant, &quotas, asked), Ok(None), "a question takes nothing");
+        assert_eq!(meter.add(tenant, &quotas, more(2, at(0))), Ok(None));
+        assert!(matches!(meter.add(tenant, &quotas, more(1, at(0))), Ok(Some(_))));
+        assert_eq!(meter.add(tenant, &quotas, more(1, at(60))), Err(NotCounted), "the count is too old");
     }
 }

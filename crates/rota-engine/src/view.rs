@@ -17,13 +17,14 @@ use rota_core::{
     ids::{JobId, RunId, ScheduleId, TenantId, TokenId, UserId, WorkerId},
     job::JobDocument,
     lane::{Lane, LaneKey},
+    quota::Held,
     rollup::Rollup,
     run::CancelAsk,
     store::{
         AuditPage, AuditQuery, Calendar, CalendarPut, CancelAnswer, DeadMark, Deletion, DueCursor, Expect, Guarded,
         JobCursor, JobQuery, JobRecord, JobVersion, LogChunk, LogQuery, Pause, PauseTarget, Request, RunCursor,
         RunQuery, RunRecord, ScheduleQuery, ScheduleRecord, SkipRecord, StoreError, Token, TokenPage, TokenQuery, User,
-        UserPage, UserPut, UserQuery, Worker,
+        UserPage, UserPut, UserQuery, UserWish, Worker,
     },
     stored,
     why::Reason,
@@ -477,7 +478,8 @@ impl View {
     }
 
     /// Keeps a new token, as one of the tenant.
-    pub async fn put_token(&self, token: Token) -> Result<Own<Token>, StoreError> {
+    pub async fn put_token(&self, token: Token) -> Result<Own<Token>, EngineError> {
+        self.handle.one_more(self.tenant, Held::Tokens).await?;
         let token = Token { tenant: self.tenant, ..token };
         self.handle.store().put_tokens(std::slice::from_ref(&token)).await?;
         Ok(Own(token))
@@ -502,7 +504,10 @@ impl View {
     }
 
     /// Saves a user, as one of the tenant. False where the wish does not hold.
-    pub async fn put_user(&self, put: UserPut) -> Result<bool, StoreError> {
+    pub async fn put_user(&self, put: UserPut) -> Result<bool, EngineError> {
+        if put.wish == UserWish::New {
+            self.handle.one_more(self.tenant, Held::Users).await?;
+        }
         let put = UserPut { tenant: self.tenant, ..put };
         Ok(self.handle.store().put_users(&[put], self.now()).await? == [Guarded::Applied])
     }

@@ -182,10 +182,7 @@ impl From<SaveError> for Problem {
             SaveError::BadSchedule { name, problems } => {
                 Self::bad_document(&format!("the schedule `{name}`"), problems)
             }
-            // No quota of documents comes back with time.
-            SaveError::OverQuota { refusals } => {
-                Self::over_quota("the job was not saved", &refusals, Timestamp::UNIX_EPOCH)
-            }
+            SaveError::OverQuota { refusals, now } => Self::over_quota("the job was not saved", &refusals, now),
             SaveError::LimitReached(reached) => reached.into(),
             SaveError::BadDocument { problems } => Self::bad_document("the job document", problems),
             SaveError::Busy => {
@@ -203,6 +200,7 @@ impl From<EngineError> for Problem {
             EngineError::Store(error) => error.into(),
             EngineError::Save(error) => error.into(),
             EngineError::LimitReached(reached) => reached.into(),
+            EngineError::OverQuota { refusal, now } => Self::over_quota("nothing was saved", &[refusal], now),
         }
     }
 }

@@ -94,10 +94,40 @@ fn a_refusal_says_what_was_asked_and_what_is_allowed() {
 
 #[test]
 fn schedules_are_counted_with_those_to_come() {
-    assert_eq!(free().schedules(9_999, 1), None);
-    assert_eq!(free().schedules(20_000, 0), None, "who has too many may still save what adds none");
-    assert_eq!(free().schedules(10_000, 1).unwrap().quota, Quota::ActiveSchedules);
-    assert_eq!(Quotas::NONE.schedules(u64::MAX, u64::MAX), None);
+    let what = Held::ActiveSchedules;
+    assert_eq!(free().more(what, 9_999, 1), None);
+    assert_eq!(free().more(what, 20_000, 0), None, "who has too many may still save what adds none");
+    assert_eq!(free().more(what, 10_000, 1).unwrap().quota, Quota::ActiveSchedules);
+    for what in Held::ALL {
+        let most = free().most(what).unwrap();
+        assert_eq!(free().more(what, most - 1, 1), None);
+        assert_eq!(free().more(what, most, 1).unwrap().limit, most.to_string());
+        assert_eq!(Quotas::NONE.more(what, u64::MAX, u64::MAX), None);
+    }
+}
+
+#[test]
+fn a_tenants_quotas_lower_the_limits_of_the_installation_and_never_raise_them() {
+    let limits = Limits::default();
+    let lowered = free().limits(limits);
+    assert_eq!((lowered.calendars, lowered.tenant_workers), (100, 20));
+    assert_eq!(Limits { calendars: limits.calendars, tenant_workers: limits.tenant_workers, ..lowered }, limits);
+    let own = Quotas { calendars: Some(u64::MAX), workers: None, ..free() };
+    assert_eq!(own.limits(limits), limits);
+}
+
+#[test]
+fn a_days_budget_of_definitions_is_counted_in_pieces_of_a_kilobyte() {
+    assert_eq!([0, 1, 1_024, 1_025, 1 << 20].map(pieces), [1, 1, 1, 2, 1_024]);
+    assert_eq!(pieces(u64::MAX), u32::MAX);
+    let quotas =
+        Quotas { definition_bytes_per_day: Some(10_000), new_lanes_per_day: NonZeroU32::new(3), ..Quotas::NONE };
+    assert_eq!(quotas.daily(Daily::DefinitionBytes), Some(Rate { runs: 10, per: Span::secs(86_400) }));
+    assert_eq!(quotas.daily(Daily::NewLanes), Some(Rate { runs: 3, per: Span::secs(86_400) }));
+    assert_eq!(Quotas::NONE.daily(Daily::NewLanes), None);
+    let at = Timestamp::UNIX_EPOCH;
+    let refusal = quotas.over_day(Daily::NewLanes, at).unwrap();
+    assert_eq!((refusal.quota, refusal.retry_at), (Quota::NewLanesPerDay, Some(at)));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::{
     ids::{JobId, Partition, RunId, ScheduleId, TenantId},
     job::After,
     lane::{Lane, LaneKey, LaneMode},
+    quota::Held,
     run::{CancelAsk, Status},
 };
 
@@ -437,6 +438,9 @@ pub trait TenantStore: Send + Sync {
     async fn put_tenants(&self, tenants: &[TenantPut], now: Timestamp) -> Result<Vec<TenantId>, StoreError>;
 
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError>;
+
+    /// How many of something that counts at `now` a tenant has, counted up to `most`.
+    async fn count_held(&self, tenant: TenantId, what: Held, most: u64, now: Timestamp) -> Result<u64, StoreError>;
 }
 
 /// Lanes, by what they take.
@@ -478,9 +482,6 @@ pub trait JobStore: Send + Sync {
 /// Schedules and their cursors as they are stored.
 #[async_trait]
 pub trait ScheduleStore: Send + Sync {
-    /// How many enabled schedules a tenant has, counted up to `most`.
-    async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError>;
-
     /// How many schedules are due in each of these seconds, of what they owe
     /// next; each counted up to `most`.
     async fn count_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, StoreError>;

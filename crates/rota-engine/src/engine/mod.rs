@@ -16,6 +16,7 @@ use rota_core::{
     job::{JobDocument, effective::DEFAULT_GRACE},
     limits::{LimitReached, Limited},
     ports::Topic,
+    quota::{Daily, Held, Refusal, pieces},
     rate::Rate,
     run::{CancelAsk, NewRun, Run, RunState, Source, Status, Trigger},
     store::{
@@ -55,6 +56,8 @@ pub enum EngineError {
     Save(#[from] SaveError),
     #[error(transparent)]
     LimitReached(#[from] LimitReached),
+    #[error("{refusal}")]
+    OverQuota { refusal: Refusal, now: Timestamp },
 }
 
 /// Somebody wants runs to stop.
@@ -530,13 +533,28 @@ impl Handle {
         Ok(before)
     }
 
+    /// Refuses one more of something that the tenant's quotas do not allow.
+    pub(crate) async fn one_more(&self, tenant: TenantId, what: Held) -> Result<(), EngineError> {
+        let Some(quotas) = self.node.catalog.quotas(tenant) else { return Ok(()) };
+        let now = self.now();
+        let more = quota::More { what, count: 1, now, dry_run: false };
+        let refusal = quota::more(&self.node, tenant, &quotas, more).await?;
+        refusal.map_or(Ok(()), |refusal| Err(EngineError::OverQuota { refusal, now }))
+    }
+
     /// Creates or changes a calendar, and answers what was there before. Schedules follow
     /// it within a second.
     pub async fn save_calendar(&self, put: CalendarPut) -> Result<Option<Calendar>, EngineError> {
         let mut calendars = self.node.store.calendars(put.tenant).await?;
         let held = calendars.len();
         let before = calendars.iter().position(|calendar| calendar.name == put.name).map(|n| calendars.swap_remove(n));
-        self.node.options.limits.allow(Limited::Calendars, held, usize::from(before.is_none()))?;
+        self.node.limits_of(put.tenant).allow(Limited::Calendars, held, usize::from(before.is_none()))?;
+        let write = self.node.write(self.now());
+        if let Some(quotas) = self.node.catalog.quotas(put.tenant) {
+            let cost = (Daily::DefinitionBytes, pieces(put.spec.len() as u64));
+            let refusal = quota::daily(&self.node, put.tenant, &quotas, cost, &write).await?;
+            refusal.map_or(Ok(()), |refusal| Err(EngineError::OverQuota { refusal, now: write.now }))?;
+        }
         self.node.store.put_calendars(&[put], self.now()).await?;
         Ok(before)
     }

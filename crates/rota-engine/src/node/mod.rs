@@ -12,6 +12,7 @@ use rota_core::{
     dispatch::{ClaimPlan, Pair},
     ids::{BatchId, NodeId, Partition, TenantId, WorkerId},
     lane::{LaneKey, LaneMode},
+    limits::Limits,
     order::OrderKey,
     ports::{Clock, Hints, Random, Relay, Topic},
     run::{Lease, Run, Status},
@@ -109,6 +110,12 @@ impl Node {
             renderer: Renderer::new(),
             ports,
         }
+    }
+
+    /// The limits that hold for a tenant.
+    pub fn limits_of(&self, tenant: TenantId) -> Limits {
+        let limits = self.options.limits;
+        self.catalog.quotas(tenant).map_or(limits, |quotas| quotas.limits(limits))
     }
 
     /// A new write of this node.

@@ -53,7 +53,8 @@ const HELD_FOR: Span = Span::secs(10);
 pub async fn exchange(node: &Arc<Node>, asked: Exchange) -> Result<ExchangeAnswer, ExchangeError> {
     let now = node.clock.now();
     let worker = asked.hello.worker;
-    let notify = node.remote.sessions().register(&asked.hello, asked.leases.len(), &node.options.limits, now)?;
+    let limits = node.limits_of(asked.hello.tenant);
+    let notify = node.remote.sessions().register(&asked.hello, asked.leases.len(), &limits, now)?;
     let mut answer = ExchangeAnswer::default();
     take_output(node, &asked, &mut answer).await?;
     let answers = Arc::new(PendingAcks::new(asked.finished.len(), Arc::clone(&notify)));

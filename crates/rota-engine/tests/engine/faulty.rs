@@ -418,6 +418,7 @@ port! {
     TenantStore {
         put_tenants(tenants: &[TenantPut], now: Timestamp) -> Vec<TenantId>: Plain;
         tenants() -> Vec<Tenant>: Read;
+        count_held(tenant: TenantId, what: Held, most: u64, now: Timestamp) -> u64: Read;
     }
     LaneStore {
         lanes(keys: &[LaneKey], mode: LaneMode) -> Vec<Lane>: Plain;
@@ -433,7 +434,6 @@ port! {
         job_document(job: JobId, version: i32) -> Option<String>: Read;
     }
     ScheduleStore {
-        count_schedules(tenant: TenantId, most: u64) -> u64: Read;
         count_due(seconds: &[Timestamp], most: u64) -> Vec<u64>: Read;
         reserve_schedules(count: u32) -> ScheduleId: Plain;
         schedules(ids: &[ScheduleId]) -> Vec<Option<ScheduleRecord>>: Read;

@@ -92,7 +92,7 @@ impl Saving {
                 let saved = bed.engine.save_jobs(tenant, &[&document], None, Expect::Anything).await.unwrap();
                 match saved.into_iter().next().unwrap() {
                     Ok(_) => ok(),
-                    Err(SaveError::OverQuota { refusals }) => {
+                    Err(SaveError::OverQuota { refusals, .. }) => {
                         let paths = refusals.into_iter().map(|refusal| refusal.path).collect();
                         ("quota_exceeded".to_owned(), paths)
                     }
@@ -519,6 +519,84 @@ async fn what_is_older_than_the_tenants_history_is_not_shown() {
         assert_eq!(found, if shown == 2 { 200 } else { 404 }, "{quotas}");
         bed.get(&format!("/runs/{waiting}")).await.ok();
     }
+}
+
+/// A tenant that could have as many as it liked would fill the store, and lanes that are for
+/// all tenants together.
+#[tokio::test]
+async fn what_a_tenant_may_have_so_many_of_is_refused_beyond_it() {
+    let bed = Bed::new().await;
+    bed.limit(json!({ "jobs": 2, "calendars": 1, "tokens": 1, "users": 1, "workers": 1 })).await;
+    let none = json!({});
+    assert_eq!(Saving::Put.save(&bed, "a", &none).await, ok());
+    assert_eq!(Saving::Put.save(&bed, "b", &none).await, ok());
+    for way in [Saving::Post, Saving::Put, Saving::Bulk, Saving::Engine] {
+        assert_eq!(way.save(&bed, "c", &none).await, code("quota_exceeded", &[""]), "{way:?}");
+    }
+    assert_eq!(Saving::Put.save(&bed, "a", &json!({ "priority": 7 })).await, ok(), "it may change what it has");
+    bed.send_json(Method::DELETE, "/jobs/b", &Value::Null, &[]).await;
+    assert_eq!(Saving::Put.save(&bed, "c", &none).await, ok());
+
+    let calendar = |name: &str| json!({ "name": name, "mode": "exclude", "dates": ["2030-12-25"] });
+    bed.put("/calendars/one", calendar("one")).await.ok();
+    bed.put("/calendars/one", calendar("one")).await.ok();
+    assert_eq!(bed.put("/calendars/two", calendar("two")).await.problem(), (422, "limit_reached".to_owned()));
+
+    let token = json!({ "name": "ci", "role": "viewer" });
+    let made = bed.post("/tokens", token.clone()).await.ok();
+    let refused = bed.post("/tokens", token.clone()).await;
+    assert_eq!(refused.problem(), (422, "quota_exceeded".to_owned()));
+    assert!(refused.text.contains("the tenant's quota tokens is 1"), "{}", refused.text);
+    bed.send_json(Method::DELETE, &format!("/tokens/{}", text(&made["token"]["id"])), &Value::Null, &[]).await;
+    bed.post("/tokens", token).await.ok();
+
+    let user = |name: &str| json!({ "name": name, "role": "viewer", "password": "correct horse battery" });
+    bed.post("/users", user("ann")).await.ok();
+    assert_eq!(bed.post("/users", user("bob")).await.problem(), (422, "quota_exceeded".to_owned()));
+    bed.send_json(Method::PATCH, "/users/ann", &json!({ "role": "editor" }), &[]).await.ok();
+
+    let sync = async |last: u8| {
+        let worker = json!({ "id": format!("00000000-0000-7000-8000-0000000000{last:02}"), "name": "w", "slots": 1 });
+        bed.post("/workers/sync", json!({ "worker": worker, "free": 0 })).await
+    };
+    sync(1).await.ok();
+    sync(1).await.ok();
+    assert_eq!(sync(2).await.status, 429);
+}
+
+/// Each save keeps a version and an entry in the audit log, and a lane stays for ever.
+#[tokio::test]
+async fn what_a_day_allows_is_refused_beyond_it_and_comes_back() {
+    let bed = Bed::new().await;
+    // Two pieces a day, in bursts of four.
+    bed.limit(json!({ "definition_bytes_per_day": "2KiB" })).await;
+    let with = |priority: u8| json!({ "priority": priority });
+    for priority in 1..=4 {
+        assert_eq!(Saving::Put.save(&bed, "a", &with(priority)).await, ok());
+    }
+    assert_eq!(Saving::Put.save(&bed, "a", &with(4)).await, ok(), "what is not changed costs nothing");
+    for way in [Saving::Post, Saving::Put, Saving::Bulk] {
+        assert_eq!(way.save(&bed, "b", &with(5)).await, code("too_many_requests", &[""]), "{way:?}");
+    }
+    let refused = bed.put("/jobs/a", document("a", &with(5))).await;
+    assert!(refused.text.contains("definition_bytes_per_day is 2048, in bursts of up to 4096"), "{}", refused.text);
+    let wait: u64 = refused.headers[header::RETRY_AFTER].to_str().unwrap().parse().unwrap();
+    assert!((40_000..=43_200).contains(&wait), "{wait}");
+    let checked = bed.post("/check", document("b", &with(5))).await;
+    assert_eq!(checked.problem(), (429, "too_many_requests".to_owned()), "a dry run is refused as the save is");
+    let calendar = json!({ "name": "one", "mode": "exclude", "dates": ["2030-12-25"] });
+    assert_eq!(bed.put("/calendars/one", calendar).await.problem().1, "too_many_requests");
+
+    let bed = Bed::new().await;
+    bed.limit(json!({ "new_lanes_per_day": 1 })).await;
+    let on = |queue: &str| json!({ "queue": queue });
+    for (name, queue) in [("a", "one"), ("b", "two"), ("c", "one")] {
+        assert_eq!(Saving::Put.save(&bed, name, &on(queue)).await, ok(), "{queue}");
+    }
+    let refused = bed.put("/jobs/d", document("d", &on("three"))).await;
+    assert_eq!(refused.problem(), (429, "too_many_requests".to_owned()));
+    assert!(refused.text.contains("new_lanes_per_day is 1, in bursts of up to 2"), "{}", refused.text);
+    assert_eq!(Saving::Put.save(&bed, "d", &on("two")).await, ok(), "a lane that is there costs nothing");
 }
 
 #[tokio::test]

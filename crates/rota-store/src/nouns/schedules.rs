@@ -28,15 +28,6 @@ const DUE_POSTGRES: &str = "SELECT count(*) FROM (SELECT 1 FROM partition p, LAT
 
 #[async_trait]
 impl<E: Engine> ScheduleStore for SqlStore<E> {
-    async fn count_schedules(&self, tenant: TenantId, most: u64) -> Result<u64, StoreError> {
-        let (on, open) = (E::DIALECT.either("enabled = 1", "enabled"), E::DIALECT.not("deleted"));
-        let sql = format!(
-            "SELECT count(*) FROM (SELECT 1 FROM schedule WHERE tenant = $1 AND {on} AND {open} LIMIT $2) counted"
-        );
-        let rows = self.find("count schedules", sql, values![tenant, as_limit(most)]).await?;
-        rows.first().map_or(Ok(0), |row| row.count(0))
-    }
-
     async fn count_due(&self, seconds: &[Timestamp], most: u64) -> Result<Vec<u64>, StoreError> {
         let sql = E::DIALECT.either(DUE_SQLITE, DUE_POSTGRES);
         let keys = seconds.iter().map(|second| values![*second, as_limit(most)]).collect();
@@ -120,7 +111,7 @@ impl<E: Engine> ScheduleStore for SqlStore<E> {
     }
 }
 
-fn as_limit(most: u64) -> i64 {
+pub(super) fn as_limit(most: u64) -> i64 {
     i64::try_from(most).unwrap_or(i64::MAX)
 }
 

@@ -4,9 +4,11 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rota_core::{
     ids::TenantId,
+    quota::Held,
     store::{StoreError, Tenant, TenantPut, TenantStore, Tier},
 };
 
+use super::schedules::as_limit;
 use crate::{
     codec::{corrupt, tier, tier_code, to_json},
     engine::{Dialect, Engine, Row, SqlStore, Value, Way, values},
@@ -39,6 +41,25 @@ impl<E: Engine> TenantStore for SqlStore<E> {
             tenants.extend(self.readable("tenant", row.shown(0), tenant(row)));
         }
         Ok(tenants)
+    }
+
+    async fn count_held(&self, tenant: TenantId, what: Held, most: u64, now: Timestamp) -> Result<u64, StoreError> {
+        let (on, open) = (E::DIALECT.either("enabled = 1", "enabled"), E::DIALECT.not("deleted"));
+        let held = match what {
+            Held::ActiveSchedules => format!("schedule WHERE tenant = $1 AND {on} AND {open}"),
+            Held::Jobs => format!("job WHERE tenant = $1 AND {open}"),
+            Held::Tokens => {
+                "token WHERE tenant = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $3)".to_owned()
+            }
+            Held::Users => "person WHERE tenant = $1".to_owned(),
+        };
+        let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {held} LIMIT $2) counted");
+        let mut key = values![tenant, as_limit(most)];
+        if what == Held::Tokens {
+            key.extend(values![now]);
+        }
+        let rows = self.find("count what a tenant has", sql, key).await?;
+        rows.first().map_or(Ok(0), |row| row.count(0))
     }
 }
 

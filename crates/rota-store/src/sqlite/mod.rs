@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(store.list_schedules(&of_job).await.unwrap().schedules.len(), 1);
         let of_tenant = ScheduleQuery { tenant: Some(tenant), limit: 10, ..ScheduleQuery::default() };
         store.list_schedules(&of_tenant).await.unwrap();
-        assert_eq!(store.count_schedules(tenant, 10).await.unwrap(), 1);
+        assert_eq!(store.count_held(tenant, rota_core::quota::Held::ActiveSchedules, 10, NOW).await.unwrap(), 1);
         store.find_jobs(&[(tenant, "j".into())]).await.unwrap();
         let record = store.schedules(&[id]).await.unwrap()[0].clone().unwrap();
         schedule.guard = Some(record.guard(store.cursors(&[id]).await.unwrap()[0].map(|due| due.cursor)));

@@ -3,6 +3,7 @@
 use rota_core::{
     access::{Permission, Role, SecretDigest, Standing},
     ids::{AuditId, TenantId, TokenId, UserId},
+    quota::Held,
     store::{AuditEntry, AuditQuery, Guarded, Session, Token, TokenQuery, UserPut, UserQuery, UserWish},
 };
 
@@ -86,6 +87,27 @@ pub async fn a_token_kept_again_is_left_as_it_is(h: &Harness) {
     h.store.put_tokens(&[token.clone(), Token { name: "other".into(), ..token.clone() }]).await.unwrap();
     let found = h.store.find_tokens(&[token.digest]).await.unwrap();
     assert_eq!(found, [Some(Token { revoked_at: Some(at(1)), ..token })]);
+}
+
+/// What a tenant may have so many of is counted as it counts now, and up to a bound.
+pub async fn tokens_users_and_jobs_of_a_tenant_are_counted(h: &Harness) {
+    let held = async |what, most, now| h.store.count_held(h.tenant, what, most, now).await.unwrap();
+    let tokens = [
+        token(h, "lasting"),
+        Token { expires_at: Some(at(5)), ..token(h, "short") },
+        token(h, "revoked"),
+        Token { tenant: TenantId(-1), ..token(h, "theirs") },
+    ];
+    h.store.put_tokens(&tokens).await.unwrap();
+    h.store.revoke_tokens(&[tokens[2].id], at(1)).await.unwrap();
+    assert_eq!(held(Held::Tokens, 10, at(4)).await, 2);
+    assert_eq!(held(Held::Tokens, 10, at(5)).await, 1, "one that has expired counts no more");
+    assert_eq!(held(Held::Tokens, 1, at(4)).await, 1);
+    assert_eq!(held(Held::Users, 10, at(0)).await, 0);
+    h.store.put_users(&[user(h, "ann"), user(h, "bob")], at(0)).await.unwrap();
+    assert_eq!(held(Held::Users, 10, at(0)).await, 2);
+    let jobs = held(Held::Jobs, 100, at(0)).await;
+    assert_eq!(held(Held::Jobs, jobs - 1, at(0)).await, jobs - 1);
 }
 
 pub async fn a_revoked_token_is_revoked_once_and_for_ever(h: &Harness) {

@@ -427,6 +427,7 @@ promises! {
     access {
         a_token_is_found_by_its_digest_and_comes_back_whole,
         a_token_kept_again_is_left_as_it_is,
+        tokens_users_and_jobs_of_a_tenant_are_counted,
         a_revoked_token_is_revoked_once_and_for_ever,
         the_last_use_of_a_token_only_grows,
         tokens_are_listed_newest_first_within_their_tenant,

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use rota_core::{
     fire::{Cursor, Progress, SkipRange, SkipReason, Stored},
-    ids::{Partition, ScheduleId},
+    ids::{Partition, ScheduleId, TenantId},
+    quota::Held,
     store::{
         DueCursor, Guarded, JobSaved, ReviewPage, ScheduleGuard, SchedulePut, ScheduleQuery, ScheduleRecord,
         ScheduleSaved, StoreError, Tier,
@@ -354,18 +355,18 @@ pub async fn schedules_are_listed_with_filters(h: &Harness) {
 
 /// What a tenant may have is counted, and counting is bounded.
 pub async fn active_schedules_of_a_tenant_are_counted_up_to_a_bound(h: &Harness) {
-    assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 0);
+    assert_eq!(h.store.count_held(h.tenant, Held::ActiveSchedules, 10, at(0)).await.unwrap(), 0);
     let mut ids = Vec::new();
     for n in 0..4 {
         ids.push(h.schedule(&format!("s{n}")).await);
     }
     let off = SchedulePut { enabled: false, stored: armed(None), ..h.schedule_put("off").await };
     revision(h.save_schedule(&off, at(0)).await);
-    assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 4);
-    assert_eq!(h.store.count_schedules(h.tenant, 3).await.unwrap(), 3);
+    assert_eq!(h.store.count_held(h.tenant, Held::ActiveSchedules, 10, at(0)).await.unwrap(), 4);
+    assert_eq!(h.store.count_held(h.tenant, Held::ActiveSchedules, 3, at(0)).await.unwrap(), 3);
     h.end_schedules(&ids[..1], at(1)).await;
-    assert_eq!(h.store.count_schedules(h.tenant, 10).await.unwrap(), 3);
-    assert_eq!(h.store.count_schedules(rota_core::ids::TenantId(-1), 10).await.unwrap(), 0);
+    assert_eq!(h.store.count_held(h.tenant, Held::ActiveSchedules, 10, at(0)).await.unwrap(), 3);
+    assert_eq!(h.store.count_held(TenantId(-1), Held::ActiveSchedules, 10, at(0)).await.unwrap(), 0);
 }
 
 /// A crowded second is seen before it comes, wherever its schedules lie.
