@@ -65,6 +65,9 @@ impl From<EngineError> for Error {
             EngineError::Store(error) => Self::Store(error),
             EngineError::Save(error) => Self::Save(error),
             EngineError::LimitReached(reached) => Self::Save(SaveError::LimitReached(reached)),
+            EngineError::OverQuota { refusal, now } => {
+                Self::Save(SaveError::OverQuota { refusals: vec![refusal], now })
+            }
         }
     }
 }

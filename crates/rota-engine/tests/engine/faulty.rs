@@ -25,6 +25,7 @@ use rota_core::{
     ids::{JobId, LaneId, NodeId, Partition, RunId, ScheduleId, TenantId, TokenId, UserId, WorkerId},
     lane::{Lane, LaneKey, LaneMode},
     order::OrderKey,
+    quota::Held,
     rate::Taken,
     rollup::Rollup,
     run::{CancelAsk, Lease, NewRun, Run},
@@ -365,7 +366,7 @@ lent! {
 }
 
 copied! {
-    JobId, LaneId, LaneMode, NodeId, Option<ScheduleId>, Option<TenantId>, Option<Timestamp>,
+    Held, JobId, LaneId, LaneMode, NodeId, Option<ScheduleId>, Option<TenantId>, Option<Timestamp>,
     Option<WorkerId>, RunId, ScheduleId, TenantId, Timestamp, WorkerId, i32, i64, u32, u64,
 }
 
@@ -418,7 +419,7 @@ port! {
     TenantStore {
         put_tenants(tenants: &[TenantPut], now: Timestamp) -> Vec<TenantId>: Plain;
         tenants() -> Vec<Tenant>: Read;
-        count_held(tenant: TenantId, what: Held, most: u64, now: Timestamp) -> u64: Read;
+        count_held(tenant: TenantId, held: Held, most: u64, now: Timestamp) -> u64: Read;
     }
     LaneStore {
         lanes(keys: &[LaneKey], mode: LaneMode) -> Vec<Lane>: Plain;

@@ -364,6 +364,136 @@ async fn another_tenants_objects_are_not_found_anywhere() {
     bed.close().await;
 }
 
+/// What a tenant has, each with the tenant's mark in its name; and what identifies it.
+struct Marked {
+    mark: &'static str,
+    ids: BTreeMap<&'static str, String>,
+}
+
+impl Marked {
+    /// Makes one of each for whoever asks.
+    async fn of(bed: &Bed, who: &str, mark: &'static str) -> Self {
+        let named = |what: &str| format!("{what}-{mark}");
+        let job = json!({
+            "name": named("job"), "description": named("description"), "tags": [named("tag")], "queue": named("queue"),
+            "concurrency": { "key": named("slot"), "limit": 1 }, "retry": { "max_attempts": 1 },
+            "steps": [{ "id": "only", "handler": { "name": "bad", "with": { "text": named("argument") } } }],
+            "schedules": [{ "name": named("schedule"), "cron": "0 0 1 1 *", "calendars": [named("calendar")],
+                "labels": { "of": named("label") } }],
+        });
+        let calendar = json!({ "name": named("calendar"), "mode": "exclude", "weekdays": ["SUN"] });
+        let path = format!("/api/v1/calendars/{}", named("calendar"));
+        assert_eq!(bed.by(who, "PUT", &path, Some(&calendar)).await.0, StatusCode::OK);
+        let made = async |path: &str, body: Value| {
+            let (status, _, answer) = bed.by(who, "POST", &format!("/api/v1/{path}"), Some(&body)).await;
+            assert!(status.is_success(), "{path}: {answer}");
+            answer
+        };
+        let job = made("jobs", job).await;
+        let trigger = json!({ "payload": { "text": named("payload") }, "labels": { "of": named("label") },
+            "metadata": { "note": named("metadata") } });
+        let run = made(&format!("jobs/{}/trigger", named("job")), trigger).await;
+        made("users", json!({ "name": named("user"), "password": "long enough", "role": "viewer" })).await;
+        let token = made("tokens", json!({ "name": named("token"), "role": "viewer" })).await;
+        made(&format!("queues/{}/pause", named("queue")), json!({ "note": named("note") })).await;
+        made(&format!("queues/{}/resume", named("queue")), json!({})).await;
+        let worker = uuid::Uuid::from_u128(u128::from(mark.as_bytes()[0])).to_string();
+        let hello = json!({ "id": worker, "name": named("worker"), "version": named("version"), "slots": 1,
+            "queues": [named("queue")], "traits": [named("trait")], "handlers": [named("handler")] });
+        made("workers/sync", json!({ "worker": hello, "free": 0 })).await;
+        let (_, _, schedules) = bed.by(who, "GET", "/api/v1/schedules", None).await;
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let ids = BTreeMap::from([
+            ("job", text(&job["id"])),
+            ("run", text(&run["id"])),
+            ("schedule", text(&schedules["items"][0]["id"])),
+            ("token", text(&token["token"]["id"])),
+            ("worker", worker),
+            ("queue", named("queue")),
+            ("calendar", named("calendar")),
+            ("name", named("user")),
+        ]);
+        Self { mark, ids }
+    }
+
+    fn fill(&self, parameter: &str, path: &str) -> String {
+        let what = match parameter {
+            "id" if path.contains("/workers/") => "worker",
+            "id" => "token",
+            other => other,
+        };
+        self.ids.get(what).cloned().unwrap_or_else(|| nowhere(parameter))
+    }
+
+    /// Every operation, about what is this one's.
+    fn operations(&self) -> Vec<(String, String)> {
+        let fill = |path: &str| {
+            let parts = path.split('/').map(|part| {
+                let parameter = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
+                parameter.map_or_else(|| part.to_owned(), |parameter| self.fill(parameter, path))
+            });
+            parts.collect::<Vec<_>>().join("/")
+        };
+        let templates = operations(|parameter| format!("{{{parameter}}}"));
+        templates.into_iter().map(|(method, path)| (method, fill(&path))).collect()
+    }
+
+    /// Whether an answer tells of what is this one's. A caller's own words in a refusal are
+    /// not news to it.
+    fn is_told_in(&self, answer: &str, asked: &str) -> bool {
+        let random = ["run", "token", "worker"].map(|what| &self.ids[what]);
+        let told = |word: &str| answer.replace(asked, "").contains(word);
+        told(self.mark) || random.into_iter().any(|id| !asked.contains(id.as_str()) && told(id))
+    }
+}
+
+/// Whatever is asked, by whatever name, no answer, header, event or refusal tells one tenant
+/// of what another has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_answer_tells_of_what_another_tenant_has() {
+    let bed = bed().await;
+    let feed = Request::get("/api/v1/events").header(header::HOST, "localhost:7070");
+    let feed = feed.header(header::AUTHORIZATION, format!("Bearer {}", bed.tokens["admin"]));
+    let mut heard = bed.send(feed.body(Body::empty()).unwrap()).await.into_body().into_data_stream();
+    let theirs = Marked::of(&bed, "stranger", "zqxtheirs").await;
+    let ours = Marked::of(&bed, "admin", "wvkours").await;
+    // Ours come last: all that is heard until then is heard.
+    let mut events = String::new();
+    while !events.contains(&ours.ids["run"]) {
+        let more = tokio::time::timeout(std::time::Duration::from_mins(1), futures_util::StreamExt::next(&mut heard));
+        let more = more.await.expect("an event of ours").unwrap().unwrap();
+        events.push_str(std::str::from_utf8(&more).unwrap());
+    }
+    assert!(!theirs.is_told_in(&events, ""), "{events}");
+    drop(heard);
+    let (mut asked, mut found) = (0, BTreeSet::new());
+    for about in [&ours, &theirs] {
+        for (method, path) in about.operations() {
+            if path == "/api/v1/events" || (method == "DELETE" && path == "/api/v1/session") {
+                continue;
+            }
+            // What is changed about ours may stay as it is.
+            if about.mark == ours.mark && method != "GET" {
+                continue;
+            }
+            let request = Request::builder().method(method.as_str()).uri(path.as_str());
+            let request = request.header(header::AUTHORIZATION, format!("Bearer {}", bed.tokens["admin"]));
+            let body = (method != "GET").then(|| json!({}));
+            let (status, headers, answer) = bed.ask(request, body.as_ref()).await;
+            let told = format!("{headers:?} {answer}");
+            let own_words = path.split('/').find(|part| part.contains(theirs.mark)).unwrap_or_default();
+            assert!(!theirs.is_told_in(&told, own_words), "{method} {path}: {status} {told}");
+            if ours.is_told_in(&told, "") {
+                found.insert(path);
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 80, "{asked}");
+    assert!(found.len() > 20, "what is ours is told to us: {found:?}");
+    bed.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenant_is_chosen_by_those_who_speak_for_the_installation_alone() {
     let bed = bed().await;
