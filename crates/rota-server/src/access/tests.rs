@@ -377,7 +377,7 @@ impl Marked {
         let job = json!({
             "name": named("job"), "description": named("description"), "tags": [named("tag")], "queue": named("queue"),
             "concurrency": { "key": named("slot"), "limit": 1 }, "retry": { "max_attempts": 1 },
-            "steps": [{ "id": "only", "handler": { "name": "bad", "with": { "text": named("argument") } } }],
+            "steps": [{ "id": "only", "handler": { "name": "bad", "payload": { "text": named("argument") } } }],
             "schedules": [{ "name": named("schedule"), "cron": "0 0 1 1 *", "calendars": [named("calendar")],
                 "labels": { "of": named("label") } }],
         });
