@@ -3,13 +3,14 @@
 use clap::{Args, Subcommand};
 use rota_api::{
     bulk::{BulkDiscard, BulkRedrive, RunsFilter},
-    run::RetryRequest,
+    run::{DeadState, RetryRequest},
 };
 use serde_json::json;
 
 use super::{
     bulk::{Asked, Words, bulk},
     run::{self, ListRunsArgs, OneRunArgs, RunFilterArgs},
+    shown,
 };
 use crate::{
     clock,
@@ -23,13 +24,28 @@ pub type DeadArgs = Noun<Command>;
 #[derive(Subcommand)]
 pub enum Command {
     /// List dead letters, newest first
-    List(ListRunsArgs),
+    List(ListDeadArgs),
     /// Show a dead letter and why it died
     Show(OneRunArgs),
     /// Redrive dead letters, by their ids or by a filter
     Redrive(RedriveArgs),
     /// Discard dead letters, by their ids or by a filter; history keeps them
     Discard(WhichArgs),
+}
+
+#[derive(Args)]
+// Every dead letter has the one status.
+#[command(mut_arg("status", |status| status.hide(true)))]
+pub struct ListDeadArgs {
+    /// Only those in this state: open (the default), redriven, discarded or all
+    #[arg(long, value_parser = state, help_heading = "Which runs")]
+    state: Option<DeadState>,
+    #[command(flatten)]
+    runs: ListRunsArgs,
+}
+
+fn state(text: &str) -> Result<DeadState, String> {
+    serde_json::from_value(text.into()).map_err(|_| "one of open, redriven, discarded, all".to_owned())
 }
 
 #[derive(Args)]
@@ -64,7 +80,10 @@ pub struct WhichArgs {
 
 pub fn run(args: DeadArgs, printer: &mut Printer) -> Result<(), Failure> {
     args.run(printer, async |session, command| match command {
-        Command::List(args) => run::list(session, "dead-letters", &args).await,
+        Command::List(ListDeadArgs { state, runs }) => {
+            let state = state.map(|state| ("state", shown::word(&state)));
+            run::list(session, "dead-letters", &runs, state).await
+        }
         Command::Show(args) => run::show(session, &args).await,
         Command::Redrive(args) => redrive(session, &args).await,
         Command::Discard(args) => discard(session, &args).await,

@@ -131,7 +131,7 @@ pub struct CancelArgs {
 
 pub fn run(args: RunArgs, printer: &mut Printer) -> Result<(), Failure> {
     args.run(printer, async |session, command| match command {
-        Command::List(args) => read::list(session, "runs", &args).await,
+        Command::List(args) => read::list(session, "runs", &args, None).await,
         Command::Show(args) => read::show(session, &args).await,
         Command::Logs(args) => follow::logs(session, &args).await,
         Command::Events(args) => read::events(session, &args).await,

@@ -22,8 +22,15 @@ use crate::{
 };
 
 /// Runs of a kind: all of them, or dead letters.
-pub async fn list(session: &mut Session<'_>, kind: &str, args: &ListRunsArgs) -> Result<(), Failure> {
+/// Lists runs, or what else is found in the same ways; `more` is asked beside the filter.
+pub async fn list(
+    session: &mut Session<'_>,
+    kind: &str,
+    args: &ListRunsArgs,
+    more: Option<(&'static str, String)>,
+) -> Result<(), Failure> {
     let mut query = args.filter.query(clock::now())?;
+    query.extend(more);
     if session.output != Output::Table {
         // Whoever has it read by a program wants all of it.
         query.push(("include", "payload,output".to_owned()));

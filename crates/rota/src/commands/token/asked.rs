@@ -3,14 +3,15 @@
 use rota_api::access::{TokenMade, TokenRequest};
 use serde_json::json;
 
-use super::{Command, Wanted, drawn};
+use super::{Command, Wanted, drawn, meant};
 use crate::{clock, failure::Failure, session::Session};
 
 pub async fn run(session: &mut Session<'_>, command: Command) -> Result<(), Failure> {
     match command {
         Command::Create(args) => create(session, &args.wanted()?).await,
         Command::List { list, .. } => session.list(&list, &["tokens"], &[], drawn).await,
-        Command::Revoke { ids, .. } => {
+        Command::Revoke { tokens, .. } => {
+            let ids = meant(&tokens, async |_| Ok(session.client.list(&["tokens"], &[], usize::MAX).await?.0)).await?;
             for id in &ids {
                 session.client.delete::<()>(&["tokens", &id.to_string()], &[]).await?;
             }

@@ -15,7 +15,7 @@ use rota_server::token_on_wire;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Command, Wanted, drawn};
+use super::{Command, Wanted, drawn, meant};
 use crate::{
     clock, config,
     failure::Failure,
@@ -49,7 +49,8 @@ pub async fn run(args: &SessionArgs, command: Command, printer: &mut Printer) ->
     match command {
         Command::Create(args) => desk.create(&args.wanted()?).await,
         Command::List { list, .. } => desk.list(&list).await,
-        Command::Revoke { ids, .. } => {
+        Command::Revoke { tokens, .. } => {
+            let ids = meant(&tokens, async |_| desk.tokens(usize::MAX).await).await?;
             for id in ids {
                 desk.revoke(id).await?;
             }
@@ -88,18 +89,23 @@ impl Desk<'_> {
                 "--watch needs a server; it does not work with --direct".to_owned(),
             ));
         }
+        let tokens = self.tokens(args.limit()).await?;
+        Ok(self.printer.answer(self.output, &tokens, |printer| drawn(&tokens, clock::now(), printer))?)
+    }
+
+    async fn tokens(&self, limit: usize) -> Result<Vec<rota_api::access::Token>, Failure> {
         let mut query = TokenQuery { tenant: self.tenant, after: None, limit: PAGE };
         let mut tokens = Vec::new();
         loop {
             let page = self.store.list_tokens(&query).await.context("cannot list the tokens")?;
             tokens.extend(page.tokens.iter().map(token_on_wire));
             match page.next {
-                Some(next) if tokens.len() < args.limit() => query.after = Some(next),
+                Some(next) if tokens.len() < limit => query.after = Some(next),
                 _ => break,
             }
         }
-        tokens.truncate(args.limit());
-        Ok(self.printer.answer(self.output, &tokens, |printer| drawn(&tokens, clock::now(), printer))?)
+        tokens.truncate(limit);
+        Ok(tokens)
     }
 
     async fn revoke(&mut self, id: Uuid) -> Result<(), Failure> {

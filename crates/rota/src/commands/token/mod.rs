@@ -49,9 +49,9 @@ enum Command {
     },
     /// Revoke tokens; the next request with one of them is refused
     Revoke {
-        /// Their ids, as listed
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<Uuid>,
+        /// Their ids or names, as listed; a name that several valid tokens have is refused
+        #[arg(required = true, value_name = "ID|NAME")]
+        tokens: Vec<String>,
         #[command(flatten)]
         place: PlaceArgs,
     },
@@ -149,6 +149,32 @@ fn hinted(failure: Failure) -> Failure {
         Failure::Unreachable { server, why } => Failure::Unreachable { server, why: format!("{why}; {DIRECT}") },
         other => other,
     }
+}
+
+/// The tokens that ids and names mean. `named` finds those of a name.
+async fn meant(
+    tokens: &[String],
+    mut named: impl AsyncFnMut(&str) -> Result<Vec<Token>, Failure>,
+) -> Result<Vec<Uuid>, Failure> {
+    let mut ids = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        if let Ok(id) = token.parse() {
+            ids.push(id);
+            continue;
+        }
+        let mut found = named(token).await?;
+        found.retain(|found| found.name == *token && found.revoked_at.is_none());
+        match found.as_slice() {
+            [one] => ids.push(one.id),
+            [] => return Err(Failure::not_found(format!("there is no valid token `{token}`; see `rota token list`"))),
+            many => {
+                let listed: Vec<String> = many.iter().map(|token| token.id.to_string()).collect();
+                let message = format!("{} tokens are named `{token}`: give an id of {}", many.len(), listed.join(", "));
+                return Err(Failure::bad_input("ambiguous_name", message));
+            }
+        }
+    }
+    Ok(ids)
 }
 
 fn drawn(tokens: &[Token], now: Timestamp, printer: &mut Printer) -> io::Result<()> {

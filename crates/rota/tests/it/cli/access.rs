@@ -118,7 +118,14 @@ fn tokens_are_made_listed_and_revoked_by_asking() {
     assert!(
         closed.rota(&["token", "revoke", "00000000-0000-0000-0000-000000000000"]).failed(3).contains("no such token")
     );
-    assert!(closed.rota(&["token", "revoke", "nonsense"]).failed(2).contains("nonsense"));
+    assert!(closed.rota(&["token", "revoke", "nonsense"]).failed(3).contains("no valid token `nonsense`"));
+    let again = closed.rota(&["token", "revoke", "ci"]).failed(3);
+    assert!(again.contains("no valid token `ci`"), "one that is revoked is not meant: {again}");
+    for _ in 0..2 {
+        closed.rota(&["token", "create", "twin", "--role", "viewer"]).ok();
+    }
+    assert!(closed.rota(&["token", "revoke", "twin"]).failed(2).contains("2 tokens are named `twin`"));
+    assert!(closed.rota(&["token", "revoke", "plain"]).ok().starts_with("revoked "));
     let both = closed.rota(&["token", "list", "--direct", "--server", "localhost:1"]).failed(2);
     assert!(both.contains("cannot be combined with --direct"), "{both}");
     assert!(closed.desk.node.stop().0.success());

@@ -320,6 +320,12 @@ fn dead_letters_are_put_away_by_id_or_by_filter() {
     assert_eq!(open(&desk), 3);
     assert_eq!(desk.rota(&["dead", "discard", &id]).ok(), format!("{id} discarded\n"));
     assert_eq!(open(&desk), 2);
+    let listed = |state: &str| desk.rota(&["dead", "list", "--state", state, "-o", "json"]).json();
+    assert_eq!(listed("discarded")[0]["id"], id.as_str());
+    assert_eq!([listed("open"), listed("redriven"), listed("all")].map(|all| all.as_array().unwrap().len()), [2, 0, 3]);
+    assert!(
+        desk.rota(&["dead", "list", "--state", "dead"]).failed(2).contains("one of open, redriven, discarded, all")
+    );
     assert!(desk.rota(&["dead", "discard"]).failed(2).contains("--all"));
     assert!(desk.rota(&["dead", "discard", "--job", "flaky"]).failed(2).contains("--yes"));
     assert_eq!(desk.rota(&["dead", "discard", "--job", "flaky", "--dry-run"]).ok(), "2 would be discarded\n");
