@@ -43,7 +43,13 @@ thread_local! {
     static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
     /// What a byte of text costs in it.
     static PER_BYTE: Cell<u64> = const { Cell::new(0) };
+    /// What a part of the payload costs that a complaint carries along.
+    static PER_COMPLAINT: Cell<u64> = const { Cell::new(0) };
 }
+
+/// Complaints about alternatives hold a copy of what is wrong each, and copies of each other:
+/// a payload of a megabyte and 18 levels took a gigabyte.
+const STEPS_PER_COMPLAINT: u64 = 8;
 
 /// A schema, ready for use.
 #[derive(Debug)]
@@ -101,11 +107,13 @@ impl Schema {
     }
 
     fn first_error(&self, payload: &Value) -> String {
+        PER_COMPLAINT.set(STEPS_PER_COMPLAINT);
         let first = self.within_budget(|| {
             let error = self.validator.iter_errors(Counted(payload)).next()?;
             let path = error.instance_path().to_string().replace('/', ".");
             Some(format!("payload{path}: {}", shown(&error)))
         });
+        PER_COMPLAINT.set(0);
         // Telling it apart may take more than finding out that there is something.
         first.flatten().unwrap_or_else(|| "payload: it does not satisfy input.schema".to_owned())
     }
@@ -227,6 +235,9 @@ impl<'a> Node<'a, CountedJson> for Counted<'a> {
     }
 
     fn to_value(&self) -> Cow<'a, Value> {
+        if PER_COMPLAINT.get() > 0 {
+            spend(PER_COMPLAINT.get() * size(self.0));
+        }
         Cow::Borrowed(self.0)
     }
 
@@ -396,6 +407,20 @@ mod tests {
             json!({ "anyOf": [inner, { "properties": { n.to_string(): { "type": "null" } }, "type": "array" }] })
         });
         assert!(schema(&written_out).refuses(&json!("text")).is_some());
+    }
+
+    /// What is wrong was told with copies of the payload within copies.
+    #[test]
+    fn what_is_wrong_with_a_large_payload_is_not_told_at_any_price() {
+        let nested = schema(&(0..18).fold(json!({ "type": "object" }), |inner, n| {
+            json!({ "anyOf": [inner, { "properties": { n.to_string(): { "type": "null" } }, "type": "string" }] })
+        }));
+        let why = nested.refuses(&json!(vec![0; 50_000])).unwrap();
+        assert_eq!(why, "payload: it does not satisfy input.schema");
+        let why = nested.refuses(&json!([0])).unwrap();
+        assert!(why.contains("[0] is not valid"), "{why}");
+        let why = schema(&json!({ "type": "object" })).refuses(&json!(vec![0; 50_000])).unwrap();
+        assert!(why.contains("is not of type"), "one complaint is no price: {why}");
     }
 
     /// Depth is the payload's, and whoever sends it chooses it.
