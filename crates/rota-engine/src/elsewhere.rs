@@ -19,7 +19,8 @@ pub fn mark_thread() {
     OURS.set(true);
 }
 
-pub(crate) fn elsewhere<T>(work: impl FnOnce() -> T) -> T {
+/// Does work that may take milliseconds.
+pub fn elsewhere<T>(work: impl FnOnce() -> T) -> T {
     let others = Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
     if OURS.get() && others { tokio::task::block_in_place(work) } else { work() }
 }

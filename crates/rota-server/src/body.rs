@@ -5,8 +5,10 @@ use axum::{
     extract::{FromRequest, Request, rejection::BytesRejection},
     http::{HeaderMap, StatusCode, header},
 };
+use hyper::body::Body as _;
 use rota_api::problem::Code;
 use rota_core::job::{decode::decode, read};
+use rota_engine::elsewhere::elsewhere;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -14,6 +16,7 @@ use tokio::time::timeout;
 use crate::{
     BODY_BYTES_MAX,
     bounds::{Bounds, Place},
+    memory::SMALL,
     problem::Problem,
 };
 
@@ -32,7 +35,7 @@ impl<T: DeserializeOwned + Serialize, S: Send + Sync> FromRequest<S> for Body<T>
         if kind != Some(Kind::Json) {
             return Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json, and say so"));
         }
-        typed(value(Kind::Json, &bytes)?).map(Self)
+        aside(bytes.len(), || typed(value(Kind::Json, &bytes)?)).map(Self)
     }
 }
 
@@ -51,7 +54,8 @@ impl<S: Send + Sync> FromRequest<S> for Document {
         if kind.is_none() && !bytes.is_empty() {
             return Err(unsupported());
         }
-        Ok(Self { value: value(kind.unwrap_or(Kind::Json), &bytes)?, bytes })
+        let value = aside(bytes.len(), || value(kind.unwrap_or(Kind::Json), &bytes))?;
+        Ok(Self { value, bytes })
     }
 }
 
@@ -88,6 +92,13 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Pro
     if let Some(place) = &place {
         place.leave();
     }
+    // A body that is not read yet takes no memory here.
+    let arriving = match &place {
+        Some(place) => {
+            timeout(time, place.arriving(request.body().size_hint().upper())).await.map_err(|_| Problem::busy())?
+        }
+        None => None,
+    };
     let read = timeout(time, Bytes::from_request(request, state)).await.map_err(|_| Problem::slow_body())?;
     let bytes = read.map_err(|rejection: BytesRejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
@@ -97,9 +108,17 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Pro
         }
     })?;
     if let Some(place) = &place {
+        // Whoever waits for its turn takes nobody's place either.
+        place.work(bytes.len()).await;
         place.back()?;
     }
+    drop(arriving);
     Ok(bytes)
+}
+
+/// Works on a text of so many bytes; on a large one not on the thread that others wait for.
+pub fn aside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    if bytes > SMALL { elsewhere(work) } else { work() }
 }
 
 fn value(kind: Kind, bytes: &[u8]) -> Result<Value, Problem> {

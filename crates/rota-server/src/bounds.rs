@@ -17,7 +17,11 @@ use rota_api::problem::Code;
 use rota_core::ids::TenantId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{Node, problem::Problem};
+use crate::{
+    Node,
+    memory::{Memory, Share, Shares},
+    problem::Problem,
+};
 
 /// What one node allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,8 @@ pub struct Bounds {
     /// How often whatever lasts longer than a request looks whether its caller may still
     /// have it.
     pub recheck_time: Duration,
+    /// What requests and answers may hold, all together.
+    pub memory: Shares,
 }
 
 impl Bounds {
@@ -85,6 +91,7 @@ impl Default for Bounds {
             reading_time: Duration::from_secs(30),
             feed_time: Duration::from_secs(10),
             recheck_time: Duration::from_millis(500),
+            memory: Shares::default(),
         }
     }
 }
@@ -93,25 +100,54 @@ impl Default for Bounds {
 /// worker its connection, a feed its place among feeds.
 const WAITING: [&str; 2] = ["/api/v1/workers/sync", "/api/v1/events"];
 
-/// A request's place among those in work. Clones are the same.
+/// A request's place among those in work, and its share of memory. Clones are the same.
 #[derive(Clone)]
 pub struct Place {
     places: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     held: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+    memory: Memory,
+    work: Arc<Mutex<Vec<Share>>>,
 }
 
 impl Place {
     fn take(node: &Node) -> Result<Self, Problem> {
-        let (places, streams) = (Arc::clone(node.requests()), Arc::clone(node.streams()));
-        let place = Self { places, streams, held: Arc::default() };
+        let place = Self { places: Arc::clone(node.requests()), ..Self::beside(node) };
         place.back()?;
         Ok(place)
+    }
+
+    /// One that is not counted, for a request that waits by design.
+    fn beside(node: &Node) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(1)),
+            streams: Arc::clone(node.streams()),
+            held: Arc::default(),
+            memory: node.memory().clone(),
+            work: Arc::default(),
+        }
     }
 
     /// Makes room for others while the client is waited for.
     pub fn leave(&self) {
         drop(self.held.lock().take());
+        self.work.lock().clear();
+    }
+
+    /// Waits until a body may come.
+    pub async fn arriving(&self, length: Option<u64>) -> Share {
+        self.memory.arriving(length).await
+    }
+
+    /// Waits until a text of so many bytes may be worked on, which it is until the place is
+    /// left.
+    pub async fn work(&self, bytes: usize) {
+        let share = self.memory.work(bytes).await;
+        self.work.lock().push(share);
+    }
+
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Waits for a place, for work that goes on after the answer has begun.
@@ -139,6 +175,7 @@ impl Place {
 /// for so long.
 pub async fn admit(State(node): State<Node>, mut request: Request, next: Next) -> Response {
     if WAITING.contains(&request.uri().path()) {
+        request.extensions_mut().insert(Place::beside(&node));
         return next.run(request).await;
     }
     let place = match Place::take(&node) {

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use rota_api::problem::Code;
 use tokio::{sync::Notify, time::sleep};
 
-use crate::{access::Network, problem::Problem};
+use crate::{access::Network, memory::Share, problem::Problem};
 
 /// Evicted connections that have not closed yet; while there are as many nobody is
 /// evicted, so that their number is bounded with the others'.
@@ -229,6 +229,8 @@ pub struct Answer {
     pub body: HttpBody,
     #[expect(dead_code, reason = "held until the body has ended")]
     pub answering: Option<Answering>,
+    #[expect(dead_code, reason = "held until the body has ended")]
+    pub room: Share,
 }
 
 impl Body for Answer {

@@ -34,6 +34,7 @@ mod cursor;
 mod guard;
 mod heads;
 mod health;
+mod memory;
 mod metrics;
 mod patience;
 mod problem;
@@ -59,7 +60,7 @@ use axum::{
 };
 use futures_util::StreamExt as _;
 use hyper::{
-    body::Incoming,
+    body::{Body as _, Incoming},
     server::conn::http1,
     service::{Service as _, service_fn},
 };
@@ -80,6 +81,7 @@ use self::{
     access::Network,
     bounds::Feeds,
     connections::{Answer, Connections, Place, Refused},
+    memory::{Memory, Share},
     patience::Patient,
 };
 pub use self::{
@@ -89,6 +91,7 @@ pub use self::{
     },
     bounds::Bounds,
     guard::Hosts,
+    memory::Shares,
     problem::Problem,
 };
 
@@ -113,6 +116,9 @@ const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Threads of the API that wait for something the system does not tell of: a file
 /// being read, a password being compared.
 const BLOCKING_MAX: usize = 16;
+/// How long a thread beyond the ordinary ones stays when it has nothing to do. Each keeps some
+/// megabytes of what it has freed, and evaluations need many for a moment.
+pub const IDLE_THREAD_TIME: Duration = Duration::from_millis(100);
 /// How long a failure to accept is left alone, so that a machine that is out of
 /// file descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -135,6 +141,7 @@ struct Shared {
     /// Places for streams of lines.
     streams: Arc<Semaphore>,
     feeds: Feeds,
+    memory: Memory,
 }
 
 impl Default for Node {
@@ -155,6 +162,7 @@ impl Node {
             requests: Arc::new(Semaphore::new(bounds.requests_max)),
             streams: Arc::new(Semaphore::new(bounds.streams_max)),
             feeds: Feeds::default(),
+            memory: Memory::new(bounds.memory),
         }))
     }
 
@@ -172,6 +180,10 @@ impl Node {
 
     fn feeds(&self) -> &Feeds {
         &self.0.feeds
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.0.memory
     }
 
     fn access(&self) -> &Access {
@@ -208,6 +220,7 @@ pub fn threads(count: usize, each: fn()) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(count)
         .max_blocking_threads(BLOCKING_MAX)
+        .thread_keep_alive(IDLE_THREAD_TIME)
         .thread_name("rota-api")
         .on_thread_start(move || {
             rota_engine::elsewhere::mark_thread();
@@ -240,7 +253,7 @@ impl Server {
     /// runtime that this is polled by.
     pub async fn serve(self, node: Node, hosts: Hosts, stop: impl Future<Output = ()>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.listener)?;
-        let bounds = node.bounds();
+        let (bounds, memory) = (node.bounds(), node.memory().clone());
         let admission = Admission::new(&node, hosts);
         let (stopping, _) = watch::channel(());
         tokio::pin!(stop);
@@ -258,7 +271,7 @@ impl Server {
                 }
             };
             if let Some(admitted) = admission.admit(peer) {
-                tokio::spawn(admitted.serve(stream, bounds, stopping.subscribe()));
+                tokio::spawn(admitted.serve(stream, bounds, memory.clone(), stopping.subscribe()));
             }
         }
         drop(listener);
@@ -314,7 +327,7 @@ struct Admitted {
 }
 
 impl Admitted {
-    async fn serve(self, stream: TcpStream, bounds: Bounds, mut stopping: watch::Receiver<()>) {
+    async fn serve(self, stream: TcpStream, bounds: Bounds, memory: Memory, mut stopping: watch::Receiver<()>) {
         let Self { place, routes, peer, refused } = self;
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -331,6 +344,7 @@ impl Admitted {
                 request.extensions_mut().insert(refused);
             }
             let answering = answered.begin();
+            let (is_safe, memory) = (request.method().is_safe(), memory.clone());
             let response = answering.is_some().then(|| routes.call(request));
             let is_last = open_ended.load(Ordering::Relaxed);
             async move {
@@ -338,10 +352,17 @@ impl Admitted {
                     Some(response) => response.await?,
                     None => Problem::busy().into_response(),
                 };
+                let room = match room_for(&memory, is_safe, &response) {
+                    Ok(room) => room,
+                    Err(problem) => {
+                        response = problem.into_response();
+                        None
+                    }
+                };
                 if is_last {
                     response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
                 }
-                Ok::<_, std::convert::Infallible>(response.map(|body| Answer { body, answering }))
+                Ok::<_, std::convert::Infallible>(response.map(|body| Answer { body, answering, room }))
             }
         });
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
@@ -364,6 +385,14 @@ impl Admitted {
         if let Err(error) = ended {
             tracing::debug!(%error, "a connection broke off");
         }
+    }
+}
+
+/// Room for an answer while it is sent. What was changed is said however large it is.
+fn room_for(memory: &Memory, is_safe: bool, response: &Response) -> Result<Share, Problem> {
+    match response.body().size_hint().exact() {
+        Some(bytes) if is_safe => memory.answer(bytes),
+        _ => Ok(None),
     }
 }
 

@@ -8,12 +8,12 @@ use rota_api::page::{PAGE, PAGE_MAX, Page};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use utoipa::IntoParams;
 
-use crate::{cursor, problem::Problem};
+use crate::{bounds::Place, cursor, problem::Problem};
 
 /// Bytes of a query that are read.
 pub const QUERY_BYTES_MAX: usize = 8 << 10;
 /// Bytes of the items of a page, after which it ends and has a next one.
-pub const PAGE_BYTES_MAX: usize = 4 << 20;
+pub const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Items that are fetched at once.
 const SLICE: u32 = 200;
 /// The same of items that may be large.
@@ -91,6 +91,11 @@ impl<T: DeserializeOwned, S: Send + Sync, const LARGE: bool> FromRequestParts<S>
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let (include, others) = pairs(parts)?.into_iter().partition::<Pairs, _>(|(name, _)| LARGE && name == "include");
         let include = Include::read(&include)?;
+        if include != Include::default()
+            && let Some(place) = parts.extensions.get::<Place>().cloned()
+        {
+            place.work(PAGE_BYTES_MAX).await;
+        }
         let (paging, filter) = others.into_iter().partition::<Pairs, _>(|(name, _)| name == "limit" || name == "after");
         let paging: Paging = typed(paging)?;
         // At least one, and never more than there may be.
@@ -156,18 +161,27 @@ impl<I: Serialize, C: Clone> Filling<I, C> {
         (self.limit - self.items.len() as u32).min(self.slice)
     }
 
-    /// Takes what was found by a look, and where the next one begins.
-    pub fn take(&mut self, found: Vec<I>, next: Option<C>) {
+    /// Whether so many bytes, found by a look, are more than fit. Then there is another look,
+    /// or the page is done.
+    pub fn is_too_much(&mut self, size: usize) -> bool {
         let asked = self.missing();
-        let size: usize = found.iter().map(size_of_item).sum();
         let is_over = self.bytes + size > PAGE_BYTES_MAX;
         if is_over && !self.items.is_empty() {
             // They are on the next page, which begins where this look did.
             self.is_done = true;
-            return;
-        }
-        if is_over && asked > 1 {
+        } else if is_over && asked > 1 {
             self.slice = asked / 2;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Takes what was found by a look, and where the next one begins.
+    pub fn take(&mut self, found: Vec<I>, next: Option<C>) {
+        let asked = self.missing();
+        let size: usize = found.iter().map(size_of_item).sum();
+        if self.is_too_much(size) {
             return;
         }
         // A look that was cut short has read as much as one may.

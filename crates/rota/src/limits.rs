@@ -257,6 +257,18 @@ fn requests() -> Vec<Limit> {
             "the answer says that there are more",
         ),
         limit("An entry's state in the audit log", bytes(AUDIT_JSON_MAX), "its size and digest are kept instead"),
+        limit("Bodies that are arriving, together", bytes(bounds.memory.arriving), refused(Code::Busy)),
+        limit(
+            "Bodies, lines and pages that are worked on, together",
+            bytes(bounds.memory.work),
+            "they wait for their turn",
+        ),
+        limit(
+            "Answers of bulk streams that nobody has read, together",
+            bytes(bounds.memory.unread),
+            "the streams wait",
+        ),
+        limit("Large answers that are being sent, together", bytes(bounds.memory.answers), refused(Code::Busy)),
         limit("Requests in work", bounds.requests_max, refused(Code::Busy)).by("http.requests"),
         limit("Bulk streams", bounds.streams_max, refused(Code::Busy)),
         limit("Feeds of events", bounds.feeds_max, refused(Code::Busy)),

@@ -159,7 +159,12 @@ pub fn node(config: &Config) -> anyhow::Result<Node> {
 
 /// The threads of the engine, which are its alone.
 pub fn engine_threads() -> io::Result<Runtime> {
-    Builder::new_multi_thread().thread_name("rota-engine").on_thread_start(mark_thread).enable_all().build()
+    Builder::new_multi_thread()
+        .thread_name("rota-engine")
+        .thread_keep_alive(rota_server::IDLE_THREAD_TIME)
+        .on_thread_start(mark_thread)
+        .enable_all()
+        .build()
 }
 
 /// The threads of the API: what they ask of the store has its own share of it.

@@ -5,7 +5,8 @@
 //! transaction, and the next batch is read while one is being written. A batch is
 //! bounded in lines and in bytes. Answers that nobody reads are kept up to a number of
 //! bytes, then the stream waits: a client that sends everything before it reads must keep
-//! its request under about 100,000 lines, or ask for refusals only.
+//! its request under about 100,000 lines, fewer where many streams are not read, or ask for
+//! refusals only.
 //!
 //! A stream takes a place among those in work for each batch that is written, and one
 //! among the streams for as long as it lasts. What its caller proved is asked again
@@ -51,6 +52,7 @@ use crate::{
     access::{self, JobExecute, JobWrite, May, Need, Recheck, RunCancel},
     body::{self, Body},
     bounds::Place,
+    memory::{Memory, Share},
     problem::Problem,
     query::Query,
 };
@@ -58,11 +60,16 @@ use crate::{
 /// Lines that are taken together.
 const LINES: usize = 1_000;
 pub const LINE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of lines after which no more are taken together.
-const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Bytes of lines that are taken together; one line is, however long it is.
+const BATCH_BYTES_MAX: usize = 1 << 20;
 const NUL: &[u8] = b"\\u0000";
-/// Bytes of answers that wait for their reader, besides those of one batch.
+/// Bytes of answers that wait for their reader, besides those of one batch, where the node
+/// has room for so many.
 const ANSWER_BYTES_KEPT: usize = 16 << 20;
+/// Bytes of answers for which there is always room.
+const OWN_ANSWER_BYTES: usize = 64 << 10;
+/// Bytes of lines for which there is always room.
+const OWN_LINE_BYTES: usize = 64 << 10;
 /// Batches of answers that wait for their reader, however short they are.
 const ANSWERS_KEPT: usize = 10_000;
 /// Runs or jobs that one request by filter touches; it says so where there are more.
@@ -93,14 +100,14 @@ pub async fn runs(
     request: Request,
 ) -> Result<Response, Problem> {
     must_be_lines(request.headers())?;
-    let mut lines = Lines::of::<JobExecute>(request, node, may.caller.tenant)?;
+    let mut lines = Lines::of::<JobExecute>(request, node.clone(), may.caller.tenant)?;
     // Once for the stream: each run says itself who made it.
     may.changed("job.trigger_many", "jobs", None, None);
-    let (sender, answer) = answering();
+    let (sender, answer) = answering(&node);
     tokio::spawn(async move {
         loop {
             let batch = lines.next().await;
-            let place = lines.place().await;
+            let place = lines.place(&batch).await;
             let batch = lines.allowed(batch).await;
             let end = batch.is_end;
             let told = trigger_batch(&may, batch, answers.refused_only).await;
@@ -116,28 +123,31 @@ pub async fn runs(
 async fn trigger_batch(may: &May<JobExecute>, batch: Batch, refused_only: bool) -> Bytes {
     let mut refused: Vec<(u64, Problem)> = Vec::new();
     let mut asks: Vec<(u64, RunAsk)> = Vec::with_capacity(batch.lines.len());
-    for (line, text) in batch.lines {
-        match ask_of(may, &text) {
-            Ok(ask) => asks.push((line, ask)),
-            Err(problem) => refused.push((line, problem)),
+    let weight = batch.weight();
+    body::aside(weight, || {
+        for (line, text) in batch.lines {
+            match ask_of(may, &text) {
+                Ok(ask) => asks.push((line, ask)),
+                Err(problem) => refused.push((line, problem)),
+            }
         }
-    }
+    });
     refused.extend(batch.broken);
     let (numbers, asks): (Vec<u64>, Vec<RunAsk>) = asks.into_iter().unzip();
     let made = if asks.is_empty() { Ok(Vec::new()) } else { may.view.enqueue(asks, None).await };
+    let now = may.view.now();
     let mut answers: Vec<RunLine> = match made {
-        Ok(made) => {
-            let now = may.view.now();
-            numbers.into_iter().zip(made).map(|(line, made)| run_line(line, made, now)).collect()
-        }
+        Ok(made) => numbers.into_iter().zip(made).map(|(line, made)| run_line(line, made, now)).collect(),
         Err(error) => {
             let problem = Problem::from(error);
             numbers.into_iter().map(|line| refused_line(line, &problem)).collect()
         }
     };
-    answers.extend(refused.iter().map(|(line, problem)| refused_line(*line, problem)));
-    answers.sort_by_key(|answer| answer.line);
-    written(answers.iter().filter(|answer| !refused_only || answer.error.is_some()))
+    body::aside(weight, || {
+        answers.extend(refused.iter().map(|(line, problem)| refused_line(*line, problem)));
+        answers.sort_by_key(|answer| answer.line);
+        written(answers.iter().filter(|answer| !refused_only || answer.error.is_some()))
+    })
 }
 
 fn ask_of(may: &May<JobExecute>, text: &[u8]) -> Result<RunAsk, Problem> {
@@ -198,19 +208,19 @@ pub async fn jobs(
     request: Request,
 ) -> Result<Response, Problem> {
     must_be_lines(request.headers())?;
-    let mut lines = Lines::of::<JobWrite>(request, node, may.caller.tenant)?;
+    let mut lines = Lines::of::<JobWrite>(request, node.clone(), may.caller.tenant)?;
     // Each job that is saved is written down as it is saved.
     may.changed_nothing();
-    let (sender, answer) = answering();
+    let (sender, answer) = answering(&node);
     tokio::spawn(async move {
         loop {
             let batch = lines.next().await;
-            let place = lines.place().await;
+            let place = lines.place(&batch).await;
             let batch = lines.allowed(batch).await;
             let end = batch.is_end;
             let mut told = Vec::with_capacity(batch.lines.len());
             for (line, text) in batch.lines {
-                let saved = match value(&text) {
+                let saved = match body::aside(text.len(), || value(&text)) {
                     Ok(value) => save_one(&may, value).await,
                     Err(problem) => Err(problem),
                 };
@@ -250,31 +260,50 @@ fn must_be_lines(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
+/// What an answer takes up until it is on its way: of what its stream may keep, and of what
+/// all streams may keep or what this one always may.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
 /// Where answers are written, and the response that carries them.
-fn answering() -> (Answering, Response) {
-    let (sender, mut receiver) = mpsc::channel::<(Bytes, OwnedSemaphorePermit)>(ANSWERS_KEPT);
+fn answering(node: &Node) -> (Answering, Response) {
+    let (sender, mut receiver) = mpsc::channel::<(Bytes, Room)>(ANSWERS_KEPT);
     let stream = futures_util::stream::poll_fn(move |context| receiver.poll_recv(context));
     // The room of an answer is free again when it is on its way.
     let body = HttpBody::from_stream(stream.map(|(told, _)| Ok::<_, std::convert::Infallible>(told)));
-    let sender = Answering { sender, room: Arc::new(Semaphore::new(ANSWER_BYTES_KEPT)) };
+    let room = |bytes| Arc::new(Semaphore::new(bytes));
+    let memory = node.memory().clone();
+    let sender = Answering { sender, kept: room(ANSWER_BYTES_KEPT), own: room(OWN_ANSWER_BYTES), memory };
     (sender, ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
 /// Answers on their way to a client, which may be slow to read them.
 struct Answering {
-    sender: mpsc::Sender<(Bytes, OwnedSemaphorePermit)>,
-    room: Arc<Semaphore>,
+    sender: mpsc::Sender<(Bytes, Room)>,
+    kept: Arc<Semaphore>,
+    own: Arc<Semaphore>,
+    memory: Memory,
 }
 
 impl Answering {
     /// Waits until there is room. Fails when nobody reads any more.
     async fn send(&self, told: Bytes) -> Result<(), Gone> {
-        let bytes = told.len().min(ANSWER_BYTES_KEPT) as u32;
         let room = tokio::select! {
-            room = Arc::clone(&self.room).acquire_many_owned(bytes) => room.map_err(|_| Gone)?,
+            room = self.room(told.len()) => room?,
             () = self.sender.closed() => return Err(Gone),
         };
         self.sender.send((told, room)).await.map_err(|_| Gone)
+    }
+
+    async fn room(&self, bytes: usize) -> Result<Room, Gone> {
+        let wait = async |room: &Arc<Semaphore>, bytes: usize| {
+            Arc::clone(room).acquire_many_owned(bytes as u32).await.map_err(|_| Gone)
+        };
+        let kept = wait(&self.kept, bytes.min(ANSWER_BYTES_KEPT)).await?;
+        let room = match self.memory.unread(bytes) {
+            Some(room) => room,
+            None => wait(&self.own, bytes.min(OWN_ANSWER_BYTES)).await?,
+        };
+        Ok((kept, room))
     }
 }
 
@@ -299,6 +328,16 @@ struct Batch {
     is_end: bool,
 }
 
+/// What a line counts besides its bytes: it is looked up, and answered.
+const LINE_WEIGHT: usize = 100;
+
+impl Batch {
+    /// What the batch counts among what is worked on.
+    fn weight(&self) -> usize {
+        self.lines.iter().map(|(_, text)| text.len() + LINE_WEIGHT).sum()
+    }
+}
+
 /// What was read of a body, from which lines are taken. Each byte is searched once, however
 /// many chunks a line comes in and however many batches a chunk is taken in.
 #[derive(Default)]
@@ -313,21 +352,34 @@ struct Unread {
 impl Unread {
     fn push(&mut self, chunk: &[u8]) {
         self.bytes.drain(..self.taken);
+        if self.bytes.len() < OWN_LINE_BYTES {
+            // What a long line took is not kept for short ones.
+            self.bytes.shrink_to(OWN_LINE_BYTES);
+        }
         self.searched -= self.taken;
         self.taken = 0;
         self.bytes.extend_from_slice(chunk);
     }
 
-    /// Takes the next whole line.
-    fn line(&mut self) -> Option<&[u8]> {
+    /// Takes the next whole line, if it has no more bytes than that.
+    fn line(&mut self, most: usize) -> Option<&[u8]> {
         let Some(length) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
             self.searched = self.bytes.len();
             return None;
         };
         let (start, end) = (self.taken, self.searched + length);
+        if end - start > most {
+            self.searched = end;
+            return None;
+        }
         self.taken = end + 1;
         self.searched = self.taken;
         Some(self.bytes[start..end].trim_ascii())
+    }
+
+    /// Whether a whole line is left that was found and not taken.
+    fn has_line(&self) -> bool {
+        self.searched < self.bytes.len()
     }
 
     fn len(&self) -> usize {
@@ -344,6 +396,8 @@ struct Lines {
     /// The next line must have come within this time.
     line_time: Duration,
     place: Option<Place>,
+    /// Of what may arrive at once, where this stream has much in hand.
+    arriving: Share,
     recheck: Recheck,
     /// Among the streams; given back with this.
     _stream: Option<OwnedSemaphorePermit>,
@@ -364,15 +418,18 @@ impl Lines {
             ended: false,
             line_time,
             place,
+            arriving: None,
             recheck,
             _stream: stream,
         })
     }
 
-    /// A place among the requests in work, for one batch: between batches the
-    /// stream waits for its client, and takes nobody's place.
-    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
-        self.place.clone()?.wait().await
+    /// A place among the requests in work, and a share of memory, for one batch: between
+    /// batches the stream waits for its client, and takes nobody's.
+    async fn place(&mut self, batch: &Batch) -> Option<(OwnedSemaphorePermit, Share)> {
+        let place = self.place.clone()?;
+        let counted = place.wait().await?;
+        Some((counted, place.memory().work(batch.weight()).await))
     }
 
     /// The batch, if its caller may still have it done; else none of it, and the end.
@@ -388,20 +445,27 @@ impl Lines {
         let mut lines = Vec::new();
         let mut bytes = 0;
         let mut line_by = Instant::now() + self.line_time;
+        self.arriving = None;
         loop {
             let before = self.line;
-            let fits = self.split(&mut lines, &mut bytes);
-            if !fits {
+            let split = self.split(&mut lines, &mut bytes);
+            if split == Split::TooLong {
                 return self.broken_off(lines, Problem::too_large(LINE_BYTES_MAX));
             }
             if self.line > before {
                 line_by = Instant::now() + self.line_time;
             }
-            if lines.len() >= LINES || bytes >= BATCH_BYTES_MAX || self.ended {
+            if split == Split::Full || self.ended {
                 return Batch { lines, broken: None, is_end: self.ended && self.unread.len() == 0 };
             }
             if self.unread.len() > LINE_BYTES_MAX {
                 return self.broken_off(lines, Problem::too_large(LINE_BYTES_MAX));
+            }
+            if bytes + self.unread.len() > OWN_LINE_BYTES
+                && self.arriving.is_none()
+                && timeout_at(line_by, self.arrive()).await.is_err()
+            {
+                return self.broken_off(lines, Problem::busy());
             }
             let read = tokio::select! {
                 biased;
@@ -427,21 +491,29 @@ impl Lines {
         }
     }
 
+    /// Waits until this stream may have as much in hand as a stream may.
+    async fn arrive(&mut self) {
+        if let Some(place) = &self.place {
+            self.arriving = place.arriving(None).await;
+        }
+    }
+
     fn broken_off(&mut self, lines: Vec<(u64, Bytes)>, problem: Problem) -> Batch {
         self.ended = true;
         self.unread = Unread::default();
         Batch { lines, broken: Some((self.line + 1, problem)), is_end: true }
     }
 
-    /// Takes whole lines off what was read. Empty ones are counted and left out.
-    /// False before a line that is too long, however it came.
-    fn split(&mut self, lines: &mut Vec<(u64, Bytes)>, bytes: &mut usize) -> bool {
-        while lines.len() < LINES
-            && *bytes < BATCH_BYTES_MAX
-            && let Some(text) = self.unread.line()
-        {
+    /// Takes whole lines off what was read, as many as are taken together. Empty ones are
+    /// counted and left out.
+    fn split(&mut self, lines: &mut Vec<(u64, Bytes)>, bytes: &mut usize) -> Split {
+        while lines.len() < LINES {
+            let room = if lines.is_empty() { usize::MAX } else { BATCH_BYTES_MAX - *bytes };
+            let Some(text) = self.unread.line(room) else {
+                return if self.unread.has_line() { Split::Full } else { Split::Wanting };
+            };
             if text.len() > LINE_BYTES_MAX {
-                return false;
+                return Split::TooLong;
             }
             self.line += 1;
             if !text.is_empty() {
@@ -449,8 +521,19 @@ impl Lines {
                 lines.push((self.line, Bytes::copy_from_slice(text)));
             }
         }
-        true
+        Split::Full
     }
+}
+
+/// What came of taking lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Split {
+    /// No more are taken together.
+    Full,
+    /// There is room for more than has come.
+    Wanting,
+    /// The next one is longer than a line may be, however it came.
+    TooLong,
 }
 
 /// Cancel runs by a filter.
@@ -587,26 +670,66 @@ async fn next_jobs(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
+    use crate::{Access, Bounds, Shares};
 
     /// A line of a megabyte, sent byte by byte, was searched from its beginning for each.
     #[test]
     fn what_was_searched_for_the_end_of_a_line_is_not_searched_again() {
         let mut unread = Unread::default();
         unread.push(b"one\n");
-        assert_eq!(unread.line(), Some(&b"one"[..]));
+        assert_eq!(unread.line(usize::MAX), Some(&b"one"[..]));
         for chunk in [&b"tw"[..], b"o, three", b", four"] {
             unread.push(chunk);
-            assert_eq!(unread.line(), None);
+            assert_eq!(unread.line(usize::MAX), None);
             assert_eq!(unread.searched, unread.bytes.len());
             // It would find these if it looked.
             let searched = unread.searched;
             unread.bytes[..searched].fill(b'\n');
         }
         unread.push(b"!\nlast");
-        assert_eq!(unread.line(), Some(&b"!"[..]));
-        assert_eq!(unread.line(), None);
+        assert_eq!(unread.line(usize::MAX), Some(&b"!"[..]));
+        assert_eq!(unread.line(usize::MAX), None);
         assert_eq!(unread.len(), 4);
+    }
+
+    /// Batches were as large as wanted and one line more, of which a node has many.
+    #[test]
+    fn a_line_that_does_not_fit_is_left_for_the_next_batch() {
+        let mut unread = Unread::default();
+        unread.push(b"four\nfive!\n");
+        assert_eq!(unread.line(4), Some(&b"four"[..]));
+        assert_eq!((unread.line(4).is_some(), unread.has_line()), (false, true));
+        unread.push(b"more");
+        assert_eq!((unread.line(4).is_some(), unread.has_line()), (false, true));
+        assert_eq!(unread.line(usize::MAX), Some(&b"five!"[..]));
+        assert!(unread.line(usize::MAX).is_none() && !unread.has_line());
+        assert_eq!(unread.len(), 4);
+    }
+
+    /// 64 streams that nobody reads kept a gigabyte.
+    #[test]
+    fn answers_that_nobody_reads_are_bounded_for_all_streams_together() {
+        let unread = 1 << 20;
+        let bounds = Bounds { memory: Shares { unread, ..Shares::default() }, ..Bounds::default() };
+        let node = Node::new(Access::default(), bounds);
+        let streams: Vec<_> = (0..8).map(|_| answering(&node)).collect();
+        let answer = Bytes::from(vec![b'a'; 64 << 10]);
+        let mut kept = 0;
+        for (sender, _response) in &streams {
+            while sender.send(answer.clone()).now_or_never().is_some() {
+                kept += answer.len();
+            }
+        }
+        assert_eq!(kept, unread + streams.len() * OWN_ANSWER_BYTES);
+        // What one has read is room for another.
+        let mut streams = streams.into_iter();
+        let (_, first) = streams.next().unwrap();
+        drop(first);
+        let (second, _response) = streams.next().unwrap();
+        assert!(second.send(answer).now_or_never().is_some());
     }
 
     #[test]
@@ -616,7 +739,7 @@ mod tests {
             let (mut unread, mut lines) = (Unread::default(), Vec::new());
             for chunk in body.chunks(size) {
                 unread.push(chunk);
-                while let Some(line) = unread.line() {
+                while let Some(line) = unread.line(usize::MAX) {
                     lines.push(String::from_utf8(line.to_vec()).unwrap());
                 }
             }

@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::{
     bulk::{PAGE, TOUCHED_MAX, told},
-    runs::{find_run, query as runs_query, shown},
+    runs::{bytes_of, find_run, query as runs_query, shown},
 };
 use crate::{
     access::{May, RunCancel, RunRead},
@@ -101,6 +101,9 @@ pub async fn list(may: May<RunRead>, listing: Listing<DeadFilter, true>) -> Resu
     let mut filling = listing.filling(LOOKS_MAX)?;
     while let Some((after, limit)) = filling.wanted() {
         let page = may.view.list_runs(RunQuery { after, limit, ..query.clone() }).await?;
+        if filling.is_too_much(bytes_of(&page.items, listing.include)) {
+            continue;
+        }
         let marks = may.view.dead_marks(&page.items).await?;
         let fits = |mark: Option<&DeadMark>| wanted == DeadState::All || state_of(mark) == wanted;
         let (records, marks): (Vec<_>, Vec<_>) =

@@ -26,7 +26,7 @@ use uuid::Uuid;
 use super::jobs::{JobPath, find, job_ref, made_run};
 use crate::{
     access::{May, RunCancel, RunRead, audit::kept},
-    body::Body,
+    body::{Body, aside},
     problem::Problem,
     query::{Id, Include, Including, Listing, Paging},
     wire::{self, Names},
@@ -74,7 +74,7 @@ pub async fn query<P>(filter: &RunsFilter, may: &May<P>) -> Result<RunQuery, Pro
 /// List runs.
 ///
 /// Without their payloads and outputs, unless `include` asks for them. A page ends after
-/// 4 MiB, with a next one.
+/// 1 MiB, with a next one.
 #[utoipa::path(get, path = "/runs", tag = "runs", params(RunsFilter, Including, Paging), responses((status = OK, body = Page<Run>)))]
 pub async fn list(may: May<RunRead>, listing: Listing<RunsFilter, true>) -> Result<Json<Page<Run>>, Problem> {
     let query = query(&listing.filter, &may).await?;
@@ -116,10 +116,24 @@ async fn page(view: &View, listing: &Listing<RunsFilter, true>, query: RunQuery)
     let mut filling = listing.filling(1)?;
     while let Some((after, limit)) = filling.wanted() {
         let page = view.list_runs(RunQuery { after, limit, ..query.clone() }).await?;
+        // As values they may be eighty times as large.
+        if filling.is_too_much(bytes_of(&page.items, listing.include)) {
+            continue;
+        }
+        let bytes = bytes_of(&page.items, listing.include);
         let runs = shown(view, page.items, listing.include).await?;
-        filling.take(runs, page.next);
+        aside(bytes, || filling.take(runs, page.next));
     }
     Ok(Json(listing.filled(filling)))
+}
+
+/// Bytes of what may be large of these runs, and is shown.
+pub fn bytes_of(runs: &[Own<RunRecord>], include: Include) -> usize {
+    let length = |text: Option<&str>, shown: bool| text.filter(|_| shown).map_or(0, str::len);
+    let bytes = runs.iter().map(|record| {
+        length(record.run.payload.as_deref(), include.payload) + length(record.output.as_deref(), include.output)
+    });
+    bytes.sum()
 }
 
 /// A run without what may be large and was not asked for.
@@ -136,7 +150,8 @@ fn as_listed(mut record: RunRecord, include: Include) -> RunRecord {
 /// Runs as they are answered.
 pub async fn shown(view: &View, runs: Vec<Own<RunRecord>>, include: Include) -> Result<Vec<Run>, Problem> {
     let names = names(view, runs.iter().map(|record| record.run.job)).await?;
-    Ok(runs.into_iter().map(|record| wire::run(as_listed(record.into_inner(), include), &names)).collect())
+    let one = |record: Own<RunRecord>| wire::run(as_listed(record.into_inner(), include), &names);
+    Ok(aside(bytes_of(&runs, include), || runs.into_iter().map(one).collect()))
 }
 
 /// The names of jobs.

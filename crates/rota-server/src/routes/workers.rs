@@ -37,6 +37,7 @@ use crate::{
     Node,
     access::{self, JobExecute, May, Recheck, RunRead},
     body::Body,
+    bounds::Place,
     problem::Problem,
     query::{Id, Listing, Paging},
 };
@@ -48,6 +49,8 @@ const ELSEWHERE_MS: u64 = 500;
 const LIMIT_RETRY_SECONDS: u64 = 10;
 /// Characters of a name.
 const NAME_MAX: usize = 200;
+/// Bytes of all names of a worker: a node keeps them of every worker.
+const NAMES_BYTES_MAX: usize = 16 << 10;
 
 pub fn router() -> OpenApiRouter<Node> {
     OpenApiRouter::new().routes(routes!(sync)).routes(routes!(list)).routes(routes!(drain))
@@ -69,6 +72,11 @@ pub async fn sync(
     // Runs say themselves what became of them.
     may.changed_nothing();
     check(&request)?;
+    let carries = !(request.finished.is_empty() && request.progress.is_empty() && request.logs.is_empty());
+    if !carries && let Some(place) = asked.extensions.get::<Place>() {
+        // It waits as long as it likes, with next to nothing in its hands.
+        place.leave();
+    }
     let leases: Vec<LeaseRef> =
         request.finished.iter().map(|finished| LeaseRef { run: finished.run, fence: finished.fence }).collect();
     let now = may.view.now();
@@ -182,6 +190,9 @@ fn check(request: &SyncRequest) -> Result<(), Problem> {
     let offered = [&hello.queues, &hello.traits, &hello.handlers, &hello.kinds].into_iter().flatten();
     if offered.clone().any(|name| name.len() > NAME_MAX || name.contains('\0')) {
         problems.push(wrong("worker", format!("a name may have at most {NAME_MAX} characters, without NUL")));
+    }
+    if offered.map(String::len).sum::<usize>() > NAMES_BYTES_MAX {
+        problems.push(wrong("worker", format!("all names together may have at most {NAMES_BYTES_MAX} bytes")));
     }
     if problems.is_empty() { Ok(()) } else { Err(Problem::bad_document("the exchange", problems)) }
 }

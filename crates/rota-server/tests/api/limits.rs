@@ -97,6 +97,22 @@ async fn no_more_queues_are_paused_than_the_limit() {
     refused(&bed.post("/queues/b/pause", json!({})).await, "an installation may have at most 1 queues");
 }
 
+/// A node keeps the names of every worker: 2,000 that offer what they like took 300 MB.
+#[tokio::test]
+async fn what_a_worker_offers_is_bounded_in_bytes() {
+    let bed = Bed::new().await;
+    let sync = async |length: usize| {
+        let names: Vec<String> = (0..100).map(|n| format!("{n:0>length$}")).collect();
+        let id = "0198c2a0-0000-7000-8000-000000000000";
+        let worker = json!({ "id": id, "name": "w", "slots": 1, "handlers": names });
+        bed.post("/workers/sync", json!({ "worker": worker, "leaving": true })).await
+    };
+    sync(163).await.ok();
+    let refused = sync(164).await;
+    assert_eq!(refused.problem(), (422, "bad_document".to_owned()));
+    assert!(refused.text.contains("16384 bytes"), "{}", refused.text);
+}
+
 /// A list that is cut off without a word hides what is behind it.
 #[tokio::test]
 async fn calendars_and_queues_are_listed_page_by_page() {

@@ -87,7 +87,7 @@ async fn a_page_of_runs_is_bounded_in_bytes() {
     let (mut seen, mut pages, mut after) = (Vec::new(), 0, String::new());
     loop {
         let answer = bed.get(&format!("/runs?limit=1000&include=payload{after}")).await;
-        assert!(answer.text.len() < (4 << 20) + 1_000, "{}", answer.text.len());
+        assert!(answer.text.len() < (1 << 20) + 1_000, "{}", answer.text.len());
         let page = answer.ok();
         seen.extend(page["items"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()));
         pages += 1;
@@ -95,7 +95,7 @@ async fn a_page_of_runs_is_bounded_in_bytes() {
         after = format!("&after={next}");
     }
     assert_eq!((seen.len(), seen.into_iter().collect::<BTreeSet<_>>()), (30, made));
-    assert!(pages >= 3, "{pages}");
+    assert!(pages >= 10, "{pages}");
     assert_eq!(bed.get("/runs?limit=1000").await.ok()["items"].as_array().unwrap().len(), 30, "they fit without it");
 }
 
