@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its case should panic")]
 #![allow(clippy::too_many_lines, reason = "a test tells its whole story in one place")]
 
+mod abuse;
 mod answers;
 mod api;
 mod books;

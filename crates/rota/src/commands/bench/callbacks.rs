@@ -63,7 +63,7 @@ async fn measure(target: &Target, args: &CallbacksArgs, history: u64) -> Result<
     let kind = store.kind();
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("binding an address")?;
     let url = format!("http://{}/", listener.local_addr().context("asking for the address")?);
-    let answering = tokio::spawn(answer_all(listener));
+    let answering = tokio::spawn(answer_all(listener, (*b"HTTP/1.1 204 No Content\r\n\r\n").into()));
     let http = HttpExecutor::new(HttpOptions {
         egress: Egress { reach: Reach::Anything, ..Egress::default() },
         ..HttpOptions::default()
@@ -81,21 +81,23 @@ async fn measure(target: &Target, args: &CallbacksArgs, history: u64) -> Result<
     Ok(Report { store: kind, runs: args.runs, history, runs_per_s: flow::rate(args.runs, took) })
 }
 
-async fn answer_all(listener: TcpListener) {
+/// Answers everybody the same.
+pub async fn answer_all(listener: TcpListener, answer: Arc<[u8]>) {
     while let Ok((line, _)) = listener.accept().await {
+        let answer = Arc::clone(&answer);
         // A caller that goes away in the middle is nobody's trouble.
-        tokio::spawn(async { drop(answer(line).await) });
+        tokio::spawn(async move { drop(answer_calls(line, &answer).await) });
     }
 }
 
 /// Answers every call of a connection, as little as HTTP allows.
-async fn answer(mut line: TcpStream) -> std::io::Result<()> {
+async fn answer_calls(mut line: TcpStream, answer: &[u8]) -> std::io::Result<()> {
     line.set_nodelay(true)?;
     let mut heard: Vec<u8> = Vec::with_capacity(4_096);
     loop {
         while let Some(length) = whole(&heard) {
             heard.drain(..length);
-            line.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await?;
+            line.write_all(answer).await?;
         }
         if line.read_buf(&mut heard).await? == 0 {
             return Ok(());

@@ -1,6 +1,7 @@
 //! `rota bench`: measures this machine, in ratios to a raw loop in the same
 //! run, because machines are noisy and absolute figures travel badly.
 
+mod abuse;
 mod bulk;
 mod callbacks;
 mod drive;
@@ -50,6 +51,8 @@ pub enum Command {
     Callbacks(callbacks::CallbacksArgs),
     #[command(hide = true)]
     RemoteWorker(remote::WorkerArgs),
+    /// Attack a node with everything that one tenant may send, all at once
+    Abuse(abuse::AbuseArgs),
     /// Load schedules in bulk, and find the due ones among them
     Schedules(schedules::SchedulesArgs),
 }
@@ -147,6 +150,7 @@ pub fn run(command: Command, printer: &mut Printer) -> Result<(), Failure> {
             Command::Bulk(args) => bulk::run(args, printer).await,
             Command::Callbacks(args) => callbacks::run(args, printer).await,
             Command::RemoteWorker(args) => remote::work(args).await,
+            Command::Abuse(args) => abuse::run(args, printer).await,
             Command::Schedules(args) => schedules::run(args, printer).await,
         }
     })
