@@ -4,8 +4,10 @@
 //! most of what comes of it is nearly right, which is where readers break. `ROTA_LONG=1`
 //! tries a hundred times as many. A text that once broke something is added to its corpus.
 
+mod changed;
+
 use jiff::{Timestamp, tz::TimeZone};
-use proptest::{prelude::*, sample::Index};
+use proptest::prelude::*;
 use rota_core::{
     cron::{Cron, DstPolicy, explain},
     duration::Span,
@@ -13,73 +15,11 @@ use rota_core::{
     trace::TraceParent,
 };
 
-fn config() -> ProptestConfig {
-    let cases = if std::env::var_os("ROTA_LONG").is_some() { 100_000 } else { 1_000 };
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
+use self::changed::{changed, config};
 
 /// The texts of a corpus, which a line of three dashes parts.
 fn corpus(text: &'static str) -> Vec<&'static str> {
     text.split("\n---\n").map(|one| one.trim_matches('\n')).collect()
-}
-
-/// One change of a text.
-#[derive(Clone, Debug)]
-enum Change {
-    Cut(Index, Index),
-    Repeat(Index, Index),
-    Insert(Index, String),
-    /// The end is another text's.
-    Graft(Index, Index, Index),
-}
-
-fn change(words: &'static [&'static str]) -> impl Strategy<Value = Change> {
-    let at = any::<Index>;
-    prop_oneof![
-        (at(), at()).prop_map(|(from, to)| Change::Cut(from, to)),
-        (at(), at()).prop_map(|(from, to)| Change::Repeat(from, to)),
-        (at(), prop::sample::select(words)).prop_map(|(place, word)| Change::Insert(place, word.to_owned())),
-        (at(), any::<char>()).prop_map(|(place, any)| Change::Insert(place, any.to_string())),
-        (at(), at(), at()).prop_map(|(place, other, from)| Change::Graft(place, other, from)),
-    ]
-}
-
-/// A text of the corpus with a few changes.
-fn changed(texts: Vec<&'static str>, words: &'static [&'static str]) -> impl Strategy<Value = String> {
-    (any::<Index>(), prop::collection::vec(change(words), 0..6)).prop_map(move |(first, changes)| {
-        let mut text = (*first.get(&texts)).to_owned();
-        for change in changes {
-            apply(&mut text, &change, &texts);
-        }
-        text
-    })
-}
-
-fn apply(text: &mut String, change: &Change, texts: &[&str]) {
-    let place = |text: &str, index: &Index| text.floor_char_boundary(index.index(text.len() + 1));
-    let range = |from: &Index, to: &Index| {
-        let (from, to) = (place(text, from), place(text, to));
-        from.min(to)..from.max(to)
-    };
-    match change {
-        Change::Cut(from, to) => {
-            let range = range(from, to);
-            // A little, or there is soon nothing left.
-            let end = text.floor_char_boundary(range.end.min(range.start + 20));
-            text.replace_range(range.start..end, "");
-        }
-        Change::Repeat(from, to) => {
-            let piece = text[range(from, to)].to_owned();
-            let at = place(text, to);
-            text.insert_str(at, &piece);
-        }
-        Change::Insert(index, word) => text.insert_str(place(text, index), word),
-        Change::Graft(index, other, from) => {
-            let other = *other.get(texts);
-            text.truncate(place(text, index));
-            text.push_str(&other[place(other, from)..]);
-        }
-    }
 }
 
 fn documents() -> impl Strategy<Value = String> {
@@ -131,7 +71,7 @@ fn lines(text: &'static str) -> Vec<&'static str> {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(1_000))]
 
     /// What is read is written in one form, which is read as the same.
     #[test]

@@ -5,6 +5,7 @@
 
 mod bed;
 mod events;
+mod fuzz;
 mod jobs;
 mod limits;
 mod nonsense;

@@ -8,7 +8,7 @@ use crate::bed::Bed;
 
 /// Every route of the description, with its methods. A feed never ends, and has
 /// its own test.
-async fn routes(bed: &Bed) -> Vec<(Method, String)> {
+pub async fn routes(bed: &Bed) -> Vec<(Method, String)> {
     let description = bed.get("/openapi.json").await.ok();
     let paths = description["paths"].as_object().unwrap().clone();
     let methods = paths.into_iter().flat_map(|(path, methods)| {
@@ -18,7 +18,7 @@ async fn routes(bed: &Bed) -> Vec<(Method, String)> {
     methods.map(|(method, path): (Method, String)| (method, path.replace("/api/v1", ""))).collect()
 }
 
-fn filled(path: &str, value: &str) -> String {
+pub fn filled(path: &str, value: &str) -> String {
     let parts = path.split('/').map(|part| if part.starts_with('{') { value } else { part });
     parts.collect::<Vec<_>>().join("/")
 }
