@@ -49,7 +49,7 @@ fn lines(text: &'static str) -> Vec<&'static str> {
 }
 
 /// Tries changed texts on an API, and answers it when all were answered as they should be.
-fn on_bed<S: Strategy>(cases: u32, texts: S, bed: Bed, runtime: &Runtime, each: impl AsyncFn(&Bed, S::Value)) -> Bed {
+fn on_bed<S: Strategy>(cases: u32, texts: S, bed: Bed, runtime: &Runtime, each: &impl AsyncFn(&Bed, S::Value)) -> Bed {
     let tried = TestRunner::new(config(cases)).run(&texts, |text| {
         runtime.block_on(each(&bed, text));
         Ok(())
@@ -91,7 +91,7 @@ fn exchanges_of_workers_are_answered_or_refused_and_touch_no_other_tenant() {
         (bed, run, before)
     });
     let texts = changed(lines(include_str!("corpus/exchanges.txt")), WORDS);
-    let bed = on_bed(300, texts, bed, &runtime, async |bed, text| {
+    let bed = on_bed(300, texts, bed, &runtime, &async |bed, text| {
         let answer = post(bed, "/workers/sync", "application/json", text.replace("RUN", &run)).await;
         is_answered(&answer, &text);
         assert!(!answer.status.is_server_error(), "{text}: {}", answer.text);
@@ -115,7 +115,7 @@ fn each_line_of_a_stream_has_its_own_answer() {
         bed
     });
     let texts = prop::collection::vec(changed(lines(include_str!("corpus/lines.txt")), WORDS), 1..20);
-    on_bed(100, texts, bed, &runtime, async |bed, texts| {
+    on_bed(100, texts, bed, &runtime, &async |bed, texts| {
         let body = texts.join("\n");
         let answer = post(bed, "/bulk/runs", "application/x-ndjson", body.clone()).await;
         assert!(answer.status.is_success(), "{body}: {}", answer.text);
@@ -147,8 +147,8 @@ fn cursors_lead_to_a_page_or_are_refused() {
         (bed, cursors)
     });
     let texts = changed(cursors, &["A", "=", "-", "_", "+", "/", "%", "\u{0}"]);
-    on_bed(500, texts, bed, &runtime, async |bed, text| {
-        let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    on_bed(500, texts, bed, &runtime, &async |bed, text| {
+        let encoded = text.bytes().fold(String::new(), |all, byte| all + &format!("%{byte:02X}"));
         for list in ["/runs", "/jobs"] {
             let answer = bed.get(&format!("{list}?limit=1&after={encoded}")).await;
             if answer.status.is_success() {
@@ -177,7 +177,7 @@ fn every_refusal_is_a_problem_of_the_catalogue() {
     let queries =
         changed(lines(include_str!("corpus/queries.txt")), &["&", "=", "%", "%00", "+", "1", "limit=", "after="]);
     let routes = prop::sample::select(routes);
-    on_bed(1_000, (routes, bodies, queries), bed, &runtime, async |bed, ((method, path), body, query)| {
+    on_bed(1_000, (routes, bodies, queries), bed, &runtime, &async |bed, ((method, path), body, query)| {
         let query: String = query.chars().filter(|c| c.is_ascii_graphic() && !"\"<>`{}|\\^#".contains(*c)).collect();
         let path = format!("{}?{query}", filled(&path, "mail"));
         let what = format!("{method} {path} {body}");
