@@ -420,7 +420,7 @@ mod tests {
         let why = nested.refuses(&json!([0])).unwrap();
         assert!(why.contains("[0] is not valid"), "{why}");
         let why = schema(&json!({ "type": "object" })).refuses(&json!(vec![0; 50_000])).unwrap();
-        assert!(why.contains("is not of type"), "one complaint is no price: {why}");
+        assert!(why.starts_with("payload: [0,0,"), "one complaint is no price: {why}");
     }
 
     /// Depth is the payload's, and whoever sends it chooses it.
