@@ -15,7 +15,8 @@
 //! partition that is to be given away, and it is given only when the store has answered
 //! for every attempt in it. For one
 //! lease time after the store was away nobody is presumed dead, because nobody
-//! could renew their lease.
+//! could renew their lease. Before anybody is, the clocks are compared: a node that has
+//! noticed that the store's clock was set back renews its lease by that clock.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -28,7 +29,7 @@ use rota_core::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{PassReport, Stage, is_unknown};
+use super::{PassReport, Stage, is_unknown, measure::measure};
 use crate::{
     events::Event,
     node::Node,
@@ -140,7 +141,17 @@ impl Lead {
             Some(holder) if holder == self.node.id => self.node.territory.held(*part).is_none(),
             Some(holder) => !quiet && !alive.contains(&holder),
         };
-        let wanted: Vec<Partition> = keep.iter().copied().filter(to_be_had).collect();
+        let mut wanted: Vec<Partition> = keep.iter().copied().filter(to_be_had).collect();
+        let is_free = |part: &Partition| stored[usize::from(part.0)].node.is_none_or(|holder| holder == self.node.id);
+        let mut now = now;
+        if !wanted.iter().all(is_free) {
+            // Its lease may have been renewed by a clock that was set back meanwhile.
+            measure(&self.node).await?;
+            now = self.node.clock.now();
+            if self.node.rights.is_quiet(now) {
+                wanted.retain(is_free);
+            }
+        }
         if wanted.is_empty() {
             return Ok(0);
         }

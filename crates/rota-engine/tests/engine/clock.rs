@@ -282,3 +282,42 @@ async fn exclusive_attempts_want_a_clock_that_was_measured_lately() {
     }
     assert_eq!(node.node.executing.running(), 0);
 }
+
+/// One node has noticed that the store's clock was set back, and renews its lease by it. By the
+/// time of the other, which has not, that lease ran out long ago: it took the partitions of a
+/// live node, whose `exclusive` attempts went on.
+#[tokio::test]
+async fn nobody_is_presumed_dead_by_a_clock_that_was_not_measured_since() {
+    let bed = Bed::new().await;
+    let machine = Arc::new(TestMachine::new(at(0)));
+    let ahead = Arc::new(AtomicI64::new(0));
+    let (theirs, seconds) = (Arc::clone(&machine), Arc::clone(&ahead));
+    let seconds = move || SignedDuration::from_secs(seconds.load(Ordering::Relaxed));
+    bed.faults.set_clock(move || theirs.time.now().checked_add(seconds()).unwrap());
+    let mut nodes = Vec::new();
+    for _ in 0..2 {
+        let clock = Arc::new(SystemClock::of(Arc::clone(&machine) as Arc<dyn Machine>));
+        let node = Hands::new(bed.builder_on(Options::default(), Arc::clone(&clock)).node());
+        let mut measure = Measure::new(Arc::clone(&node.node));
+        measure.pass(clock.now()).await.unwrap();
+        nodes.push((node, measure, clock));
+    }
+    let held = |node: &Hands| node.node.territory.parts();
+    for _ in 0..2 {
+        for (node, ..) in &mut nodes {
+            node.lead().await;
+        }
+    }
+    let before = held(&nodes[0].0);
+    assert!(before.len() > 80, "{before:?}");
+    ahead.store(-60, Ordering::Relaxed);
+    machine.time.advance(Span::millis(500));
+    let (first, measure, clock) = &mut nodes[0];
+    measure.pass(clock.now()).await.unwrap();
+    first.lead().await;
+    machine.time.advance(Span::millis(500));
+    nodes[1].0.lead().await;
+    nodes[0].0.lead().await;
+    assert_eq!(held(&nodes[0].0), before);
+    assert_eq!(held(&nodes[1].0).len() + before.len(), 256);
+}
