@@ -106,7 +106,9 @@ impl<'a> Case<'a> {
     }
 
     fn every_run_ended_as_it_may(&self, runs: &BTreeMap<String, &RunRecord>, finding: &mut Finding) {
-        let cancelled: BTreeSet<&str> = self.diary.cancels.iter().map(|cancel| cancel.run.as_str()).collect();
+        let maybe = self.diary.maybe_cancelled.iter().map(String::as_str);
+        let cancelled: BTreeSet<&str> =
+            self.diary.cancels.iter().map(|cancel| cancel.run.as_str()).chain(maybe).collect();
         let deleted: BTreeSet<i64> = self.diary.jobs.iter().filter(|job| job.deleted).map(|job| job.id).collect();
         let fails: BTreeSet<i64> =
             self.diary.jobs.iter().filter(|job| job.name.starts_with("fails")).map(|job| job.id).collect();

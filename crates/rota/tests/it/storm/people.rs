@@ -108,6 +108,8 @@ pub struct Diary {
     pub jobs: Vec<JobLife>,
     pub triggers: Vec<Trigger>,
     pub cancels: Vec<Cancel>,
+    /// Runs that had ended when a second try asked for it.
+    pub maybe_cancelled: Vec<String>,
     pub retries: Vec<Retry>,
     pub pauses: Vec<Pause>,
     pub acts: BTreeMap<&'static str, usize>,
@@ -120,6 +122,7 @@ impl Diary {
         self.jobs.extend(other.jobs);
         self.triggers.extend(other.triggers);
         self.cancels.extend(other.cancels);
+        self.maybe_cancelled.extend(other.maybe_cancelled);
         self.retries.extend(other.retries);
         self.pauses.extend(other.pauses);
         self.oddities.extend(other.oddities);
@@ -422,7 +425,8 @@ impl Person {
             Some(answer) if status < 300 => {
                 self.diary.cancels.push(Cancel { run, window, answer: answer.to_owned() });
             }
-            // It had ended.
+            // It had ended; perhaps by a first try whose answer was lost.
+            _ if status == 409 && window.echoes => self.diary.maybe_cancelled.push(run),
             _ if status == 409 => {}
             _ => self.odd(&request, status, &body),
         }
